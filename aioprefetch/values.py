@@ -137,6 +137,10 @@ class ReadRequest(Request):
 
     ``if_match`` pins the version: any other one is an error, whether or not the server knows the header.
     ``lane`` is the urgency: ``demand`` precedes ``prefetch`` for every scarce resource.
+
+    With ``first_bytes`` the response may hold the first part of the range alone (the last part of a suffix), which has
+    that many bytes: the caller requests the rest when the head has named the size. A store that gains nothing by
+    several requests ignores it, and so may every layer.
     """
 
     operation: ClassVar[str] = "read"
@@ -148,11 +152,21 @@ class ReadRequest(Request):
     if_none_match: str | None = None
     version: str | None = None
     lane: Lane = "demand"
+    first_bytes: int | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether the whole object is requested, so that no ``Range`` header is needed."""
         return self.suffix is None and self.size is None and self.offset == 0
+
+    def first_part(self) -> ReadRequest:
+        """The request for the first part alone, itself without ``first_bytes``."""
+        part_bytes = self.first_bytes
+        if part_bytes is None:
+            return self
+        if self.suffix is not None:
+            return replace(self, suffix=min(self.suffix, part_bytes), first_bytes=None)
+        return replace(self, size=part_bytes if self.size is None else min(self.size, part_bytes), first_bytes=None)
 
     def describe(self) -> str:
         """The range as text, for messages: ``[0, 100)``, ``[5, end)``, ``last 8``."""
@@ -167,9 +181,10 @@ class ReadRequest(Request):
             offset=head.start + received,
             size=head.size - received,
             suffix=None,
-            if_match=self.if_match or head.etag,
+            if_match=head.etag or self.if_match,
             if_none_match=None,
             version=self.version or head.version,
+            first_bytes=None,
         )
 
 

@@ -19,10 +19,12 @@ _DATE_LENGTH_MAX = 512
 
 
 def range_header(request: ReadRequest) -> str | None:
-    """The ``Range`` header of a request, ``None`` for the whole object.
+    """The ``Range`` header of a request, ``None`` for the whole object. With ``first_bytes`` it is for the first part.
 
     Raises ``InvalidRange`` for an empty range: some servers send the whole object for ``bytes=5-4`` and ``bytes=-0``.
     """
+    if request.first_bytes is not None:
+        request = request.first_part()
     if request.is_whole:
         return None
     if request.suffix is not None:

@@ -28,6 +28,8 @@ def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
         _check_conditions(request, response.etag)
     if request.version is not None and response.version not in (None, request.version):
         raise _other_version(request, response.version)
+    if request.first_bytes is not None and response.content_range is not None:
+        request = _first_part(request, response)
     total = _total_if_exact(request, response)
     if total is not None:
         start, size = request.offset, request.size or 0
@@ -109,6 +111,15 @@ def _other_version(request: ReadRequest, version: str | None) -> ProtocolError:
         path=request.path,
         context={"range": request.describe()},
     )
+
+
+def _first_part(request: ReadRequest, response: UncheckedHead) -> ReadRequest:
+    """The request that a response with a range answers. A server without ranges sends all: then ``request`` holds."""
+    if request.size is None and response.content_range is not None and response.content_range.rstrip().endswith("/*"):
+        raise _wrong(
+            request, response, f"Content-Range {excerpt(response.content_range)!r} does not say where the object ends"
+        )
+    return request.first_part()
 
 
 def _total_if_exact(request: ReadRequest, response: UncheckedHead) -> int | None:

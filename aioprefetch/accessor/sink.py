@@ -109,6 +109,10 @@ class Sink:
             taken += count
         return taken
 
+    def drop_memory(self) -> None:
+        """Keep no view of the memory of a body that is complete."""
+        self._piece = _NOTHING
+
     def _begun(self, head: ReadHead) -> None:
         """Called once, with the first head."""
 

@@ -13,6 +13,7 @@ from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, IsSameFile, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
 from aioprefetch.operator.from_uri import check_bytes, configure
+from aioprefetch.operator.parallel_read import ParallelBytes, ParallelFill, ParallelRead, first_bytes_of
 from aioprefetch.operator.stack import bare_stack, check_order, default_stack, with_layer
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
@@ -108,6 +109,7 @@ class Operator:
         self._service = service
         self._layers = layers
         self._family = family
+        self._first_bytes = first_bytes_of(family.options)
         self._live: tuple[Accessor, Runtime] | None = None
 
     @classmethod
@@ -205,13 +207,19 @@ class Operator:
         A range that crosses the end is cut there; one that starts at or beyond the end of an object that is
         not empty is ``RangeNotSatisfied``; an empty range costs no request. ``timeout_seconds`` bounds the whole call,
         all attempts included. Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
+
+        Up to two blocks come in one request. More comes in several at once, into the memory of the result and of one
+        version: if the object is overwritten meanwhile, it is ``ObjectChanged``.
         """
         request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
         if request is None:
             return b""
         accessor, runtime = self._connect()
-        await accessor.read(request, sink := CollectSink(runtime.budget))
-        return sink.to_bytes()
+        if request.first_bytes is None:
+            await accessor.read(request, sink := CollectSink(runtime.budget))
+            return sink.to_bytes()
+        await (reading := ParallelBytes(accessor, runtime, request)).run()
+        return reading.to_bytes()
 
     async def view(
         self,
@@ -230,8 +238,11 @@ class Operator:
         if request is None:
             return memoryview(b"")
         accessor, runtime = self._connect()
-        await accessor.read(request, sink := CollectSink(runtime.budget))
-        return sink.to_view()
+        if request.first_bytes is None:
+            await accessor.read(request, sink := CollectSink(runtime.budget))
+            return sink.to_view()
+        await (reading := ParallelRead(accessor, runtime, request)).run()
+        return reading.to_view()
 
     async def read_into(self, path: str, offset: int, buffer: Any) -> int:
         """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns the number of bytes.
@@ -242,7 +253,11 @@ class Operator:
         request = self._read_request(path, offset, len(target))
         if request is None:
             return 0
-        return (await self._connect()[0].read(request, BufferSink(target))).received
+        accessor, runtime = self._connect()
+        if request.first_bytes is None:
+            return (await accessor.read(request, BufferSink(target))).received
+        await (reading := ParallelFill(accessor, runtime, request, target)).run()
+        return reading.filled
 
     async def read_ranges(
         self,
@@ -370,6 +385,7 @@ class Operator:
                 timeout_seconds = arguments.seconds("timeout_seconds", timeout_seconds)
         if size == 0 or suffix == 0:
             return None
+        length = size if suffix is None else suffix
         return ReadRequest(
             path=path,
             deadline=None if timeout_seconds is None else self._connect()[1].now() + timeout_seconds,
@@ -379,6 +395,7 @@ class Operator:
             if_match=if_match,
             if_none_match=if_none_match,
             version=version,
+            first_bytes=None if length is not None and length <= self._first_bytes else self._first_bytes,
         )
 
     # --- everything else ----------------------------------------------------------------------------------------

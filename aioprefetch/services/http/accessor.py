@@ -238,7 +238,7 @@ def _checked_part(
         return replace(head, start=start, total=total)
     whole = "*" if total is None else total
     part = replace(response, status=206, content_range=f"bytes {start}-{end - 1}/{whole}", content_length=end - start)
-    return check_reply(request, part)
+    return check_reply(replace(request, first_bytes=None), part)
 
 
 def _bounds(request: ReadRequest, total: int) -> tuple[int, int]:

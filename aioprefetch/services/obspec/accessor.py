@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -81,6 +82,7 @@ class ObspecAccessor(ServiceAccessor):
         self._part_bytes = options.part_bytes
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closer_registered = False
+        self._has_ranges = options.capability.read_range
         self._explainer = Explainer(lambda: known_secrets(store))
         self._listings = Listings(store, self._root, self._called)
         # obstore returns and expects ETags in quotes; for other stores the first response decides.
@@ -155,6 +157,17 @@ class ObspecAccessor(ServiceAccessor):
             return metadata_of(result.meta, attributes_of(result), request)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        try:
+            if request.first_bytes is None or self._has_ranges:
+                return await self._read_range(request.first_part(), sink)
+        except ProtocolError as error:
+            if "range_ignored" not in error.context or request.first_bytes is None or sink.head is not None:
+                raise
+            self._has_ranges = False
+        # A server without ranges has everything in its one response.
+        return await self._read_range(replace(request, first_bytes=None), sink)
+
+    async def _read_range(self, request: ReadRequest, sink: Sink) -> ReadReply:
         key, get = self._key(request.path, request), self._method(request, "get_async")
         options = read_options(request) | self._conditions(request)
         try:

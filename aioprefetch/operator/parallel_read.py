@@ -1,0 +1,330 @@
+"""Reads of more than two blocks: parallel requests for one version of an object, into the memory of the result.
+
+One connection brings what one connection brings, about 90 MB/s from S3, and several bring several times that. Most
+objects are small, and the size of an object is known when its first response has begun. So the first request is for
+two blocks, which is all of most objects. When its head tells that more is wanted, the rest is requested side by side
+while the first part still arrives, in parts of the version that the head names. A store that sends everything at once
+(local files, servers without ranges) has answered with that.
+
+**Memory.** The first request, and one more, are the read's own, as the one request of a short read is. Further ones
+take their bytes from the budget in the lane of prefetch while they are in flight, and are not sent while there is
+none: so a read of an object larger than the budget, or many reads at once, go on with fewer requests, and no read waits
+for memory that another one holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import io
+from collections import deque
+from dataclasses import replace
+from functools import partial
+
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import BufferSink, CollectSink, is_same_version
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.errors import ConditionNotMatch, NotFound, RangeNotSatisfied
+from aioprefetch.ranges import Range, resolve_range
+from aioprefetch.runtime.budget import MemoryBudget, Ticket
+from aioprefetch.runtime.buffers import lend_buffer
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import Lane, ReadHead, ReadRequest
+
+# The requests for the rest of one object, and the size of each. Measured from a store 30 ms away: half
+# as many are slower, twice as many are not faster, and neither are parts of 4 or 16 MiB (docs/decisions/0021).
+REQUESTS_MAX = 16
+PART_BYTES_MAX = 8 << 20
+
+
+def first_bytes_of(options: RuntimeOptions) -> int:
+    """The longest read that is one request: two blocks."""
+    return 2 * options.block_bytes
+
+
+class ParallelRead(CollectSink):
+    """A read of any length. It is the sink of its first request, and ``run`` reads all; ``to_view`` is the result.
+
+    ``request`` names the wanted bytes, and has ``first_bytes``. Memory for more than ``first_bytes`` is allocated in
+    one piece when the head of the first response tells the size.
+    """
+
+    __slots__ = (
+        "_accessor",
+        "_cancelling",
+        "_context",
+        "_failed",
+        "_first_done",
+        "_gaps",
+        "_group",
+        "_in_flight",
+        "_memory",
+        "_part_bytes",
+        "_request",
+        "_rest",
+        "_runtime",
+        "_task",
+        "_wanted",
+        "_workers",
+    )
+
+    _accessor: Accessor
+    _group: asyncio.TaskGroup
+    _task: asyncio.Task[object]
+    _wanted: Range
+
+    def __init__(self, accessor: Accessor, runtime: Runtime, request: ReadRequest) -> None:
+        CollectSink.__init__(self, runtime.budget)
+        self._accessor = accessor
+        self._runtime = runtime
+        self._request = request
+        self._memory: memoryview | None = None
+        self._rest: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Read everything. The first failure is raised, and no request is in flight afterwards."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._context = contextvars.copy_context()
+        self._failed = self._first_done = False
+        try:
+            try:
+                await self._accessor.read(self._request, self)
+            finally:
+                self._first_done = True
+            if self._memory is not None:
+                await self._end_rest()
+        except BaseException as error:
+            # Whether the rest has failed, and no other caller has cancelled this task.
+            is_of_rest = self._failed and task.uncancel() <= self._cancelling
+            if not (is_of_rest and isinstance(error, asyncio.CancelledError)):
+                raise
+        finally:
+            if self._rest is not None:
+                await _stopped(self._rest)
+        if self._rest is not None:
+            self._rest.result()
+
+    def to_view(self) -> memoryview:
+        """All bytes, as a read-only view."""
+        return CollectSink.to_view(self) if self._memory is None else self._memory.toreadonly()
+
+    # --- for subclasses -----------------------------------------------------------------------------------------
+
+    def _open(self, size: int) -> memoryview:
+        """Memory for all of a result of ``size`` bytes, more than ``first_bytes``."""
+        return lend_buffer(size, self._owner)
+
+    def _open_part(self, start: int, end: int) -> memoryview:
+        """Memory for ``[start, end)`` of the result."""
+        assert self._memory is not None
+        return self._memory[start:end]
+
+    async def _filled(self, start: int, part: memoryview) -> None:
+        """Called when a part of the result has arrived, with its memory."""
+
+    # --- the first response -------------------------------------------------------------------------------------
+
+    def _begun(self, head: ReadHead) -> None:
+        request = self._request
+        first_bytes = request.first_bytes or 0
+        self._wanted = wanted = _wanted(request, head)
+        size = wanted[1] - wanted[0]
+        if size <= first_bytes:
+            return
+        self._memory = self._open(size)
+        gaps = ((wanted[0], head.start), (head.end, wanted[1]))
+        self._gaps = deque(gap for gap in gaps if gap[0] < gap[1])
+        if not self._gaps:
+            return
+        options = self._runtime.options
+        missing = size - head.size
+        # Small blocks are for readers; here a request that is not worth its first byte costs all the others.
+        self._part_bytes = min(PART_BYTES_MAX, max(options.block_bytes, -(-missing // REQUESTS_MAX)))
+        self._workers = 0
+        self._in_flight: set[BufferSink] = set()
+        if options.concurrency > 1:  # Otherwise the first request has the only slot.
+            self._start_rest()
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        if self._memory is None:
+            return CollectSink._allocate(self, position, size)
+        assert self.head is not None
+        start = self.head.start - self._wanted[0]
+        return self._open_part(start + position, start + size)
+
+    def _start_rest(self) -> None:
+        # Called by a connection, whose context is not that of the caller.
+        self._rest = self._runtime.loop.create_task(self._read_rest(), context=self._context)
+        self._rest.add_done_callback(self._rest_ended)
+
+    def _rest_ended(self, rest: asyncio.Task[None]) -> None:
+        """End the first request if the rest has failed: the first failure is the result."""
+        if not self._first_done and (rest.cancelled() or rest.exception() is not None):
+            self._failed = True
+            self._task.cancel()
+
+    async def _end_rest(self) -> None:
+        """The first part is here: wait for the others."""
+        assert self.head is not None
+        start = self.head.start - self._wanted[0]
+        await self._filled(start, self._open_part(start, start + self.head.size))
+        if self._gaps and self._rest is None:
+            self._start_rest()
+        if self._rest is not None:
+            await asyncio.wait((self._rest,))
+
+    # --- the rest -----------------------------------------------------------------------------------------------
+
+    async def _read_rest(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                self._start_worker("demand")
+                self._widen()
+        except* Exception as failures:
+            first = failures.exceptions[0]
+            raise first from first.__cause__
+
+    def _widen(self) -> None:
+        """Add workers while parts are left and the budget has memory for their requests."""
+        options, budget = self._runtime.options, self._runtime.budget
+        workers_max = min(REQUESTS_MAX, options.concurrency - (not self._first_done))
+        bytes_max = options.memory_bytes // 2
+        while self._gaps and self._workers < workers_max and self._workers * self._part_bytes < bytes_max:
+            ticket = budget.request(self._part_bytes, "prefetch")
+            if not ticket.granted:
+                budget.cancel(ticket)
+                return
+            # Not in the worker: one that is cancelled before its first step never runs.
+            self._start_worker("prefetch").add_done_callback(partial(_give_back, budget, ticket))
+
+    def _start_worker(self, lane: Lane) -> asyncio.Task[None]:
+        self._workers += 1
+        return self._group.create_task(self._work(lane))
+
+    async def _work(self, lane: Lane) -> None:
+        while self._gaps:
+            await self._read_part(*self._next_part(), lane)
+            self._widen()
+        self._workers -= 1
+        for sink in self._in_flight:  # The caller waits for these alone now.
+            sink.promote()
+
+    def _next_part(self) -> Range:
+        start, end = self._gaps[0]
+        stop = min(end, start + self._part_bytes)
+        if stop == end:
+            self._gaps.popleft()
+        else:
+            self._gaps[0] = (stop, end)
+        return start, stop
+
+    async def _read_part(self, start: int, end: int, lane: Lane) -> None:
+        first = self.head
+        assert first is not None
+        place = start - self._wanted[0]
+        memory = self._open_part(place, place + end - start)
+        pin = VersionPin(first.etag, first.version, first.total, path=self._request.path)
+        request = replace(self._request.resume(first, first.size), offset=start, size=end - start, lane=lane)
+        sink = _PartSink(memory, first, pin)
+        self._in_flight.add(sink)
+        try:
+            await self._accessor.read(request, sink)
+        except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+            if first.total is None and isinstance(error, RangeNotSatisfied):
+                raise  # The end of the object was never known.
+            raise pin.explain(error) from error
+        finally:
+            self._in_flight.discard(sink)
+        await self._filled(place, memory)
+
+
+class ParallelBytes(ParallelRead):
+    """A read whose result is ``bytes``: a long one is received into their memory, a short one is copied."""
+
+    __slots__ = ("_stream",)
+
+    def _open(self, size: int) -> memoryview:
+        # The stream takes the zeros without a copy, and no other name holds them; its value is the same object.
+        self._stream = io.BytesIO(bytes(size))
+        return self._stream.getbuffer()
+
+    def to_bytes(self) -> bytes:
+        """All bytes. Call it once."""
+        if self._memory is None:
+            return CollectSink.to_bytes(self)
+        # The stream copies while a view of its memory is left.
+        self._memory.release()
+        self.drop_memory()
+        return self._stream.getvalue()
+
+
+class ParallelFill(ParallelRead):
+    """A read into the caller's buffer; ``filled`` is the number of bytes."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, accessor: Accessor, runtime: Runtime, request: ReadRequest, buffer: memoryview) -> None:
+        ParallelRead.__init__(self, accessor, runtime, request)
+        self._buffer = buffer
+
+    @property
+    def filled(self) -> int:
+        """The bytes that were read."""
+        return self._wanted[1] - self._wanted[0]
+
+    def _open(self, size: int) -> memoryview:
+        return self._buffer[:size]
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        return self._buffer[position:size] if self._memory is None else ParallelRead._allocate(self, position, size)
+
+
+class _PartSink(BufferSink):
+    """A part of the result: refused at its head unless it is of the version of the first part."""
+
+    __slots__ = ("_first", "_pin")
+
+    def __init__(self, memory: memoryview, first: ReadHead, pin: VersionPin) -> None:
+        BufferSink.__init__(self, memory)
+        self._first = first
+        self._pin = pin
+
+    def _begun(self, head: ReadHead) -> None:
+        if not is_same_version(self._first, head) or head.size != len(self._buffer):
+            raise self._pin.changed(
+                head.etag,
+                f"the object was overwritten while its parts were read: one of {self._first.total} bytes became one of"
+                f" {head.total}",
+            )
+
+
+def _wanted(request: ReadRequest, head: ReadHead) -> Range:
+    """The wanted bytes of the object, as its first response tells its size."""
+    total = head.total
+    if total is None:  # Only of an exact range, and then it is believed.
+        return head.start, max(head.end, request.offset + (request.size or 0))
+    return resolve_range(request.offset, request.size, request.suffix, total) or (head.start, head.end)
+
+
+def _give_back(budget: MemoryBudget, ticket: Ticket, worker: asyncio.Task[None]) -> None:
+    budget.cancel(ticket)
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end, also if cancelled meanwhile: its requests write into the result's memory."""
+    task.cancel()
+    interruption: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption
+    if not task.cancelled():
+        task.exception()  # Retrieved, because another failure may be raised.
