@@ -7,17 +7,20 @@ from dataclasses import dataclass
 
 from tests.benchmarks.batch_rows import BATCH_ROWS_JOBS
 from tests.benchmarks.checksums import CHECKSUMS
+from tests.benchmarks.connections import CONNECTION_JOBS
 from tests.benchmarks.disk_tier import TIERS
 from tests.benchmarks.first_byte import COLD_JOBS
 from tests.benchmarks.growth import GROWTH
 from tests.benchmarks.hit_latency import HITS
 from tests.benchmarks.job import Job
 from tests.benchmarks.lance_jobs import LANCE_JOBS
+from tests.benchmarks.long_streams import LONG_STREAM
 from tests.benchmarks.many_readers import MEMORY_JOBS
 from tests.benchmarks.misses import MISS_JOBS
 from tests.benchmarks.new_objects import NEW_OBJECT_JOBS
 from tests.benchmarks.parquet_groups import ROW_GROUP_JOBS
 from tests.benchmarks.parquet_jobs import PARQUET
+from tests.benchmarks.pressure import PRESSURE
 from tests.benchmarks.random_reads import RANDOM
 from tests.benchmarks.range_jobs import RANGE_JOBS, TLS_JOBS
 from tests.benchmarks.ranges import RANGES
@@ -49,12 +52,14 @@ GROUPS = (
     Group(name="new-objects", title="Objects read for the first time", jobs=NEW_OBJECT_JOBS),
     Group(name="misses", title="Misses through one reader", jobs=MISS_JOBS),
     Group(name="whole", title="Whole objects", jobs=(WHOLE_OBJECT,)),
-    Group(name="streams", title="Streams from a store at a distance", jobs=(SEQUENTIAL, RAMP)),
+    Group(name="streams", title="Streams from a store at a distance", jobs=(SEQUENTIAL, RAMP, LONG_STREAM)),
     Group(name="random", title="Random reads", jobs=(RANDOM,)),
     Group(name="parquet", title="Parquet files", jobs=(*PARQUET, *ROW_GROUP_JOBS)),
     Group(name="lance", title="Lance files", jobs=LANCE_JOBS),
     Group(name="hits", title="Bytes that are in memory", jobs=(HITS,)),
     Group(name="memory", title="Memory under many readers", jobs=MEMORY_JOBS),
+    Group(name="pressure", title="Many readers under one budget", jobs=(PRESSURE,)),
+    Group(name="connections", title="Readers that open and close", jobs=CONNECTION_JOBS),
     Group(name="scan-memory", title="Memory of scans with a slow consumer", jobs=SCAN_MEMORY_JOBS),
     Group(name="batch-rows", title="How many rows a batch has", jobs=BATCH_ROWS_JOBS),
     Group(name="cold", title="A cold process", jobs=COLD_JOBS),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tests.benchmarks import range_clients as clients
+from tests.benchmarks.bars import Bar
 from tests.benchmarks.content import MIB
 from tests.benchmarks.job import GETS, PEAK_RATIO, SENT, SHARE, Column, Comparison, Contestant, Job, Numbers
 from tests.benchmarks.range_passes import Shape, per_range, timed_blocking_ranges, timed_download, timed_ranges
@@ -104,6 +105,17 @@ def beside_obstore(bound: Bound | None, medians: Mapping[str, Numbers]) -> str:
     )
 
 
+def bars(shape: Shape, conditions: Conditions) -> tuple[Bar, ...]:
+    """What is wanted over TLS of large ranges."""
+    if shape != LARGE or not conditions.tls:
+        return ()
+    what = f"{shape} over TLS, view"
+    return (
+        Bar(shape=f"{what}, wall", ours=VIEW, bases=(OBSTORE,), number="wall_seconds", bar=1.0, aim=0.95),
+        Bar(shape=f"{what}, CPU", ours=VIEW, bases=(OBSTORE,), number="cpu_per_request", bar=1.0, aim=0.9),
+    )
+
+
 def range_job(name: str, shape: Shape, conditions: Conditions, chosen: Mapping[str, Contestant]) -> Job:
     """A job for a shape."""
     return Job(
@@ -117,6 +129,7 @@ def range_job(name: str, shape: Shape, conditions: Conditions, chosen: Mapping[s
         columns=COLUMNS,
         comparisons=(RATE_TO_US, CPU_TO_US, RATE_TO_OBSTORE, CPU_TO_OBSTORE),
         compare_all=True,
+        bars=bars(shape, conditions),
         derive=per_range,
         remark=partial(beside_obstore, None if conditions.tls else BOUNDS.get(shape)),
     )

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from tests.benchmarks.access_log import Request, Traffic
+from tests.benchmarks.bars import Bar
 from tests.benchmarks.clients import obstore_store
 from tests.benchmarks.content import MIB
 from tests.benchmarks.job import (
@@ -44,7 +45,7 @@ RATE = Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0)
 OVER = {name: Comparison(number="bytes_per_second", base=name) for name in PEERS}
 WINDOW_REQUESTS = 9
 # One of each kind: a stream, a reader, and the best cache.
-QUICK_PEERS = ("obstore stream", "opendal", "s3fs adaptive")
+QUICK_PEERS = ("obstore stream", "s3torchconnectorclient", "opendal", "s3fs adaptive")
 
 
 def beside_the_best(medians: Mapping[str, Numbers]) -> str:
@@ -69,6 +70,26 @@ SEQUENTIAL = Job(
         **{name: timed(chunks) for name, chunks in {**PEERS, **TUNED_PEERS}.items()},
     },
     quick_contestants=(OURS, *QUICK_PEERS),
+    bars=(
+        Bar(
+            shape="stream of 256 MiB in 1 MiB reads, speed",
+            ours=OURS,
+            bases=("obstore stream", "obstore reader"),
+            number="bytes_per_second",
+            bar=5.0,
+            aim=6.0,
+            at_least=True,
+        ),
+        Bar(
+            shape="stream of 256 MiB in 1 MiB reads, speed",
+            ours=OURS,
+            bases=("s3torchconnectorclient",),
+            number="bytes_per_second",
+            bar=0.95,
+            aim=1.05,
+            at_least=True,
+        ),
+    ),
     columns=(RATE, WALL, CPU, GETS, OTHERS, SENT, IN_FLIGHT, MEMORY),
     comparisons=tuple(OVER.values()),
     remark=beside_the_best,

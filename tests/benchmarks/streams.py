@@ -14,6 +14,7 @@ from tests.benchmarks.clients import (
     aiobotocore_client,
     aioprefetch_operator,
     boto3_client,
+    mountpoint_client,
     obstore_store,
     opendal_operator,
     pyarrow_filesystem,
@@ -211,9 +212,20 @@ async def pyarrow_file(target: Target) -> Stream:
             yield chunk
 
 
+async def mountpoint_parts(target: Target) -> Stream:
+    """``get_object`` of mountpoint-s3's client, in the parts that it gives: nothing is joined or cut."""
+    client = mountpoint_client(target)
+    for _ in client.get_object(target.bucket, WARM_OBJECT):
+        pass
+    yield b""
+    for part in client.get_object(target.bucket, target.key):
+        yield part
+
+
 PEERS: dict[str, Callable[[Target], Stream]] = {
     "obstore reader": obstore_reader,
     "obstore stream": obstore_stream,
+    "s3torchconnectorclient": mountpoint_parts,
     "opendal": opendal_file(),
     "s3fs none": s3fs_file("none"),
     "s3fs bytes": s3fs_file("bytes"),

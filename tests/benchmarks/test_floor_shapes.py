@@ -1,0 +1,103 @@
+"""The jobs of small objects, misses, streams, pressure and connections: what they check and count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from tests.benchmarks.access_log import Request, Traffic
+from tests.benchmarks.connections import broken_off
+from tests.benchmarks.content import MIB, expected
+from tests.benchmarks.job import Target
+from tests.benchmarks.long_streams import check_pages
+from tests.benchmarks.misses import STRIDE_BYTES
+from tests.benchmarks.new_objects import OBJECT_BYTES, read_each, read_each_blocking
+from tests.benchmarks.pressure import READ_BYTES, measured, sent_over_read
+from tests.benchmarks.simulator import LOOPBACK
+
+
+def a_get(*, asked: str, sent_bytes: int, connection: int) -> Request:
+    return Request(
+        method="GET",
+        uri="/bench/object",
+        status=206,
+        start=0,
+        end=1,
+        range=asked,
+        sent_bytes=sent_bytes,
+        connection=connection,
+    )
+
+
+def with_holes(start: int, end: int) -> bytes:
+    """The bytes ``[start, end)`` of an object whose pages beyond the first of each stride are holes."""
+    found = bytearray(end)
+    for page in range(0, end, STRIDE_BYTES):
+        found[page : page + 4096] = expected(page, page + 4096)
+    return bytes(found[start:end])
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, MIB), (1, MIB + 1), (4095, 2 * MIB), (STRIDE_BYTES - 8, STRIDE_BYTES)])
+def test_pages_with_holes_are_looked_at_in_chunks_of_any_place(start: int, end: int) -> None:
+    assert check_pages(with_holes(start, end), start) == end - start
+
+
+def test_a_page_of_another_place_is_found_in_a_long_stream() -> None:
+    with pytest.raises(AssertionError, match=r"^wrong bytes at 1048576"):
+        check_pages(with_holes(0, MIB), MIB)
+
+
+async def test_every_small_object_is_read_once_and_compared() -> None:
+    whole, keys = expected(0, OBJECT_BYTES), [f"object-{number}" for number in range(100)]
+    asked: list[str] = []
+
+    async def get(key: str) -> bytes:
+        asked.append(key)
+        return whole
+
+    def blocking(key: str) -> bytes:
+        asked.append(key)
+        return whole
+
+    await read_each(get, keys, whole)
+    read_each_blocking(blocking, keys, whole)
+    assert Counter(asked) == dict.fromkeys(keys, 2)
+    with pytest.raises(AssertionError, match=r"^other bytes in object-0$"):
+        read_each_blocking(blocking, keys[:1], whole[1:] + b"x")
+
+
+async def test_readers_under_pressure_are_checked_and_the_slowest_is_compared() -> None:
+    """Chunks of any size; each reader has an object of its own."""
+    target = Target(size_bytes=MIB, every_byte=True)
+    opened: list[str] = []
+
+    async def open_key(key: str) -> AsyncGenerator[bytes]:
+        opened.append(key)
+        for start in range(0, MIB, READ_BYTES):
+            yield expected(start, start + READ_BYTES)
+
+    found = await measured(open_key, 3, target)
+    assert opened == ["object-0", "object-1", "object-2"]
+    assert found["received_bytes"] == 3 * MIB
+    assert found["slowest_over_median"] >= 1
+    requests = [a_get(asked="bytes=0-", sent_bytes=MIB, connection=number) for number in range(6)]
+    assert sent_over_read(found, requests, LOOPBACK) == {"sent_over_read": 2.0}
+
+    async def short(key: str) -> AsyncGenerator[bytes]:
+        yield expected(0, READ_BYTES)
+
+    with pytest.raises(ExceptionGroup) as failed:
+        await measured(short, 1, target)
+    assert failed.group_contains(AssertionError, match=r"^read 262144 bytes of 1048576 of object-0$")
+
+
+def test_connections_and_answers_that_were_broken_off() -> None:
+    requests = [
+        a_get(asked="bytes=0-99", sent_bytes=100, connection=7),
+        a_get(asked="bytes=0-99", sent_bytes=99, connection=7),
+        a_get(asked="bytes=0-99", sent_bytes=100, connection=8),
+    ]
+    assert Traffic.of(requests).connections == 2
+    assert broken_off({}, requests, LOOPBACK) == {"cut": 1}
