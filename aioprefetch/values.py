@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 Lane = Literal["demand", "prefetch"]
 EntryKind = Literal["file", "directory"]
@@ -121,6 +121,43 @@ class ServiceInfo:
         return f"{self.url} at {self.endpoint}" if "://" in self.endpoint else self.url
 
 
+class Closeable(Protocol):
+    """What a service keeps open, such as a file."""
+
+    def close(self) -> None:
+        """Close it. May be called twice, and while it is in use: the last user then closes it."""
+        ...
+
+
+class ReadSession:
+    """The reads of one object by one reader: a service may keep what it opened for the next of them.
+
+    ``kept`` is closed with the session, or when the session is dropped without closing, by its own destructor.
+    """
+
+    __slots__ = ("closed", "kept")
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.kept: Closeable | None = None
+
+    def keep(self, opened: Closeable) -> bool:
+        """Keep this in place of what was kept before. ``False`` if the session is closed: the caller closes it."""
+        if self.closed:
+            return False
+        before, self.kept = self.kept, opened
+        if before is not None and before is not opened:
+            before.close()
+        return True
+
+    def close(self) -> None:
+        """Close what is kept, and keep nothing from now on."""
+        self.closed = True
+        before, self.kept = self.kept, None
+        if before is not None:
+            before.close()
+
+
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Request:
     """The base of all requests. ``deadline`` is a time of the loop's clock after which the response is useless."""
@@ -136,7 +173,8 @@ class ReadRequest(Request):
     """Bytes of one object: ``[offset, offset + size)``, to the end without ``size``, or the last ``suffix`` bytes.
 
     ``if_match`` pins the version: any other one is an error, whether or not the server knows the header.
-    ``lane`` is the urgency: ``demand`` precedes ``prefetch`` for every scarce resource.
+    ``lane`` is the urgency: ``demand`` precedes ``prefetch`` for every scarce resource. ``session`` is that of the
+    reader that sends the request, if one does.
 
     With ``first_bytes`` the response may hold the first part of the range alone (the last part of a suffix), which has
     that many bytes: the caller requests the rest when the head has named the size. A store that gains nothing by
@@ -153,6 +191,7 @@ class ReadRequest(Request):
     version: str | None = None
     lane: Lane = "demand"
     first_bytes: int | None = None
+    session: ReadSession | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_whole(self) -> bool:

@@ -36,7 +36,7 @@ from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Timer
-from aioprefetch.values import Lane, ReadHead, ReadRequest, StatRequest
+from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatRequest
 
 # A response may bring the size alone, if nothing lies at the requested place; the next request then lies within that
 # size. An object that shrinks meanwhile refuses again; a store that refuses ranges of its own size does so forever.
@@ -114,6 +114,7 @@ class OpenObject:
         self.position = ReaderPosition()
         self.closed = False
         self._accessor = accessor
+        self._session = ReadSession()
         self.store = BlockStore.of(runtime)
         self._block_bytes = options.block_bytes
         self._declared = size
@@ -332,6 +333,7 @@ class OpenObject:
                 if_none_match=etag,
                 version=self.pin.version,
                 lane=fetch.lane,
+                session=self._session,
             )
             try:
                 await self._accessor.read(request, fetch)
@@ -444,6 +446,7 @@ class OpenObject:
                 if_match=pin.etag,
                 version=pin.version,
                 lane=fetch.lane,
+                session=self._session,
             )
             try:
                 await self._accessor.read(request, fetch)
@@ -545,6 +548,7 @@ class OpenObject:
         ``reason`` makes the error of these reads, ``Closed`` by default.
         """
         self.closed = True
+        self._session.close()
         if reason is not None:
             self._end_error = reason
         for wait in self.waits:

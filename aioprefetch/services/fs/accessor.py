@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
+from typing import Literal
 
-from aioprefetch.accessor.response_check import check_range
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
@@ -19,8 +19,10 @@ from aioprefetch.services.folding import PAGE_ENTRIES
 from aioprefetch.services.fs.confined import ConfinedRoot, link_status, names_of, normalised, refuse_unless_regular
 from aioprefetch.services.fs.errors import from_os_error
 from aioprefetch.services.fs.listing import Scan, make_directories, remove
-from aioprefetch.services.fs.open_file import OpenedFile, metadata_of, modified_at, open_file
+from aioprefetch.services.fs.open_file import metadata_of, modified_at
 from aioprefetch.services.fs.options import FsOptions
+from aioprefetch.services.fs.page_cache import KNOWS_NOWAIT, PageCache
+from aioprefetch.services.fs.reading import JOB_BYTES, FileReads
 from aioprefetch.services.fs.threads import FileThreads, translated
 from aioprefetch.services.fs.writer import PIECE_BYTES, open_partial, open_write_body
 from aioprefetch.values import (
@@ -31,7 +33,6 @@ from aioprefetch.values import (
     ListPage,
     ListRequest,
     Metadata,
-    ReadHead,
     ReadReply,
     ReadRequest,
     Request,
@@ -45,12 +46,31 @@ DELETE_BATCH = 100
 
 
 class FsAccessor(ServiceAccessor):
-    """Files below one confined root. One job of a thread moves at most ``piece_bytes``."""
+    """Files below one confined root.
 
-    def __init__(self, options: FsOptions, runtime: Runtime, *, piece_bytes: int = PIECE_BYTES) -> None:
+    ``piece_bytes`` is the most that one job of a thread moves, by default ``JOB_BYTES`` for reads and ``PIECE_BYTES``
+    for writes. ``cache`` reads what the kernel has in memory without a thread, by default wherever the system can tell.
+    """
+
+    def __init__(
+        self,
+        options: FsOptions,
+        runtime: Runtime,
+        *,
+        piece_bytes: int | None = None,
+        cache: PageCache | Literal["off"] | None = None,
+    ) -> None:
         super().__init__(options.info, options.capability, runtime)
-        self._piece_bytes = piece_bytes
+        self._piece_bytes = PIECE_BYTES if piece_bytes is None else piece_bytes
         self._root = ConfinedRoot(options.root, follow_symlinks=options.follow_symlinks)
+        if cache is None and KNOWS_NOWAIT:
+            cache = PageCache(options.root, follow_symlinks=options.follow_symlinks)
+        self._reads = FileReads(
+            self._root,
+            runtime,
+            cache if isinstance(cache, PageCache) else None,
+            job_bytes=JOB_BYTES if piece_bytes is None else piece_bytes,
+        )
         self._fsync = options.fsync
         self._place_lock = threading.Lock()
         self._suspended: OrderedDict[tuple[str, bool, str], Iterator[Entry]] = OrderedDict()
@@ -83,43 +103,13 @@ class FsAccessor(ServiceAccessor):
         return metadata_of(path, status)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        file, head = await self._open(request)
-        try:
-            sink.begin(head, path=request.path)
-            await self._fill(file, request, sink, head)
-        finally:
-            file.close()
-        return ReadReply(head=head, received=head.size)
+        return await self._reads.read(request, self._readable(request), sink)
 
-    async def _open(self, request: ReadRequest) -> tuple[OpenedFile, ReadHead]:
-        """The file of a request, and the head of the response. The caller closes the file."""
+    def _readable(self, request: ReadRequest) -> tuple[str, ...]:
+        """The names of the file of a read."""
         if request.version is not None:
             self._unsupported(request, "versions")
-        names = self._names(request)
-        with self.runtime.timer("action_http_get_request"):
-            job = self.runtime.run_blocking(open_file, self._root, names)
-            file = await translated(request, job, OpenedFile.close)
-        try:
-            size, when = file.status.st_size, modified_at(file.status)
-            return file, check_range(request, total=size, etag=file.etag, last_modified=when)
-        except BaseException:
-            file.close()
-            raise
-
-    async def _fill(self, file: OpenedFile, request: ReadRequest, sink: Sink, head: ReadHead) -> None:
-        """Read straight into the sink's memory."""
-        counters = self.runtime.counters
-        position = head.start
-        while not sink.complete:
-            window = sink.writable()[: min(self._piece_bytes, head.end - position)]
-            try:
-                await translated(request, self.runtime.run_blocking(file.read_into, window, position))
-            except Error as error:
-                error.head, error.received = head, position - head.start
-                raise
-            position += len(window)
-            counters["stream_read_total_bytes"] += len(window)
-            sink.advance(len(window))
+        return self._names(request)
 
     async def list_page(self, request: ListRequest) -> ListPage:
         prefix = normalised(request.path)
@@ -174,7 +164,7 @@ class FsAccessor(ServiceAccessor):
     async def _copy(self, request: CopyRequest) -> Metadata:
         counters = self.runtime.counters
         reading = ReadRequest(path=request.path)
-        source, head = await self._open(reading)
+        source, head = await self._reads.opened(reading, self._readable(reading))
         try:
             target = await self.open_write(WriteRequest(path=request.target))
             try:

@@ -18,6 +18,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from aioprefetch.errors import InvalidPath
 
@@ -73,6 +74,13 @@ class ConfinedRoot:
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def device(self) -> int | None:
+        """The device that the root lies on, ``None`` without a root."""
+        try:
+            return os.stat(self.root).st_dev
+        except OSError:
+            return None
 
     def _open_root(self, *, create: bool) -> int:
         try:
@@ -150,6 +158,7 @@ def normalised(path: str) -> str:
     return _SLASHES.sub("/", path).lstrip("/")
 
 
+@lru_cache(maxsize=1024)
 def names_of(path: str, *, operation: str = "") -> tuple[str, ...]:
     """The names on the way to a key below the root, ``()`` for the root itself. Raises ``InvalidPath``."""
 

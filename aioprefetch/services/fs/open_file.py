@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from aioprefetch.errors import NotFound, ObjectChanged
 from aioprefetch.services.fs.confined import ConfinedRoot, link_status, refuse_unless_regular
+from aioprefetch.services.fs.page_cache import PageCache
 from aioprefetch.values import Metadata
 
+# One call of the kernel reads at most this much, so that a job can end early.
+PIECE_BYTES = 4 << 20
 # O_NONBLOCK: should a FIFO take the file's place after the look at it, opening must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -36,9 +40,12 @@ def metadata_of(path: str, status: os.stat_result) -> Metadata:
 
 
 class OpenedFile:
-    """An open file. Its reads block and belong in threads; ``close`` may be called at any time, from any thread."""
+    """An open file. ``close`` may be called at any time, from any thread; so may the reads, which raise after it.
 
-    __slots__ = ("_closing", "_descriptor", "_lock", "_reads", "etag", "status")
+    ``read_now`` and ``is_current`` belong on the loop where the file system answers from memory; the other reads block.
+    """
+
+    __slots__ = ("__weakref__", "_closing", "_descriptor", "_lock", "_reads", "etag", "status")
 
     def __init__(self, descriptor: int, status: os.stat_result) -> None:
         self._descriptor = descriptor
@@ -48,35 +55,77 @@ class OpenedFile:
         self.status = status
         self.etag = etag_of(status)
 
-    def read_into(self, buffer: memoryview, position: int) -> None:
-        """Fill ``buffer`` with the bytes from ``position`` on. ``ObjectChanged`` if the file was replaced or changed.
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closing
 
-        A file that was truncated, grown, modified or replaced counts as changed. One limit: a modification in place
-        within one tick of the file system's clock that keeps the size is not seen.
+    def read_now(self, cache: PageCache, buffer: memoryview, position: int) -> int:
+        """Fill the beginning of ``buffer`` with bytes that are cached; returns how many, 0 if a thread has to read.
+
+        Raises ``ObjectChanged`` like ``read_into``, and ``OSError`` with ``EOPNOTSUPP`` as ``PageCache.read`` does.
+        """
+        with self._lock:
+            if self._closing:
+                return 0
+            try:
+                count = cache.read(self._descriptor, buffer, position)
+            except OSError as error:
+                if error.errno == errno.EOPNOTSUPP:
+                    raise
+                return 0  # A thread waits for the bytes, or finds the same error.
+            if count > 0:
+                self._check(os.fstat(self._descriptor))
+        return count
+
+    def is_current(self) -> bool:
+        """Whether its name still leads to the file, unchanged, as far as the file itself shows.
+
+        A file that was renamed, deleted, replaced or linked since it was opened counts as not current, and so does one
+        whose mode was changed.
+        """
+        with self._lock:
+            if self._closing:
+                return False
+            now = os.fstat(self._descriptor)
+        before = self.status
+        return now.st_ctime_ns == before.st_ctime_ns and now.st_nlink == before.st_nlink and self._is_same(now)
+
+    def read_into(self, buffer: memoryview, position: int, *, until: Callable[[], bool] | None = None) -> int:
+        """Fill ``buffer`` with the bytes from ``position`` on; returns how many were read.
+
+        It ends early after a piece of ``PIECE_BYTES`` at which ``until`` says so. Raises ``ObjectChanged`` if the file
+        was replaced, or changed: truncated, grown, modified. One limit: a modification in place within one tick of the
+        file system's clock that keeps the size is not seen.
         """
         filled = 0
         with self._in_use() as descriptor:
             while filled < len(buffer):
-                count = os.preadv(descriptor, [buffer[filled:]], position + filled)
+                count = os.preadv(descriptor, [buffer[filled : filled + PIECE_BYTES]], position + filled)
                 if count == 0:
                     break
                 filled += count
+                if until is not None and until():
+                    break
             now = os.fstat(descriptor)
-        replaced = now.st_nlink == 0 and self.status.st_nlink > 0
-        if filled < len(buffer) or replaced or etag_of(now) != self.etag:
-            raise ObjectChanged(
-                "the file was replaced or deleted while it was read"
-                if replaced
-                else "the file was modified while it was read",
-                expected_etag=self.etag,
-                actual_etag=None if replaced else etag_of(now),
-            )
+        self._check(now, is_short=count == 0)
+        return filled
 
     def read(self, position: int, size: int) -> bytearray:
         """``size`` bytes from ``position`` on, in memory of their own; raises as ``read_into``."""
         data = bytearray(size)
         self.read_into(memoryview(data), position)
         return data
+
+    def answers_from_memory(self, cache: PageCache) -> bool:
+        """Whether its file system can tell what is cached; a file without a byte says no."""
+        with self._in_use() as descriptor:
+            try:
+                return cache.read(descriptor, memoryview(bytearray(1)), 0) > 0
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
 
     def close(self) -> None:
         """Close the file, or let the last read that still runs do it: its descriptor must not be reused yet."""
@@ -86,6 +135,21 @@ class OpenedFile:
 
     def __del__(self) -> None:
         self.close()
+
+    def _is_same(self, now: os.stat_result) -> bool:
+        before = self.status
+        return now.st_mtime_ns == before.st_mtime_ns and now.st_size == before.st_size
+
+    def _check(self, now: os.stat_result, *, is_short: bool = False) -> None:
+        replaced = now.st_nlink == 0 and self.status.st_nlink > 0
+        if is_short or replaced or not self._is_same(now):
+            raise ObjectChanged(
+                "the file was replaced or deleted while it was read"
+                if replaced
+                else "the file was modified while it was read",
+                expected_etag=self.etag,
+                actual_etag=None if replaced else etag_of(now),
+            )
 
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[int]:
@@ -104,6 +168,23 @@ class OpenedFile:
         if self._closing and self._reads == 0 and self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
+
+
+def open_cached(cache: PageCache, names: tuple[str, ...]) -> OpenedFile | None:
+    """Open a regular file below the root without waiting; ``None`` if a thread has to open it, for any reason."""
+    descriptor = cache.open("/".join(names))
+    if descriptor is None:
+        return None
+    try:
+        status = os.fstat(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    opened = OpenedFile(descriptor, status)
+    if stat.S_ISREG(status.st_mode):
+        return opened
+    opened.close()
+    return None
 
 
 def open_file(root: ConfinedRoot, names: tuple[str, ...]) -> OpenedFile:

@@ -1,0 +1,225 @@
+"""The reads of files: on the event loop what the kernel has in memory, in a thread what the disk has to bring.
+
+A read on the loop is bounded: at most ``LOOP_BYTES`` at once, and after as many of them the other tasks get a turn,
+since a task that reads in a loop would otherwise never wait. A read that a thread has to do is one job where it is
+small: the job opens, checks and reads. Large ones are read straight into the memory of the sink, in jobs that end
+after ``JOB_SECONDS``, so that progress is seen, and at the next piece when the caller is cancelled.
+
+A reader's session keeps its descriptor. Each later read that is pinned to that version uses it, after a look at the
+file that would show that it was renamed, replaced or changed; then the path is walked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from weakref import WeakSet
+
+from aioprefetch.accessor.response_check import check_range
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.errors import Closed, Error
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.fs.confined import ConfinedRoot
+from aioprefetch.services.fs.open_file import OpenedFile, modified_at, open_cached, open_file
+from aioprefetch.services.fs.page_cache import PageCache
+from aioprefetch.services.fs.threads import translated
+from aioprefetch.values import ReadHead, ReadReply, ReadRequest
+
+# The kernel copies this much in 10 µs into memory in use, and in 60 to 120 µs into fresh memory, whose pages it zeroes.
+LOOP_BYTES = 64 << 10
+# What a read on the loop counts at least: the calls around it take as long as some bytes.
+_LEAST_BYTES = 4 << 10
+# A job that opens a file reads as much in memory of its own: copying it costs less than a second job.
+SMALL_BYTES = 256 << 10
+# One job reads no longer than this, so that progress is seen, and no more than this.
+JOB_SECONDS = 0.02
+JOB_BYTES = 64 << 20
+# Sessions keep at most as many descriptors together. The reads of further ones open the file each time.
+KEPT_MAX = 128
+
+
+class FileReads:
+    """The reads of one live service. ``cache`` is ``None`` where everything is left to threads.
+
+    A job of a thread moves at most ``job_bytes``.
+    """
+
+    def __init__(
+        self, root: ConfinedRoot, runtime: Runtime, cache: PageCache | None, *, job_bytes: int = JOB_BYTES
+    ) -> None:
+        self._root = root
+        self._runtime = runtime
+        self._cache = cache
+        self._job_bytes = job_bytes
+        self._small_bytes = min(SMALL_BYTES, job_bytes)
+        # Whether file systems, by device, tell what they have in memory: learned from the first file that is opened.
+        self._answers: dict[int, bool] = {}
+        self._opens_on_loop = False
+        self._turn_bytes = LOOP_BYTES
+        self._kept: WeakSet[OpenedFile] | None = None
+
+    async def read(self, request: ReadRequest, names: tuple[str, ...], sink: Sink) -> ReadReply:
+        """Read a file into a sink, as ``Accessor.read`` does."""
+        if self._runtime.closed:
+            raise Closed("the operator is closed", operation="read", path=request.path)
+        if self._turn_bytes <= 0:
+            self._turn_bytes = LOOP_BYTES
+            await asyncio.sleep(0)
+        kept, data = self._kept_for(request), None
+        if kept is not None and self._is_answered(kept) and kept.is_current():
+            file = kept
+        else:
+            file, data = await self._opened(request, names, kept)
+        try:
+            head = self._head(request, file)
+            self._keep(request, file)
+            sink.begin(head, path=request.path)
+            await self._fill(file, request, sink, head, data)
+        finally:
+            if request.session is None or request.session.kept is not file:
+                file.close()
+        return ReadReply(head=head, received=head.size)
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    async def opened(self, request: ReadRequest, names: tuple[str, ...]) -> tuple[OpenedFile, ReadHead]:
+        """The file of a request, and the head of the response. The caller closes the file."""
+        file, _ = await self._opened(request, names, None, small_bytes=0)
+        try:
+            return file, self._head(request, file)
+        except BaseException:
+            file.close()
+            raise
+
+    async def _opened(
+        self, request: ReadRequest, names: tuple[str, ...], kept: OpenedFile | None, *, small_bytes: int | None = None
+    ) -> tuple[OpenedFile, bytearray | None]:
+        """The file of a request, and its bytes if they were read at once. The caller closes the file."""
+        cache = self._cache
+        with self._runtime.timer("action_http_get_request"):
+            if self._opens_on_loop and cache is not None and (kept is None or self._is_answered(kept)):
+                cached = open_cached(cache, names)
+                if cached is not None:
+                    if self._is_answered(cached):
+                        return cached, None
+                    cached.close()
+                    self._opens_on_loop = False  # Another file system was mounted there.
+            job = partial(self._open, request, names, kept, self._small_bytes if small_bytes is None else small_bytes)
+            return await translated(request, self._runtime.run_blocking(job), _close_first)
+
+    def _open(
+        self, request: ReadRequest, names: tuple[str, ...], kept: OpenedFile | None, small_bytes: int
+    ) -> tuple[OpenedFile, bytearray | None]:
+        """Open a file, unless the kept one is current, and read it if its response is small. Runs in a thread."""
+        file = kept if kept is not None and kept.is_current() else open_file(self._root, names)
+        try:
+            self._learn(file)
+            try:
+                head = self._head(request, file)
+            except Error:
+                return file, None  # Raised again by the caller.
+            data = file.read(head.start, head.size) if 0 < head.size <= small_bytes else None
+        except BaseException:
+            file.close()
+            raise
+        return file, data
+
+    def _learn(self, file: OpenedFile) -> None:
+        """Find out once for each device whether its files may be read on the loop. Runs in a thread."""
+        device, cache = file.status.st_dev, self._cache
+        if cache is None or device in self._answers or not file.status.st_size:
+            return
+        self._answers[device] = answers = file.answers_from_memory(cache)
+        if answers and self._root.device() == device:
+            self._opens_on_loop = cache.can_open
+
+    def _is_answered(self, file: OpenedFile) -> bool:
+        return self._answers.get(file.status.st_dev, False)
+
+    def _head(self, request: ReadRequest, file: OpenedFile) -> ReadHead:
+        status = file.status
+        return check_range(request, total=status.st_size, etag=file.etag, last_modified=modified_at(status))
+
+    # --- the descriptor of a reader -----------------------------------------------------------------------------
+
+    def _kept_for(self, request: ReadRequest) -> OpenedFile | None:
+        """The file that the session of a request keeps, if it is of the version that the request is pinned to."""
+        kept = None if request.session is None else request.session.kept
+        return kept if isinstance(kept, OpenedFile) and request.if_match == kept.etag and not kept.closed else None
+
+    def _keep(self, request: ReadRequest, file: OpenedFile) -> None:
+        """Keep a file for the next reads of its session, unless sessions keep many already."""
+        session = request.session
+        if session is None or session.kept is file:
+            return
+        if self._kept is None:
+            self._kept = WeakSet()
+            self._runtime.supervisor.on_close(self._close_kept)
+        if len(self._kept) < KEPT_MAX and session.keep(file):
+            self._kept.add(file)
+
+    async def _close_kept(self) -> None:
+        for file in tuple(self._kept or ()):
+            file.close()
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def _fill(
+        self, file: OpenedFile, request: ReadRequest, sink: Sink, head: ReadHead, data: bytearray | None
+    ) -> None:
+        """Deliver the body: the bytes that were read already, or from the file straight into the sink's memory."""
+        position = head.start
+        try:
+            if data is not None:
+                self._runtime.counters["stream_read_total_bytes"] += len(data)
+                sink.feed(data)
+                return
+            while not sink.complete:
+                window = sink.writable()[: min(self._job_bytes, head.end - position)]
+                count = self._read_now(file, window, position) if head.size <= LOOP_BYTES else 0
+                if not count:
+                    count = await self._read_in_thread(file, request, window, position)
+                position += count
+                self._runtime.counters["stream_read_total_bytes"] += count
+                sink.advance(count)
+        except Error as error:
+            error.head, error.received = head, position - head.start
+            raise
+
+    def _read_now(self, file: OpenedFile, window: memoryview, position: int) -> int:
+        """Read what is in memory; returns the number of bytes, 0 if a thread has to read."""
+        cache = self._cache
+        if cache is None or not self._is_answered(file):
+            return 0
+        self._turn_bytes -= max(len(window), _LEAST_BYTES)
+        try:
+            return file.read_now(cache, window, position)
+        except OSError:
+            self._answers[file.status.st_dev] = False
+            return 0
+
+    async def _read_in_thread(self, file: OpenedFile, request: ReadRequest, window: memoryview, position: int) -> int:
+        stop = _Stop()
+        job = partial(file.read_into, window, position, until=stop)
+        return await translated(request, self._runtime.run_blocking(job), give_up=stop.set)
+
+
+class _Stop:
+    """Whether a job is to end at its next piece: its time is over, or its caller was cancelled."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self) -> None:
+        self._at = time.monotonic() + JOB_SECONDS
+
+    def __call__(self) -> bool:
+        return time.monotonic() >= self._at
+
+    def set(self) -> None:
+        """End at the next piece."""
+        self._at = 0.0
+
+
+def _close_first(opened: tuple[OpenedFile, object]) -> None:
+    opened[0].close()
