@@ -122,7 +122,7 @@ class ServiceInfo:
 
 
 class Closeable(Protocol):
-    """What a service keeps open, such as a file."""
+    """A thing that a service keeps open, such as a file."""
 
     def close(self) -> None:
         """Close it. May be called twice, and while it is in use: the last user then closes it."""
