@@ -49,6 +49,8 @@ class Segment:
 
     For the statistics it keeps the ``account`` of the reader it was fetched for, ``ready_at``, the time its last byte
     arrived, and ``is_unsettled``: whether its prefetch was not yet counted as used or wasted.
+
+    ``is_spent``: it was found to be read to its end, or not read for long, and its memory counts as spare.
     """
 
     __slots__ = (
@@ -57,6 +59,7 @@ class Segment:
         "buffer",
         "end",
         "filled",
+        "is_spent",
         "is_unsettled",
         "mark_bytes",
         "next",
@@ -88,6 +91,7 @@ class Segment:
         self.state = SegmentState.FILLING
         self.unused_prefetch = prefetched
         self.is_unsettled = prefetched
+        self.is_spent = False
         self.account = account
         self.ready_at = 0.0
         self.next = start
@@ -118,10 +122,6 @@ class Segment:
     def is_unread(self, passed: int) -> bool:
         """Whether reads of it may follow, if every reader is at ``passed`` or behind it."""
         return self.next < self.end and self.end > passed
-
-    def is_spent(self, passed: int) -> bool:
-        """Whether it can be dropped now without disturbing a reader, and its memory freed."""
-        return not (self.is_unread(passed) or self.pins or self.is_viewed) and self.state is SegmentState.READY
 
     def export(self, start: int, end: int) -> memoryview:
         """A read-only view of ``[start, end)``, counted as long as it or a slice of it lives. From any thread."""

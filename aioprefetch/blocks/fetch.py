@@ -18,7 +18,6 @@ from aioprefetch.blocks.block import Segment, SegmentState
 from aioprefetch.errors import Closed
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.runtime.buffers import new_buffer
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import Lane, ReadHead
@@ -73,28 +72,6 @@ class FetchedFile(Protocol):
 
     def forget_if_empty(self) -> None:
         """Leave the store if nothing is resident, in flight or open."""
-
-
-class FetchStarter(Protocol):
-    """The part of a block store that its files use: ``tick`` counts uses of blocks, ``fetches`` counts requests."""
-
-    runtime: Runtime
-    tick: int
-    fetches: int
-
-    def start_fetch(
-        self,
-        start: int,
-        end: int,
-        call: FetchCall,
-        file_of: Callable[[ReadHead], FetchedFile],
-        *,
-        file: FetchedFile | None = None,
-        lane: Lane,
-        label: str = "",
-        account: Account | None = None,
-    ) -> Fetch:
-        """Start a request. ``file_of`` names the file that its response fills, ``file`` does so in advance."""
 
 
 class Fetch(Sink):

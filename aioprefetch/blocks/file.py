@@ -8,11 +8,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Protocol
 
 from aioprefetch.blocks.accounting import count_first_read, count_ready, settle
 from aioprefetch.blocks.block import Block, Segment, SegmentState
-from aioprefetch.blocks.fetch import Fetch, FetchCall, FetchStarter, Wait
+from aioprefetch.blocks.fetch import Fetch, FetchCall, FetchedFile, Wait
 from aioprefetch.ranges import BlockGrid, Range, subtract
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account
 from aioprefetch.values import Lane, ReadHead
 
@@ -78,6 +80,37 @@ class Residency:
     requested: tuple[Range, ...]
 
 
+class FileStore(Protocol):
+    """The part of a block store that its files use.
+
+    ``readers`` have a file open, ``tick`` counts uses of blocks, ``fetches`` counts requests. ``spent_bytes`` is the
+    memory of the segments that are ``is_spent``.
+    """
+
+    runtime: Runtime
+    readers: weakref.WeakSet[ReaderPosition]
+    tick: int
+    fetches: int
+    spent_bytes: int
+
+    def arriving(self, file: BlockFile, start: int) -> None:
+        """A request begins to fill a segment."""
+
+    def start_fetch(
+        self,
+        start: int,
+        end: int,
+        call: FetchCall,
+        file_of: Callable[[ReadHead], FetchedFile],
+        *,
+        file: FetchedFile | None = None,
+        lane: Lane,
+        label: str = "",
+        account: Account | None = None,
+    ) -> Fetch:
+        """Start a request. ``file_of`` names the file that its response fills, ``file`` does so in advance."""
+
+
 class BlockFile:
     """The blocks and requests of one version of one object of ``size`` bytes.
 
@@ -86,7 +119,7 @@ class BlockFile:
 
     def __init__(
         self,
-        store: FetchStarter,
+        store: FileStore,
         name: Hashable,
         version: Version,
         *,
@@ -294,9 +327,10 @@ class BlockFile:
                 block = self.blocks[index] = Block(index)
             low, high = self.grid.bounds(index)
             wanted = (max(low, head.start), min(high, head.end))
+            store = self._store
             for start, end in subtract(wanted, block.bounds(*wanted)):
                 block.add(fetch.new_segment(start, end))
-            store = self._store
+                store.arriving(self, start)
             store.tick += 1
             block.touched = store.tick
             block.touched_fetch = store.fetches
@@ -324,8 +358,15 @@ class BlockFile:
         """Evict a block; its memory is released with its last view."""
         self.blocks.pop(block.index, None)
         for segment in block.segments:
-            settle(self._runtime, segment)
+            self._release(segment)
             segment.become(SegmentState.EVICTED)
+
+    def _release(self, segment: Segment) -> None:
+        """Count a segment as gone."""
+        settle(self._runtime, segment)
+        if segment.is_spent:
+            segment.is_spent = False
+            self._store.spent_bytes -= len(segment.buffer)
 
     @property
     def passed(self) -> int:
@@ -333,32 +374,10 @@ class BlockFile:
         readers = [reader.positions for reader in self.readers]
         return min((min(positions, default=0) for positions in readers), default=self.size)
 
-    def spent_bytes(self, fresh_from: int) -> int:
-        """The memory of segments that were read to their end, or passed, or last read before request ``fresh_from``."""
-        passed, total = self.passed, 0
-        for block in self.blocks.values():
-            limit = passed if block.touched_fetch >= fresh_from else self.size
-            total += sum(len(segment.buffer) for segment in block.segments if segment.is_spent(limit))
-        return total
-
-    def spent_segments(self, *, of_footer: bool) -> list[tuple[Block, Segment]]:
-        """Spent segments of blocks that have several: within the kept footer, or before it.
-
-        A block of one segment is evicted as a whole, in its turn.
-        """
-        passed = self.passed
-        return [
-            (block, segment)
-            for block in self.blocks.values()
-            if len(block.segments) > 1
-            for segment in block.segments
-            if (segment.end > self.footer_start) == of_footer and segment.is_spent(passed)
-        ]
-
     def drop_segment(self, block: Block, segment: Segment) -> None:
         """Evict one segment of a block; its memory is released with its last view."""
         block.discard(segment)
-        settle(self._runtime, segment)
+        self._release(segment)
         segment.become(SegmentState.EVICTED)
         if not block.segments:
             self.blocks.pop(block.index, None)
@@ -388,7 +407,7 @@ class BlockFile:
         """Drop every block, even those in use. Views stay valid."""
         for block in self.blocks.values():
             for segment in block.segments:
-                settle(self._runtime, segment)
+                self._release(segment)
         self.blocks.clear()
 
     def settle_for(self, account: Account) -> None:
@@ -409,10 +428,12 @@ class BlockFile:
     def open(self, reader: ReaderPosition) -> None:
         """Register a reader."""
         self.readers.add(reader)
+        self._store.readers.add(reader)
 
     def close(self, reader: ReaderPosition) -> None:
         """Remove a reader. With the last one, requests that no read awaits are cancelled; blocks stay."""
         self.readers.discard(reader)
+        self._store.readers.discard(reader)
         if not self.readers:
             for fetch in tuple(self.fetches):
                 if not fetch.has_waiters:

@@ -513,7 +513,7 @@ class ObjectReads:
         file = opened.open_file()
         size = opened.size
         windows.stop = file.size if size is None else min(file.size, size)
-        is_memory_short = bool(self.runtime.budget.waiting) or opened.store.is_short(self._block_bytes)
+        is_memory_short = bool(self.runtime.budget.waiting) or opened.store.eviction.is_short(self._block_bytes)
         if is_memory_short or file.evicted_unread_bytes > self._wasted_bytes:
             windows.shrink()
         self._wasted_bytes = file.evicted_unread_bytes

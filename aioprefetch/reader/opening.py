@@ -417,7 +417,7 @@ class OpenObject:
 
     def within_share(self, start: int, end: int, blocks: Range) -> Range:
         """The part of ``blocks``, which ``[start, end)`` touches, that a request may bring while memory is short."""
-        cell = self.store.cell_bytes(self._block_bytes, opening=len(self._openings))
+        cell = self.store.eviction.cell_bytes(self._block_bytes, opening=len(self._openings))
         if cell >= self._block_bytes or start >= end:
             return blocks
         # Counted from the first of these blocks, so that every reader cuts a block into the same cells.

@@ -68,6 +68,7 @@ class MemoryBudget:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
+        self.queued_bytes = 0  # Of the queued demand reservations.
         self.idle = IdleMemory(limit_bytes)
         self.exports = Exports()
         self.reclaim: Callable[[int, Lane], None] | None = None
@@ -89,11 +90,6 @@ class MemoryBudget:
         return self.used_bytes - self._promised_bytes + self.idle.size_bytes
 
     @property
-    def queued_bytes(self) -> int:
-        """The bytes of the queued demand reservations."""
-        return sum(ticket.size_bytes for ticket in self._lanes["demand"])
-
-    @property
     def waiting(self) -> int:
         """The number of queued reservations."""
         return len(self._lanes["demand"]) + len(self._lanes["prefetch"])
@@ -105,7 +101,7 @@ class MemoryBudget:
         ticket = Ticket(size_bytes, lane, is_promise=is_promise, on_grant=on_grant)
         behind = bool(self._lanes["demand"]) or (lane == "prefetch" and bool(self._lanes["prefetch"]))
         if behind or not self._admit(ticket):
-            self._lanes[lane].append(ticket)
+            self._enqueue(ticket)
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
@@ -116,17 +112,18 @@ class MemoryBudget:
             self.release(ticket.size_bytes)
             return
         self._lanes[ticket.lane].remove(ticket)
+        self._leave_queue(ticket)
         self._schedule_grant()
 
     def promote(self, ticket: Ticket) -> None:
         """Move a ticket to the demand lane, because a read waits for this prefetch now."""
         if ticket.lane == "demand":
             return
+        ticket.lane = "demand"
         if not ticket.granted:
             self._lanes["prefetch"].remove(ticket)
-            self._lanes["demand"].append(ticket)
+            self._enqueue(ticket)
             self._schedule_grant()
-        ticket.lane = "demand"
 
     def reconsider(self) -> None:
         """Look at the queue again, because something became evictable."""
@@ -200,6 +197,15 @@ class MemoryBudget:
 
     # --- within -------------------------------------------------------------------------------------------------
 
+    def _enqueue(self, ticket: Ticket) -> None:
+        self._lanes[ticket.lane].append(ticket)
+        if ticket.lane == "demand":
+            self.queued_bytes += ticket.size_bytes
+
+    def _leave_queue(self, ticket: Ticket) -> None:
+        if ticket.lane == "demand":
+            self.queued_bytes -= ticket.size_bytes
+
     def _schedule_grant(self) -> None:
         # Never granted from within a release: that may run in a destructor, in the middle of anything.
         if self.waiting and not self._grant_scheduled and not self._loop.is_closed():
@@ -211,7 +217,7 @@ class MemoryBudget:
         for lane in ("demand", "prefetch"):
             queue = self._lanes[lane]
             while queue and self._admit(queue[0]):
-                queue.popleft()
+                self._leave_queue(queue.popleft())
             if queue:
                 return
 

@@ -86,6 +86,6 @@ async def test_files_without_blocks_cost_an_eviction_nothing() -> None:
     for number in range(10):
         file = store.file(number, ("v", None), size=SIZE, block_bytes=BLOCK)
         file.readers = Untouchable()  # type: ignore[assignment]
-    assert list(store.evictable("demand")) == []
+    assert list(store.eviction.evictable("demand")) == []
     await asyncio.sleep(0)
     await runtime.aclose()

@@ -6,9 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioprefetch import RangeReader
+from aioprefetch.blocks.eviction import FAR, distance, rank
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import ReaderPosition
-from aioprefetch.blocks.store import FAR, BlockStore, distance, rank
+from aioprefetch.blocks.store import BlockStore
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
 from tests.benches.gated_reader import KIB, MIB, Bench, bench, file_of, resident_blocks, settle
@@ -138,8 +139,8 @@ async def test_prefetch_takes_no_room_from_what_is_about_to_be_read() -> None:
         reader.seek(4 * BLOCK)
         store = BlockStore.of(b.runtime)
         for lane, found in (("prefetch", {0, 1}), ("demand", {0, 1, 4})):
-            assert {block.index for _, _, _, block in store.evictable(lane)} == found  # type: ignore[arg-type]
-        assert min(store.evictable("demand"))[3].index == 1
+            assert {block.index for _, _, _, block in store.eviction.evictable(lane)} == found  # type: ignore[arg-type]
+        assert min(store.eviction.evictable("demand"))[3].index == 1
 
 
 def footer_is_held(b: Bench, path: str) -> bool:
@@ -178,7 +179,7 @@ async def test_the_block_before_the_footer_does_not_belong_to_it() -> None:
         for block in (2, 1, 0):
             await reader.read_at(block * BLOCK, BLOCK)
         await settle()
-        ranks = {block.index: rank for rank, _, _, block in BlockStore.of(b.runtime).evictable("demand")}
+        ranks = {block.index: rank for rank, _, _, block in BlockStore.of(b.runtime).eviction.evictable("demand")}
         assert {index: one.is_footer for index, one in ranks.items()} == {0: False, 1: False, 2: True}
 
 
@@ -193,7 +194,7 @@ async def test_a_file_whose_last_part_was_evicted_is_forgotten() -> None:
                 await reader.read_at(block * BLOCK, 10)
             files.append(file_of(reader))
         await settle()
-        store.reclaim(2 * BLOCK, "demand")
+        store.eviction.reclaim(2 * BLOCK, "demand")
         assert store.files == {}
         assert [store.newest(file.name, file.grid.block_bytes) for file in files] == [None] * len(files)
 
@@ -205,7 +206,7 @@ async def test_an_evicted_part_of_a_block_counts_and_is_published() -> None:
         await settle()
         published: list[Event] = []
         b.runtime.events.subscribe(published.append)
-        BlockStore.of(b.runtime).reclaim(1, "demand")
+        BlockStore.of(b.runtime).eviction.reclaim(1, "demand")
         assert published == [Event("block.evicted", "k", {"start": 0, "end": 16 * KIB, "unused": False})]
         assert reader.statistics["stream_evict_blocks_from_cache"] == 1
         assert await reader.read_at(32 * KIB, 32 * KIB) == b.data[32 * KIB : BLOCK]
@@ -225,7 +226,7 @@ async def test_a_small_first_fetch_does_not_pass_for_a_lack_of_memory() -> None:
             store.file(("k", number), (None, "etag"), size=MIB, block_bytes=8 * MIB).open(cursor)
         file = next(iter(store.files.values()))
         fetch = file.start_fetch(0, 10, never, lane="demand")
-        assert store.cell_bytes(8 * MIB) == 4 * MIB
+        assert store.eviction.cell_bytes(8 * MIB) == 4 * MIB
         fetch.cancel()
         await settle()
         b.runtime.budget.release(130 * MIB)

@@ -60,7 +60,7 @@ async def evict(b: Bench, reader: RangeReader) -> None:
     """Memory is needed."""
     reader.seek(15 * BLOCK)  # What was fetched ahead is not about to be read any more.
     await reader.read(1)
-    BlockStore.of(b.runtime).reclaim(8 << 20, "demand")
+    BlockStore.of(b.runtime).eviction.reclaim(8 << 20, "demand")
 
 
 async def unbuffer(b: Bench, reader: RangeReader) -> None:
@@ -105,7 +105,7 @@ async def test_what_was_wasted_for_its_reader_is_not_used_later() -> None:
             await reader.aclose()
             assert counts_of(reader.statistics) == [0, 3 * BLOCK, 0, 0]
             await other.read_at(BLOCK, 10)
-            BlockStore.of(b.runtime).reclaim(8 << 20, "demand")
+            BlockStore.of(b.runtime).eviction.reclaim(8 << 20, "demand")
             assert other.statistics["hits_memory"] == 1
         assert counts_of(b.operator.statistics)[:2] == [0, 3 * BLOCK]
 

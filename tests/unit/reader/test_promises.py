@@ -94,7 +94,7 @@ async def test_readers_that_are_dropped_leave_nothing_open(operator: Operator) -
     gc.collect()
     store = BlockStore.of(operator.runtime())
     assert [len(file.readers) for file in store.files.values()] == [0]
-    store.reclaim(64 * KIB, "demand")
+    store.eviction.reclaim(64 * KIB, "demand")
     assert store.files == {}
 
 
@@ -174,7 +174,7 @@ async def test_events_tell_which_bytes_were_fetched_and_evicted(operator: Operat
     bus.subscribe(lambda event: seen.append((event.name, event.path, dict(event.facts))))
     async with operator.reader("k") as reader:
         await reader.read_at(0, 2 * KIB)
-    BlockStore.of(operator.runtime()).reclaim(64 * KIB, "demand")
+    BlockStore.of(operator.runtime()).eviction.reclaim(64 * KIB, "demand")
     assert {path for _, path, _ in seen} == {"k"}
     assert [name for name, _, _ in seen] == [
         "reader.opened",

@@ -1,0 +1,366 @@
+"""Eviction of blocks while memory is short, and the share of it that a miss may take.
+
+Prefetched blocks that readers passed without reading them go first. Then come blocks that were read to their end: the
+furthest from a cursor first, and at equal distance the one used longest ago. A block just ahead of a cursor counts as
+distance 0, because it is about to be read. Blocks with bytes still to be read go last.
+
+With many blocks in memory it would take too long to put them in order for each reservation. So every part that arrives
+joins a queue. A few parts at its front are looked at whenever another one arrives: those that were read to their end,
+or were not read for long, become **spent**. Beyond ``ORDERED_PARTS`` parts the spent ones go in the order of that
+queue. The bytes that are spent also tell how much memory is spare, without a look at each block.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from weakref import WeakSet
+
+from aioprefetch.blocks.accounting import count_eviction
+from aioprefetch.blocks.block import Block, Segment, SegmentState
+from aioprefetch.blocks.file import BlockFile, ReaderPosition
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import Lane
+
+if TYPE_CHECKING:
+    from aioprefetch.blocks.spill.write_behind import WriteBehind
+
+# While less than one part in _SPARE_SHARE of the budget is spare, a miss brings less than a block. It never brings less
+# than _CELL_BYTES_MIN: below that a request costs more than its bytes.
+_SPARE_SHARE = 2
+_CELL_BYTES_MIN = 128 << 10
+
+# Bytes that stayed unread during _ROUNDS requests for each reader may be evicted like bytes that were read.
+_ROUNDS = 4
+
+# Eviction frees at least one part in _RECLAIM_SHARE of the budget, because it has to put the blocks in order first.
+_RECLAIM_SHARE = 16
+
+# The most parts of blocks that eviction puts in order.
+ORDERED_PARTS = 256
+
+# The parts to look at for each one that arrives. Those that have become spent, or are gone, do not count.
+_LOOKS = 2
+# And those to look at where memory is needed and nothing is spent.
+_LOOKS_FOR_SPENT = 32
+
+
+class EvictionStore(Protocol):
+    """The part of a block store that eviction uses; see ``FileStore``."""
+
+    runtime: Runtime
+    files: dict[Hashable, BlockFile]
+    readers: WeakSet[ReaderPosition]
+    fetches: int
+    spent_bytes: int
+
+
+class _Part(NamedTuple):
+    """A segment by its place: the queue must not keep its memory. ``touched`` is the last use of its block."""
+
+    file: BlockFile
+    start: int
+    touched: int = 0
+
+    def find(self) -> tuple[Block, Segment] | None:
+        """The segment and its block, or ``None`` if it is gone."""
+        block = self.file.blocks.get(self.start // self.file.grid.block_bytes)
+        segment = None if block is None else block.at(self.start)
+        return None if block is None or segment is None or segment.start != self.start else (block, segment)
+
+
+class Eviction:
+    """The eviction of a block store. ``writer`` saves blocks to the disk before they go."""
+
+    def __init__(self, store: EvictionStore) -> None:
+        self.writer: WriteBehind | None = None
+        self._store = store
+        self._runtime = store.runtime
+        self._budget = store.runtime.budget
+        self._limit_bytes = store.runtime.budget.limit_bytes
+        self._arrived: deque[_Part] = deque()
+        self._spent: dict[bool, deque[_Part]] = {False: deque(), True: deque()}  # By whether they are of a footer.
+
+    # --- how much a miss brings ---------------------------------------------------------------------------------
+
+    def cell_bytes(self, block_bytes: int, *, opening: int = 0) -> int:
+        """The bytes that a miss brings: a block, or while memory is short a half of it, a quarter, and so on.
+
+        The fetched bytes of many readers must fit into memory until they are read. Each reader takes a share of the
+        memory that is neither in flight nor still to be read, and so their requests become equally long. A reader
+        alone is not limited. ``opening`` is the number of objects being opened besides those that are open.
+        """
+        budget = self._budget
+        free_bytes = self._limit_bytes - budget.used_bytes - budget.queued_bytes
+        if free_bytes >= self._limit_bytes // _SPARE_SHARE or opening + len(self._store.readers) <= 1:
+            return block_bytes
+        self._look(_LOOKS)
+        spent_bytes = max(0, self._store.spent_bytes - budget.exports.size_bytes)
+        return share_bytes(free_bytes + spent_bytes, block_bytes, limit_bytes=self._limit_bytes)
+
+    def is_short(self, block_bytes: int) -> bool:
+        """Whether memory is too short to fetch ahead, because reads of other readers need it now."""
+        return self.cell_bytes(block_bytes) < block_bytes // 2
+
+    # --- the queue ----------------------------------------------------------------------------------------------
+
+    def arriving(self, file: BlockFile, start: int) -> None:
+        """A request begins to fill a segment."""
+        self._arrived.append(_Part(file, start))
+        self._look(_LOOKS)
+
+    def _look(self, looks: int) -> None:
+        """Look at the front of the queue for parts that are spent, and pass over at most ``looks`` that are not."""
+        arrived, fresh_from = self._arrived, self._fresh_from()
+        looks = min(looks, len(arrived))
+        while arrived and looks:
+            part = arrived.popleft()
+            found = part.find()
+            if found is None or found[1].is_spent:
+                continue
+            block, segment = found
+            file = part.file
+            is_unread = segment.next < segment.end and block.touched_fetch >= fresh_from and segment.end > file.passed
+            if is_unread or segment.state is SegmentState.FILLING:
+                arrived.append(part)
+                looks -= 1
+                continue
+            segment.is_spent = True
+            self._store.spent_bytes += len(segment.buffer)
+            self._spent[segment.end > file.footer_start].append(_Part(file, part.start, block.touched))
+
+    # --- eviction -----------------------------------------------------------------------------------------------
+
+    def reclaim(self, need_bytes: int, lane: Lane) -> None:
+        """Evict blocks until ``need_bytes`` are free or no block can go; beyond that only blocks that were read.
+
+        Prefetch does not evict other prefetched blocks that are about to be read.
+        """
+        writer = self._sparing_writer(lane)
+        if len(self._arrived) + sum(map(len, self._spent.values())) > ORDERED_PARTS:
+            freed = self._reclaim_in_turn(need_bytes, lane, writer)
+        else:
+            freed = self._reclaim_in_order(need_bytes, lane, writer)
+        if freed < need_bytes and writer is not None and not self._may_overdraw(lane):
+            writer.wait()
+
+    def _reclaim_in_turn(self, need_bytes: int, lane: Lane, writer: WriteBehind | None) -> int:
+        """Evict parts in the order of the queue: spent ones, and for demand then those that arrived first."""
+        freed = self._drop_spent(need_bytes, of_footer=False, writer=writer)
+        if freed < need_bytes:
+            self._look(_LOOKS_FOR_SPENT)
+            freed += self._drop_spent(need_bytes - freed, of_footer=False, writer=writer)
+        if freed < need_bytes and lane == "demand":
+            freed += self._drop_first(need_bytes - freed, writer)
+        if freed < need_bytes:
+            freed += self._drop_spent(need_bytes - freed, of_footer=True, writer=writer)
+        return freed
+
+    def _reclaim_in_order(self, need_bytes: int, lane: Lane, writer: WriteBehind | None) -> int:
+        """Evict whole blocks in the order of their rank, and spent parts before blocks that are still to be read."""
+        more_bytes = max(need_bytes, self._limit_bytes // _RECLAIM_SHARE)
+        order = list(self.evictable(lane))
+        heapq.heapify(order)
+        freed, trimmed = 0, False
+        while order and freed < (need_bytes if order[0][0].is_unread else more_bytes):
+            if order[0][0].is_unread and not trimmed:
+                trimmed = True
+                freed += self._trim(more_bytes - freed, of_footer=False)
+                continue
+            _, _, file, block = heapq.heappop(order)
+            if file.blocks.get(block.index) is block and (writer is None or not writer.spare(file, block)):
+                freed += block.resident_bytes
+                self.evict(file, block)
+        if freed < need_bytes and not trimmed:
+            freed += self._trim(more_bytes - freed, of_footer=False)
+        if freed < need_bytes:
+            freed += self._trim(need_bytes - freed, of_footer=True)
+        return freed
+
+    def _trim(self, need_bytes: int, *, of_footer: bool) -> int:
+        """Free the spent parts of blocks that are still being read, as far as needed; returns the bytes freed."""
+        self._look(len(self._arrived))
+        return self._drop_spent(need_bytes, of_footer=of_footer, is_of_several=True)
+
+    def _drop_spent(
+        self, need_bytes: int, *, of_footer: bool, writer: WriteBehind | None = None, is_of_several: bool = False
+    ) -> int:
+        """Evict spent parts as far as needed, those that became so first; returns the bytes freed.
+
+        With ``is_of_several`` only parts of blocks that have others.
+        """
+        queue = self._spent[of_footer]
+        freed = 0
+        for _ in range(len(queue)):
+            if freed >= need_bytes:
+                break
+            part = queue.popleft()
+            found = part.find()
+            if found is None or not found[1].is_spent:
+                continue
+            block, segment = found
+            is_alone = len(block.segments) == 1
+            if is_alone and block.touched > part.touched:  # It was used again.
+                self._renew(part, segment)
+            elif (is_alone and is_of_several) or not self._drop(part.file, block, segment, writer):
+                queue.append(part)
+            else:
+                freed += len(segment.buffer)
+        return freed
+
+    def _renew(self, part: _Part, segment: Segment) -> None:
+        """A spent part was used again: look at it again."""
+        segment.is_spent = False
+        self._store.spent_bytes -= len(segment.buffer)
+        self._arrived.append(_Part(part.file, part.start))
+
+    def _drop_first(self, need_bytes: int, writer: WriteBehind | None) -> int:
+        """Evict parts that are still to be read, those that arrived first; returns the bytes freed."""
+        arrived = self._arrived
+        freed = 0
+        for _ in range(len(arrived)):
+            if freed >= need_bytes:
+                break
+            part = arrived.popleft()
+            found = part.find()
+            if found is None or found[1].is_spent:
+                continue
+            if self._drop(part.file, *found, writer):
+                freed += len(found[1].buffer)
+            else:
+                arrived.append(part)
+        return freed
+
+    def _drop(self, file: BlockFile, block: Block, segment: Segment, writer: WriteBehind | None) -> bool:
+        """Evict one part, and its block with the last one. Returns whether that frees its memory now."""
+        if segment.pins or segment.is_viewed or segment.state is not SegmentState.READY:
+            return False
+        if len(block.segments) > 1:
+            self._evict_segment(file, block, segment)
+        elif writer is not None and writer.spare(file, block):
+            return False
+        else:
+            self.evict(file, block)
+        file.forget_if_empty()
+        return True
+
+    def _evict_segment(self, file: BlockFile, block: Block, segment: Segment) -> None:
+        unused = segment.unused_prefetch
+        count_eviction(self._runtime, segment)
+        self._runtime.events.publish("block.evicted", file.label, start=segment.start, end=segment.end, unused=unused)
+        if unused:
+            file.evicted_unread_bytes += len(segment.buffer)
+        file.drop_segment(block, segment)
+
+    def _sparing_writer(self, lane: Lane) -> WriteBehind | None:
+        """The writer that saves blocks before they are evicted, if the lane may wait for it or need not wait."""
+        writer = self.writer
+        return writer if writer is not None and (not writer.spill_wait_exhausted or self._may_overdraw(lane)) else None
+
+    def _may_overdraw(self, lane: Lane) -> bool:
+        """Whether a reservation in this lane is granted although no memory is free."""
+        return lane == "demand" and self._budget.used_bytes <= self._limit_bytes
+
+    def evict(self, file: BlockFile, block: Block) -> None:
+        """Drop a block because its memory is needed."""
+        unused = block.is_unused_prefetch
+        count_eviction(self._runtime, block.segments[0])
+        start, end = file.grid.bounds(block.index)
+        self._runtime.events.publish("block.evicted", file.label, start=start, end=end, unused=unused)
+        if unused:
+            file.evicted_unread_bytes += block.resident_bytes
+        file.drop(block)
+        file.forget_if_empty()
+
+    def evictable(self, lane: Lane) -> Iterator[tuple[Rank, int, BlockFile, Block]]:
+        """The blocks that may be dropped for a lane, each with its rank; the smallest in a heap of them goes first."""
+        ahead_blocks = self._runtime.options.prefetch_blocks
+        fresh_from = self._fresh_from()
+        number = 0  # Keeps the heap from comparing blocks.
+        for file in self._store.files.values():
+            if not file.blocks:
+                continue
+            block_bytes = file.grid.block_bytes
+            readers = [reader.positions for reader in file.readers]
+            positions = [position // block_bytes for positions in readers for position in positions]
+            floating = not all(readers)
+            passed, end_of_file = file.passed, file.size
+            for block in file.blocks.values():
+                if not block.is_evictable or block.is_spilling:
+                    continue
+                away = 0 if floating else distance(block.index, positions, ahead_blocks=ahead_blocks)
+                unused = block.is_unused_prefetch
+                wasted = unused and away > 0
+                behind = passed if block.touched_fetch >= fresh_from else end_of_file
+                unread = not wasted and any(segment.is_unread(behind) for segment in block.segments)
+                if unused and not wasted and lane == "prefetch":
+                    continue
+                number += 1
+                yield (
+                    rank(
+                        viewed=block.is_viewed,
+                        footer=file.grid.bounds(block.index)[1] > file.footer_start,
+                        wasted=wasted,
+                        unread=unread,
+                        distance_blocks=away,
+                        touched=block.touched,
+                    ),
+                    number,
+                    file,
+                    block,
+                )
+
+    def _fresh_from(self) -> int:
+        """The number of the request after which a block must have been read to count as still being read."""
+        readers = min(len(self._store.readers), len(self._arrived))
+        return self._store.fetches - _ROUNDS * max(_ROUNDS, readers)
+
+
+def share_bytes(spare_bytes: int, block_bytes: int, *, limit_bytes: int) -> int:
+    """A part of a block: at most the share of one request in ``spare_bytes``, unless that is very small. Pure.
+
+    As many requests of a block as half of the limit holds would take all that is spare; the shares of later ones are
+    smaller, and so there is always some left.
+    """
+    share = spare_bytes // max(1, limit_bytes // _SPARE_SHARE // block_bytes)
+    cell = block_bytes
+    while cell > share and cell // 2 >= _CELL_BYTES_MIN:
+        cell //= 2
+    return cell
+
+
+# The distance of blocks in a file that no reader has open: further than any within an open file.
+FAR = 1 << 62
+
+
+def distance(index: int, cursors: Sequence[int], *, ahead_blocks: int) -> int:
+    """The number of blocks between ``index`` and the nearest cursor; 0 within ``ahead_blocks`` after a cursor."""
+    nearest = FAR
+    for cursor in cursors:
+        gap = index - cursor
+        nearest = min(nearest, 0 if 0 <= gap <= ahead_blocks else abs(gap))
+    return nearest
+
+
+class Rank(NamedTuple):
+    """The sort key of a block: the smallest is evicted first."""
+
+    is_viewed: bool
+    is_footer: bool
+    is_not_wasted: bool
+    is_unread: bool
+    nearness: int
+    touched: int
+
+
+def rank(
+    *, viewed: bool, footer: bool = False, wasted: bool, unread: bool = False, distance_blocks: int, touched: int
+) -> Rank:
+    """The sort key of a block: the smallest is evicted first. ``touched`` grows with every use.
+
+    A viewed block is evicted last: dropping it frees no memory before the last view is gone. A ``footer`` that a policy
+    keeps is evicted just before those, since every later reader of the file begins with it.
+    """
+    return Rank(viewed, footer, not wasted, unread, -distance_blocks, touched)
