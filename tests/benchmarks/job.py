@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,7 +122,7 @@ def nothing_derived(sample: Sample, requests: Sequence[Request], conditions: Con
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is measured. Without ``conditions`` there is no store.
+    """What is measured. Without ``conditions`` there is no simulator; ``store`` then gives the endpoint of another one.
 
     ``write`` makes the object in a file, of about the size passed. ``derive`` makes numbers of a sample and of the
     requests that the server saw meanwhile; ``remark`` says in a sentence or two what the medians mean. The first
@@ -135,6 +137,7 @@ class Job:
     contestants: Mapping[str, Contestant]
     columns: Sequence[Column]
     conditions: Conditions | None = None
+    store: Callable[[], AbstractContextManager[str]] | None = None
     size_bytes: int = 0
     quick_size_bytes: int = 0
     copies: int = 0
@@ -207,7 +210,10 @@ def run_job(job: Job, *, rounds: int, quick: bool, pacing: Pacing, only: Sequenc
     if quick and job.quick_contestants is not None and not only:
         names = [name for name in names if name in job.quick_contestants]
     if job.conditions is None:
-        _run_rounds(result, names, rounds, lambda name: sample(job.name, name, Target()))
+        with job.store() if job.store else contextlib.nullcontext("") as endpoint_url:
+            elsewhere = Target(endpoint_url=endpoint_url, every_byte=quick)
+            _run_rounds(result, names, rounds, lambda name: sample(job.name, name, elsewhere))
+        result.compare()
         return result
     size_bytes = job.quick_size_bytes if quick else job.size_bytes
     with Simulator(job.conditions, pacing=pacing) as simulator:

@@ -20,6 +20,7 @@ from tests.benchmarks.misses import MISS_JOBS
 from tests.benchmarks.new_objects import NEW_OBJECT_JOBS
 from tests.benchmarks.parquet_groups import ROW_GROUP_JOBS
 from tests.benchmarks.parquet_jobs import PARQUET
+from tests.benchmarks.parquet_open import OPEN_JOBS
 from tests.benchmarks.pressure import PRESSURE
 from tests.benchmarks.random_reads import RANDOM
 from tests.benchmarks.range_jobs import RANGE_JOBS, TLS_JOBS
@@ -27,12 +28,14 @@ from tests.benchmarks.ranges import RANGES
 from tests.benchmarks.reset_jobs import RESET_JOBS
 from tests.benchmarks.scan_memory import SCAN_MEMORY_JOBS
 from tests.benchmarks.simulator_check import SIMULATOR, SIMULATOR_SPEED
+from tests.benchmarks.small_requests import SMALL_REQUEST_JOBS
 from tests.benchmarks.spark_batches import SPARK_BATCHES
 from tests.benchmarks.spark_objects import SPARK_OBJECTS
 from tests.benchmarks.spark_tables import TABLE_JOBS
 from tests.benchmarks.stack_jobs import STACK_JOBS
 from tests.benchmarks.streaming import RAMP, SEQUENTIAL, STREAM
 from tests.benchmarks.whole_objects import WHOLE_OBJECT
+from tests.benchmarks.zip_members import ZIP_MEMBERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,8 @@ GROUPS = (
     Group(name="whole", title="Whole objects", jobs=(WHOLE_OBJECT,)),
     Group(name="streams", title="Streams from a store at a distance", jobs=(SEQUENTIAL, RAMP, LONG_STREAM)),
     Group(name="random", title="Random reads", jobs=(RANDOM,)),
-    Group(name="parquet", title="Parquet files", jobs=(*PARQUET, *ROW_GROUP_JOBS)),
+    Group(name="parquet", title="Parquet files", jobs=(*PARQUET, *ROW_GROUP_JOBS, *OPEN_JOBS)),
+    Group(name="archives", title="Archives", jobs=(ZIP_MEMBERS,)),
     Group(name="lance", title="Lance files", jobs=LANCE_JOBS),
     Group(name="hits", title="Bytes that are in memory", jobs=(HITS,)),
     Group(name="memory", title="Memory under many readers", jobs=MEMORY_JOBS),
@@ -62,6 +66,7 @@ GROUPS = (
     Group(name="connections", title="Readers that open and close", jobs=CONNECTION_JOBS),
     Group(name="scan-memory", title="Memory of scans with a slow consumer", jobs=SCAN_MEMORY_JOBS),
     Group(name="batch-rows", title="How many rows a batch has", jobs=BATCH_ROWS_JOBS),
+    Group(name="small-requests", title="Requests that carry little", jobs=SMALL_REQUEST_JOBS),
     Group(name="cold", title="A cold process", jobs=COLD_JOBS),
     Group(name="growth", title="How windows grow", jobs=GROWTH),
     Group(name="disk", title="The disk tier", jobs=(TIERS, CHECKSUMS)),

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import urllib.request
+import zipfile
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import job as job_module
 from tests.benchmarks.access_log import Request, Traffic
 from tests.benchmarks.connections import broken_off
 from tests.benchmarks.content import MIB, expected
-from tests.benchmarks.job import Target
+from tests.benchmarks.job import WALL, Job, Sample, Target, run_job
 from tests.benchmarks.long_streams import check_pages
 from tests.benchmarks.misses import STRIDE_BYTES
+from tests.benchmarks.moto_store import key_names, moto_store
 from tests.benchmarks.new_objects import OBJECT_BYTES, read_each, read_each_blocking
+from tests.benchmarks.parquet_open import sent_over_values
 from tests.benchmarks.pressure import READ_BYTES, measured, sent_over_read
-from tests.benchmarks.simulator import LOOPBACK
+from tests.benchmarks.simulator import BUCKET, DIRECTLY, LOOPBACK
+from tests.benchmarks.small_requests import act_on_each
+from tests.benchmarks.zip_members import MEMBER_BYTES, member, read_members, write_archive
 
 
 def a_get(*, asked: str, sent_bytes: int, connection: int) -> Request:
@@ -101,3 +111,76 @@ def test_connections_and_answers_that_were_broken_off() -> None:
     ]
     assert Traffic.of(requests).connections == 2
     assert broken_off({}, requests, LOOPBACK) == {"cut": 1}
+
+
+def test_the_members_of_an_archive_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "archive"
+    write_archive(path, 5 * MEMBER_BYTES)
+    with path.open("rb") as file:
+        read_members(file, 5)
+    other = path.read_bytes().replace(member(3), member(4))
+    with pytest.raises(zipfile.BadZipFile, match="Bad CRC-32"):
+        read_members(io.BytesIO(other), 5)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("directory/member-00000", member(1))
+    with path.open("rb") as file, pytest.raises(AssertionError, match=r"^other bytes in directory/member-00000$"):
+        read_members(file, 1)
+
+
+def test_the_bytes_sent_are_compared_with_those_of_the_values() -> None:
+    requests = [a_get(asked="bytes=0-99", sent_bytes=100, connection=1)] * 3
+    assert sent_over_values({"values_bytes": 200}, requests, LOOPBACK) == {"sent_over_values": 1.5}
+
+
+async def test_every_key_is_asked_for_once_and_its_answer_compared() -> None:
+    asked: list[str] = []
+
+    async def act(key: str) -> int:
+        asked.append(key)
+        return 2
+
+    await act_on_each(act, key_names(40), 2)
+    assert asked == [f"keys/{number:05}" for number in range(40)]
+    with pytest.raises(ExceptionGroup) as failed:
+        await act_on_each(act, key_names(1), 3)
+    assert failed.group_contains(AssertionError, match=r"^2 bytes for keys/00000$")
+
+
+async def nothing(target: Target) -> Sample:
+    return {}
+
+
+def test_a_job_with_a_store_of_its_own_passes_its_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is up while the contestants run, and gone after them."""
+    is_up: list[bool] = []
+    given: list[Target] = []
+
+    @contextlib.contextmanager
+    def store() -> Iterator[str]:
+        is_up.append(True)
+        yield "http://a.store"
+        is_up.pop()
+
+    def one_sample(job: str, name: str, target: Target) -> dict[str, float]:
+        assert is_up
+        given.append(target)
+        return {"wall_seconds": 1.0}
+
+    monkeypatch.setattr(job_module, "sample", one_sample)
+    job = Job(name="j", title="t", contestants={"us": nothing}, columns=(WALL,), store=store)
+    run_job(job, rounds=2, quick=True, pacing="kernel")
+    assert given == [Target(endpoint_url="http://a.store", every_byte=True)] * 2
+    assert not is_up
+
+
+def test_the_store_of_moto_has_its_keys_and_ends() -> None:
+    """Asked as a client with any keys would."""
+    with moto_store(3) as endpoint_url:
+        scope = "any/20260101/us-east-1/s3/aws4_request"
+        signature = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=none"
+        request = urllib.request.Request(f"{endpoint_url}/{BUCKET}?list-type=2", headers={"Authorization": signature})
+        with DIRECTLY.open(request, timeout=30) as response:
+            listed = response.read().decode()
+        assert [key in listed for key in (*key_names(3), "keys/00003")] == [True, True, True, False]
+    with pytest.raises(OSError, match="refused"):
+        DIRECTLY.open(request, timeout=30)
