@@ -349,7 +349,7 @@ _OPTIONS = (
     Option("profile", "operator", "profile", text),
     Option("anonymous", "operator", "anonymous", flag),
     Option("addressingStyle", "operator", "addressing_style", choice("auto", "path", "virtual")),
-    Option("signing", "operator", "signing", choice("presigned", "header")),
+    Option("signing", "operator", "signing", choice("header", "presigned")),
     Option("caBundle", "operator", "ca_bundle", text),
     Option("proxiesUrl", "operator", "proxies", mapping, secret=True),
     Option("allowHttp", "operator", "allow_http", flag),

@@ -3,7 +3,16 @@
 from aioprefetch.transport.client import HttpClient
 from aioprefetch.transport.connection import Connection, Destination, Receiver
 from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, Target, encoded_fields, is_link_local_or_metadata
+from aioprefetch.transport.origin import (
+    DEFAULT_PORTS,
+    Origin,
+    Proxy,
+    Route,
+    Target,
+    encoded_fields,
+    is_link_local_or_metadata,
+    origin_of,
+)
 from aioprefetch.transport.pool import ClientSnapshot, OriginSnapshot
 from aioprefetch.transport.response_head import ResponseHead
 
@@ -19,7 +28,9 @@ __all__ = [
     "Proxy",
     "Receiver",
     "ResponseHead",
+    "Route",
     "Target",
     "encoded_fields",
     "is_link_local_or_metadata",
+    "origin_of",
 ]

@@ -1,4 +1,4 @@
-"""The client: GET and HEAD over pooled HTTP/1.1 connections; bodies are received into the memory of the caller."""
+"""The client: requests over pooled HTTP/1.1 connections; bodies are received into the memory of the caller."""
 
 from __future__ import annotations
 
@@ -32,10 +32,20 @@ class HttpClient:
         snapshot = self.snapshot()
         return {"transport_connections_open": snapshot.open, "transport_connections_idle": snapshot.idle}
 
-    async def fetch(self, target: Target, fields: bytes, receiver: Receiver) -> float:
+    async def fetch(
+        self,
+        target: Target,
+        fields: bytes,
+        receiver: Receiver,
+        *,
+        body: memoryview | None = None,
+        resends: bool = True,
+    ) -> float:
         """Send a request and deliver the response to ``receiver``. Returns the seconds until its head.
 
-        ``fields`` are the headers of this request beyond those of ``target``, from ``encoded_fields``. Raises
+        ``fields`` are the headers of this request beyond those of ``target``, from ``encoded_fields``; ``body`` is what
+        is sent after them, whose memory must not change meanwhile, and whose length is one of the headers. Without
+        ``resends`` a stale connection is ``Unavailable``: the server may have seen the request. Raises
         ``Unavailable``, ``TimedOut``, ``Stalled``, ``ProtocolError``, ``ConfigInvalid``, ``RedirectRefused``,
         ``Closed``, and any error of the receiver. If the call fails or is cancelled, the connection is closed.
         """
@@ -44,11 +54,13 @@ class HttpClient:
         request = target.head + fields + b"\r\n"
         try:
             try:
-                return await connection.send(request, receiver, is_head=target.is_head)
+                return await connection.send(request, receiver, is_head=target.is_head, body=body)
             except StaleConnection:
+                if not resends:
+                    raise
                 self._runtime.counters["transport_stale_connections"] += 1
             connection = await pool.connect(target.route, is_fresh=True)
-            return await connection.send(request, receiver, is_head=target.is_head)
+            return await connection.send(request, receiver, is_head=target.is_head, body=body)
         except BaseException:
             connection.close()
             raise

@@ -25,6 +25,8 @@ from aioprefetch.transport.tls import TlsState
 
 # The head of a response and a small body fit into this buffer; a larger body is received in place.
 SCRATCH_BYTES = 16 << 10
+# A body is passed to the loop in pieces of this size, the next one when the loop has sent most of the last one.
+SENT_PIECE_BYTES = 256 << 10
 # Servers send one or two interim responses (100, 103), most send none.
 INTERIM_HEADS_MAX = 16
 _END_OF_HEAD = b"\r\n\r\n"
@@ -104,9 +106,16 @@ class Connection(asyncio.BufferedProtocol):
         self._body_bytes = 0
         self._interim_heads = 0
         self._sent_seconds = self._head_seconds = 0.0
+        self._unsent: memoryview | None = None
+        self._is_full = False
 
-    def send(self, request: bytes, receiver: Receiver, *, is_head: bool = False) -> asyncio.Future[float]:
+    def send(
+        self, request: bytes, receiver: Receiver, *, is_head: bool = False, body: memoryview | None = None
+    ) -> asyncio.Future[float]:
         """Send a request. The future is done at the end of the response; its result is the seconds until the head.
+
+        A ``body`` is sent from its memory, as fast as the connection takes it; the first-byte timeout begins anew with
+        each piece of it. A response that comes before all of it was sent ends the request, and closes the connection.
 
         If the future fails, with an error of ``aioprefetch.errors`` or of the receiver, the connection is closed. A
         caller that stops waiting must ``close`` the connection, which otherwise continues receiving the response.
@@ -119,7 +128,14 @@ class Connection(asyncio.BufferedProtocol):
         self._done = done = self._loop.create_future()
         self._sent_seconds = now = self._loop.time()
         self._stall_timer.begin(now)
-        self._transport.write(request)
+        if body is None:
+            self._transport.write(request)
+        elif len(body) <= SENT_PIECE_BYTES:
+            self._transport.write(b"".join((request, body)))
+        else:
+            self._transport.write(request)
+            self._unsent = body
+            self._send_body()
         return done
 
     @property
@@ -183,6 +199,13 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.close(TimedOut(f"no response came within read_timeout_seconds={first_byte_seconds:g}"))
 
+    def _send_body(self) -> None:
+        """Pass the next pieces of the body to the loop, as long as it takes them."""
+        unsent = self._unsent
+        while unsent is not None and not self._is_full and self._transport is not None and not self._closing:
+            self._transport.write(unsent[:SENT_PIECE_BYTES])
+            unsent = self._unsent = unsent[SENT_PIECE_BYTES:] if len(unsent) > SENT_PIECE_BYTES else None
+
     # --- called by the loop -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -192,6 +215,18 @@ class Connection(asyncio.BufferedProtocol):
             self._below = self._transport
         else:
             self._tls = TlsState(transport)
+
+    def pause_writing(self) -> None:
+        """Called when the loop has enough to send."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """Called when the loop has sent most of it."""
+        self._is_full = False
+        if self._unsent is not None:
+            if not self._stall_timer.is_body:
+                self._stall_timer.begin(self._loop.time())
+            self._send_body()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The memory for the next bytes."""
@@ -337,6 +372,7 @@ class Connection(asyncio.BufferedProtocol):
             self._finish(is_clean=len(body) == len(data) and not self._has_more())
 
     def _finish(self, *, is_clean: bool) -> None:
+        is_clean = is_clean and self._unsent is None and not self._is_full
         self._succeed()
         if is_clean and self._keeps_alive:
             self.resume()  # Its receiver may have paused it at the last byte; the next request is received.
@@ -364,7 +400,7 @@ class Connection(asyncio.BufferedProtocol):
             done.set_exception(error)
 
     def _reset(self) -> None:
-        self._done = self._receiver = self._destination = self._unsized = None
+        self._done = self._receiver = self._destination = self._unsized = self._unsent = None
         self._filled = 0
 
     def _received_bytes(self) -> int:

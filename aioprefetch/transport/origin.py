@@ -8,12 +8,15 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import SplitResult
 
 from aioprefetch.errors import InvalidPath
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-USER_AGENT = "aioprefetch"
+# Headers of each request, beside ``Host``.
+CLIENT_FIELDS = {"User-Agent": "aioprefetch", "Accept-Encoding": "identity"}
 
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 # Valid request targets, header names and header values: without control characters, targets also without spaces.
 _TARGET = re.compile(r"/[\x21-\x7e]*")
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -47,6 +50,28 @@ class Origin:
         return f"{self.scheme}://{self.netloc}"
 
 
+def origin_of(parts: SplitResult) -> Origin:
+    """The origin of a URL in parts. Raises ``ValueError`` in words that can follow a colon and show nothing secret."""
+    scheme = parts.scheme.lower()
+    if scheme not in DEFAULT_PORTS:
+        raise ValueError("the scheme must be http or https")
+    host = parts.hostname or ""
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode("ascii")
+        except UnicodeError:
+            raise ValueError("the host is not a valid name") from None
+    if ":" in host:
+        ipaddress.IPv6Address(host)
+    elif not _HOST_NAME.fullmatch(host):
+        raise ValueError("the host is missing or not a valid name")
+    try:
+        port = parts.port
+    except ValueError:  # Its message shows the text, which may be half of a password.
+        raise ValueError("the port is not a number below 65536") from None
+    return Origin(scheme, host, port or DEFAULT_PORTS[scheme])
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Proxy:
     """An HTTP proxy. ``authorization`` is the value of its header, a secret."""
@@ -59,18 +84,29 @@ class Proxy:
 
 
 class Route:
-    """The way of a connection: an origin, perhaps through a proxy. Routes with equal ``key`` share connections."""
+    """The way of a connection: an origin, perhaps through a proxy. Routes with equal ``key`` share connections.
 
-    __slots__ = ("key", "origin", "proxy")
+    Requests on it begin their target with ``target_prefix`` and have the headers ``fields`` for the proxy.
+    """
+
+    __slots__ = ("fields", "key", "origin", "proxy", "target_prefix")
 
     def __init__(self, origin: Origin, proxy: Proxy | None) -> None:
         self.origin = origin
         self.proxy = proxy
         # A string caches its hash, and this is looked up for every request.
         self.key = str(origin) if proxy is None else f"{origin} {proxy.origin} {proxy.authorization}"
+        is_plain = proxy is not None and origin.scheme == "http"
+        self.target_prefix = str(origin) if is_plain else ""
+        self.fields = b""
+        if proxy is not None and is_plain and proxy.authorization:
+            self.fields = encoded_fields({"Proxy-Authorization": proxy.authorization})
 
     def __repr__(self) -> str:
         return f"<Route {self.origin}{'' if self.proxy is None else f' through {self.proxy.origin}'}>"
+
+
+Method = Literal["GET", "HEAD", "PUT", "DELETE"]
 
 
 class Target:
@@ -87,22 +123,30 @@ class Target:
         origin: Origin,
         path: str,
         *,
-        method: Literal["GET", "HEAD"] = "GET",
+        method: Method = "GET",
         headers: Mapping[str, str] | None = None,
         proxy: Proxy | None = None,
     ) -> None:
-        self.origin = origin
-        self.method = method
-        self.is_head = method == "HEAD"
-        self.route = Route(origin, proxy)
-        self._path = path
+        fields = encoded_fields({"Host": origin.netloc, **CLIENT_FIELDS, **(headers or {})})
+        self._fill(Route(origin, proxy), path, method, fields)
+
+    @classmethod
+    def on(cls, route: Route, path: str, method: Method, fields: bytes) -> Target:
+        """A target on a route that exists, with all of its headers encoded, ``Host`` among them."""
+        target = cls.__new__(cls)
+        target._fill(route, path, method, fields)
+        return target
+
+    def _fill(self, route: Route, path: str, method: Method, fields: bytes) -> None:
         if not _TARGET.fullmatch(path):
             raise InvalidPath("the URL that the path makes is not valid")
-        plain_proxy = proxy is not None and origin.scheme == "http"
-        fields = {"Host": origin.netloc, "User-Agent": USER_AGENT, "Accept-Encoding": "identity", **(headers or {})}
-        if proxy is not None and plain_proxy and proxy.authorization:
-            fields["Proxy-Authorization"] = proxy.authorization
-        self.head = encoded_head(f"{method} {origin if plain_proxy else ''}{path} HTTP/1.1", fields)
+        self.origin = route.origin
+        self.method = method
+        self.is_head = method == "HEAD"
+        self.route = route
+        self._path = path
+        # A proxy for plain http gets the whole URL, and its user with each request.
+        self.head = f"{method} {route.target_prefix}{path} HTTP/1.1\r\n".encode("ascii") + fields + route.fields
 
     def __repr__(self) -> str:
         return f"<Target {self.method} {self.origin}{self._path.partition('?')[0]}>"

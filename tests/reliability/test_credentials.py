@@ -3,29 +3,29 @@
 import asyncio
 import datetime as dt
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import CredentialsExpired, TimedOut
+from aioprefetch.errors import CredentialsExpired, Error, TimedOut
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
-from aioprefetch.services.s3.accessor import S3Accessor
-from aioprefetch.services.s3.client import RENEW_SECONDS_MIN
+from aioprefetch.services.s3.key_source import LOOK_SECONDS, RENEW_SECONDS_MIN
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from aioprefetch.values import ReadRequest
+from aioprefetch.values import CopyRequest
 from tests.reliability.scripted import NO_PAUSES, SIZE, Serve, once
 
 CUT = 20_000
 EXPIRED = Fault(status=400, code="ExpiredToken")
-# Botocore asks for new credentials a quarter of an hour before the old ones end, and insists from ten minutes on.
+# New credentials are asked for a quarter of an hour before the old ones end, and waited for from ten minutes on.
 SOON_SECONDS = 12 * 60
+URGENT_SECONDS = 5 * 60
 BOUND_SECONDS = 0.3
 
 
@@ -124,18 +124,32 @@ async def test_new_keys_that_are_refused_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @checks("reliability:S52")
-async def test_an_endpoint_that_hangs_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that needs new credentials waits as long as its caller allows; bodies that arrive go on arriving."""
-    async with renewing(monkeypatch, seconds=SOON_SECONDS) as store:
-        store.server.objects["credentials"] = keys_of(1, seconds=SOON_SECONDS)
+@pytest.mark.parametrize("seconds", [SOON_SECONDS, URGENT_SECONDS])
+async def test_an_endpoint_that_hangs_delays_no_other(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """Keys that end soon still sign, while new ones are asked for; with keys that are about to end a read waits.
+
+    It waits as long as its caller allows. Bodies that arrive go on arriving.
+    """
+    async with renewing(monkeypatch, seconds=seconds) as store:
         store.server.add(Rule(fault=Fault(hang_after_bytes=CUT), key="bucket/k"))
         streaming = asyncio.create_task(store.read())
-        await store.server.wait_for_requests(2)
+        async with asyncio.timeout(10):
+            while not store.gets():  # noqa: ASYNC110 - the number of requests before it depends on the provider
+                await asyncio.sleep(0)
         store.server.add(Rule(fault=Fault(hang_before_head=True), key="credentials", times=None))
-        with pytest.raises(TimedOut):
-            await store.operator.read("other", timeout_seconds=BOUND_SECONDS)
+        seconds_later(monkeypatch, LOOK_SECONDS)
+        asked = store.renewals
+        if seconds == SOON_SECONDS:
+            await store.read("other")
+            async with asyncio.timeout(10):
+                while store.renewals == asked:  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0)
+            assert signed_with(1)(store.gets()[-1])
+        else:
+            with pytest.raises(TimedOut):
+                await store.operator.read("other", timeout_seconds=BOUND_SECONDS)
+            assert all(request.key != "bucket/other" for request in store.server.requests)
         assert not streaming.done()
-        assert all(request.key != "bucket/other" for request in store.server.requests)
         store.server.objects["credentials"] = keys_of(2)
         store.server.release()
         await streaming
@@ -145,8 +159,6 @@ async def test_an_endpoint_that_hangs_delays_no_other(monkeypatch: pytest.Monkey
 @checks("reliability:S53")
 async def test_a_request_is_signed_when_it_is_sent(serve_s3: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when it began to wait for a slot."""
-    import botocore.auth
-
     now = dt.datetime.now(dt.UTC)
     async with serve_s3(once(Fault(hang_before_head=True))) as scripted:
         scripted.server.objects["bucket/other"] = b"other"
@@ -156,7 +168,7 @@ async def test_a_request_is_signed_when_it_is_sent(serve_s3: Serve, monkeypatch:
         for _ in range(100):
             await asyncio.sleep(0)
         later = now + dt.timedelta(minutes=20)
-        monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda *_, **__: later)
+        monkeypatch.setattr(time, "time", lambda: later.timestamp())
         scripted.server.release()
         assert await holding == b"other"
         await queued
@@ -164,50 +176,6 @@ async def test_a_request_is_signed_when_it_is_sent(serve_s3: Serve, monkeypatch:
         sent = request.target + request.headers.get("x-amz-date", "")
         assert later.strftime("%Y%m%dT%H%M%SZ") in sent
         monkeypatch.undo()
-
-
-@dataclass
-class Clients:
-    """The clients of aiobotocore that were made for s3, and which of them are closed."""
-
-    made: list[Any] = field(default_factory=list)
-    closed: int = 0
-    one_closed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def live(self) -> int:
-        """How many are open."""
-        return len(self.made) - self.closed
-
-    async def until_one_is_left(self) -> None:
-        """Wait until all others are closed."""
-        async with asyncio.timeout(10):
-            while self.live > 1:
-                self.one_closed.clear()
-                await self.one_closed.wait()
-
-
-@pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
-    """Count them."""
-    from aiobotocore.client import AioBaseClient, AioClientCreator
-
-    seen = Clients()
-    create, close = AioClientCreator.create_client, AioBaseClient.close
-
-    async def created(self: Any, *arguments: Any, **options: Any) -> Any:
-        client = await create(self, *arguments, **options)
-        seen.made.append(client)
-        return client
-
-    async def closed(self: Any) -> None:
-        seen.closed += self in seen.made
-        await close(self)
-        seen.one_closed.set()
-
-    monkeypatch.setattr(AioClientCreator, "create_client", created)
-    monkeypatch.setattr(AioBaseClient, "close", closed)
-    return seen
 
 
 KEYS = {"AWS_ACCESS_KEY_ID": "key1", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token1"}
@@ -233,66 +201,52 @@ async def refused(store: Renewing, reads: int) -> None:
             await store.operator.read("k")
 
 
-def minutes_later(monkeypatch: pytest.MonkeyPatch, store: Renewing) -> None:
-    """Let the runtime's clock be past the pause between two renewals."""
-    runtime = store.operator.runtime()
-    now = runtime.now
-    monkeypatch.setattr(runtime, "now", lambda: now() + RENEW_SECONDS_MIN)
+def seconds_later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let the loop's clock be later by so many seconds."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now() + seconds)
 
 
 @checks("reliability:S51")
-async def test_keys_that_stay_expired_make_no_clients(monkeypatch: pytest.MonkeyPatch, clients: Clients) -> None:
-    """Sixty reads on static keys that ended overnight: one client, however often a minute has passed."""
+async def test_keys_that_stay_expired_cost_two_requests_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Static keys that ended overnight: each read is signed again once, however often a minute has passed."""
     async with with_variables(monkeypatch) as store:
         store.server.add(Rule(fault=EXPIRED, key="bucket/k", times=None))
         await refused(store, 30)
-        assert (len(clients.made), clients.live) == (1, 1)
-        minutes_later(monkeypatch, store)
+        seconds_later(monkeypatch, RENEW_SECONDS_MIN)
         await refused(store, 30)
-        assert (len(clients.made), clients.live) == (1, 1)
-    assert clients.live == 0
+        assert len(store.gets()) == 120
+        assert all(signed_with(1)(request) for request in store.gets())
 
 
 @checks("reliability:S51")
-async def test_new_keys_make_one_client_and_close_the_other(monkeypatch: pytest.MonkeyPatch, clients: Clients) -> None:
-    """Whatever the store says of them, once a minute; none stays behind."""
+async def test_new_keys_of_the_environment_are_taken_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the store calls the old ones expired, and whatever it says of the new ones."""
     async with with_variables(monkeypatch) as store:
         store.server.add(Rule(fault=EXPIRED, key="bucket/k", times=None))
-        await store.operator.exists("other")
-        for number in range(2, 12):
+        assert not await store.operator.exists("other")
+        for number in range(2, 6):
             monkeypatch.setenv("AWS_SESSION_TOKEN", f"token{number}")
             await refused(store, 3)
-        assert len(clients.made) == 2
-        minutes_later(monkeypatch, store)
+        assert {number for number in range(1, 6) if any(map(signed_with(number), store.gets()))} == {1, 2}
+        seconds_later(monkeypatch, RENEW_SECONDS_MIN)
         await refused(store, 3)
-        assert len(clients.made) == 3
-        await clients.until_one_is_left()
-    assert clients.live == 0
+        assert any(map(signed_with(5), store.gets()))
 
 
 @checks("reliability:S51")
-async def test_an_old_client_is_closed_when_its_last_read_has_ended(
-    monkeypatch: pytest.MonkeyPatch, clients: Clients
-) -> None:
-    """A body that still arrives by it is read to its end."""
-    async with with_variables(monkeypatch) as store:
-        runtime = store.operator.runtime()
-        accessor = S3(bucket="bucket", endpoint_url=store.server.url, signing="header", proxies={}).build(runtime)
-        assert isinstance(accessor, S3Accessor)
-        client = accessor.client
-        store.server.add(Rule(fault=Fault(hang_after_bytes=CUT)))
-        slow = CollectSink()
-        reading = asyncio.create_task(accessor.read(ReadRequest(path="k"), slow))
-        async with asyncio.timeout(10):
-            while slow.head is None:  # noqa: ASYNC110 - a sink sets no event
-                await asyncio.sleep(0)
-        monkeypatch.setenv("AWS_SESSION_TOKEN", "token2")
-        client.renew(client.generation)
-        sink = CollectSink()
-        await accessor.read(ReadRequest(path="k"), sink)
-        assert signed_with(2)(store.gets()[-1])
-        assert (len(clients.made), clients.live) == (2, 2)
-        store.server.release()
-        await reading
-        assert_same_bytes(slow.to_bytes(), sink.to_bytes())
-        await clients.until_one_is_left()
+async def test_aiobotocore_signs_with_the_renewed_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One source of keys for both ways, and one client of aiobotocore for all of them."""
+    async with renewing(monkeypatch) as store:
+        accessor = S3(bucket="bucket", endpoint_url=store.server.url, proxies={}).build(store.operator.runtime())
+        copying = CopyRequest(path="k", target="copy")
+        for number in (1, 2):
+            store.server.objects["credentials"] = keys_of(number)
+            with pytest.raises(Error):
+                await accessor.copy(copying)
+            assert signed_with(number)(store.gets()[-1])
+            store.server.add(Rule(fault=EXPIRED, key="bucket/copy", matches=signed_with(1)))
+            with pytest.raises(Error):
+                await accessor.copy(copying)
+        assert store.renewals == 2

@@ -11,10 +11,11 @@ from aioprefetch.errors import Closed, Error, RedirectRefused, excerpt
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.error_body import ErrorBody
 from aioprefetch.services.http.errors import failure_of, has_text
-from aioprefetch.services.http.options import HttpOptions, Proxies
+from aioprefetch.services.http.options import HttpOptions
 from aioprefetch.services.http.responses import location_of
 from aioprefetch.services.http.urls import encoded_key, redirect_target
 from aioprefetch.services.keys import checked_key
+from aioprefetch.services.proxies import Proxies
 from aioprefetch.transport import Connection, Destination, HttpClient, Origin, ResponseHead, Target
 from aioprefetch.values import Request
 

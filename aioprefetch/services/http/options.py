@@ -1,25 +1,23 @@
-"""The options of the http service, their checks, and the proxies that they name."""
+"""The options of the http service, and their checks."""
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urlsplit
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.options import checked_file, checked_seconds
 from aioprefetch.services.http.identity import Identity, checked_auth, checked_headers
-from aioprefetch.services.http.urls import origin_of, parse_base_url
-from aioprefetch.transport import ClientOptions, Origin, Proxy
+from aioprefetch.services.http.urls import parse_base_url
+from aioprefetch.services.proxies import ProxyUrls
+from aioprefetch.transport import ClientOptions, Origin
 from aioprefetch.values import Capability, ServiceInfo
 
 StatMethod = Literal["auto", "head", "get"]
-ProxyUrls = tuple[tuple[str, "str | Secret"], ...]
 SCHEMES = ("http", "https")
 # The minimum of connections to one host.
 CONNECTIONS_MIN = 128
@@ -144,42 +142,6 @@ def _checked_proxies(proxies: Mapping[str, str | Secret] | None) -> ProxyUrls | 
         else:
             raise _invalid(f"the proxy for {scheme} must be a URL like http://host:3128")
     return tuple(checked)
-
-
-class Proxies:
-    """The proxies of requests by scheme.
-
-    Without ``urls`` they are those of the environment, as it is now, except for the hosts of ``NO_PROXY``. Raises
-    ``ConfigInvalid`` for a proxy whose secret is not known in this process.
-    """
-
-    def __init__(self, urls: ProxyUrls | None) -> None:
-        self._is_ambient = urls is None
-        self._urls: dict[str, str] = {}
-        if urls is None:
-            ambient = getproxies()
-            self._urls = {scheme: ambient[scheme] for scheme in SCHEMES if ambient.get(scheme)}
-            return
-        for scheme, secret in urls:
-            url = secret.reveal() if isinstance(secret, Secret) else secret
-            if url is None:
-                raise _invalid(f"the proxy for {scheme} is not known in this process; give it as env:NAME")
-            self._urls[scheme] = url
-
-    def of(self, origin: Origin) -> Proxy | None:
-        """The proxy for requests to an origin, ``None`` for none. ``ConfigInvalid`` for a proxy that is not a URL."""
-        url = self._urls.get(origin.scheme)
-        if url is None or (self._is_ambient and proxy_bypass(origin.host)):
-            return None
-        try:
-            parts = urlsplit(url if "//" in url else f"http://{url}")
-            proxy = origin_of(parts)
-        except ValueError:
-            raise _invalid(f"the proxy for {origin.scheme} is not a URL like http://host:3128") from None
-        if parts.username is None:
-            return Proxy(proxy)
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        return Proxy(proxy, f"Basic {base64.b64encode(pair.encode()).decode()}")
 
 
 def _invalid(message: str) -> ConfigInvalid:

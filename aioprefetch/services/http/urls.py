@@ -5,16 +5,13 @@ Every URL that is sent is put together here from checked parts, so no two parser
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
-from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from aioprefetch.errors import ConfigInvalid, RedirectRefused, excerpt
-from aioprefetch.transport import Origin, is_link_local_or_metadata
-from aioprefetch.transport.origin import DEFAULT_PORTS
+from aioprefetch.transport import Origin, is_link_local_or_metadata, origin_of
 
-_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
 # Characters that stay as they are in a path or query that is percent-encoded already.
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 _QUERY_SAFE = _PATH_SAFE + "?"
@@ -80,28 +77,6 @@ def redirect_target(current: str, location: str | None, base: Origin) -> tuple[O
     path = quote(parts.path, safe=_PATH_SAFE) or "/"
     query = f"?{quote(parts.query, safe=_QUERY_SAFE)}" if parts.query else ""
     return origin, f"{origin}{path}{query}"
-
-
-def origin_of(parts: SplitResult) -> Origin:
-    """The origin of a URL in parts. Raises ``ValueError`` in words that can follow a colon and show nothing secret."""
-    scheme = parts.scheme.lower()
-    if scheme not in DEFAULT_PORTS:
-        raise ValueError("the scheme must be http or https")
-    host = parts.hostname or ""
-    if not host.isascii():
-        try:
-            host = host.encode("idna").decode("ascii")
-        except UnicodeError:
-            raise ValueError("the host is not a valid name") from None
-    if ":" in host:
-        ipaddress.IPv6Address(host)
-    elif not _HOST_NAME.fullmatch(host):
-        raise ValueError("the host is missing or not a valid name")
-    try:
-        port = parts.port
-    except ValueError:  # Its message shows the text, which may be half of a password.
-        raise ValueError("the port is not a number below 65536") from None
-    return Origin(scheme, host, port or DEFAULT_PORTS[scheme])
 
 
 def _shown(text: str) -> str:

@@ -9,14 +9,14 @@ from aioprefetch.accessor.http_headers import range_header, unquote_etag
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.errors import InvalidArgument, NotFound, PermissionDenied
+from aioprefetch.errors import InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3.client import Response, S3Client
+from aioprefetch.services.s3.client import Response
 from aioprefetch.services.s3.errors import ErrorResponse
+from aioprefetch.services.s3.live import S3Live
 from aioprefetch.services.s3.options import S3Options
-from aioprefetch.services.s3.reads import S3Reads
-from aioprefetch.services.s3.responses import directory_of, in_utc, list_page_of, metadata_of, version_of
-from aioprefetch.services.s3.writer import S3WriteBody, put
+from aioprefetch.services.s3.responses import directory_of, in_utc, list_page_of, version_of
+from aioprefetch.services.s3.writer import S3WriteBody
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -41,7 +41,8 @@ _PRESIGNED = {"GET": "get_object", "HEAD": "head_object", "PUT": "put_object", "
 class S3Accessor(ServiceAccessor):
     """The live S3 service.
 
-    Accessors of one recipe share their connections, ``client`` and ``reads``, within a runtime, which closes them.
+    Accessors of one recipe share their live parts within a runtime, which closes them. ``client`` is aiobotocore's, for
+    multipart uploads, copies, deletes of many objects, and presigned URLs.
     """
 
     def __init__(self, options: S3Options, runtime: Runtime) -> None:
@@ -49,11 +50,11 @@ class S3Accessor(ServiceAccessor):
         super().__init__(info, options.capability, runtime)
         self._options = options
         # Files and variables may name another principal by the time that a second accessor is made.
-        shared = (options, info.principal)
-        self.client: S3Client = runtime.shared(("s3", *shared), lambda: S3Client(options, runtime, info.principal))
+        shared = ("s3", options, info.principal)
+        self.live: S3Live = runtime.shared(shared, lambda: S3Live(options, runtime, info.principal))
+        self.client = self.live.client
         # The transport, and aiohttp in its place, end a wait without progress by themselves.
         self.stall_seconds = options.read_timeout_seconds
-        self.reads: S3Reads = runtime.shared(("s3 reads", *shared), lambda: S3Reads(self.client, runtime))
 
     def _key(self, path: str, request: Request) -> str:
         return self._options.key_of(path, operation=request.operation)
@@ -62,38 +63,54 @@ class S3Accessor(ServiceAccessor):
         if not request.path.strip("/"):
             return Metadata(path=request.path, kind="directory")
         key = self._key(request.path, request)
+        requests = self.live.requests or await self.live.opened(request)
         if request.path.endswith("/"):
-            page = await self.client.call(request, "list_objects_v2", Prefix=key, MaxKeys=1)
+            page = await requests.list_page(request, self._options.root, request.path, {"max-keys": "1"})
             return directory_of(page, request)
-        response = await self.client.call(request, "head_object", Key=key, VersionId=request.version)
-        return metadata_of(response, request)
+        return await requests.stat(request, key)
 
     def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
-        # The coroutine of the transport's read is returned itself, which saves a step.
-        reads = self.reads
-        if request.suffix is None and reads.presigned_enabled:
-            return reads.read_presigned(request, sink, range_header(request))
-        return reads.read(request, sink)
+        # The coroutine of the way itself is returned, which saves a step.
+        requests = self.live.requests
+        if requests is not None and request.suffix is None:
+            return requests.read(request, sink, range_header(request))
+        return self._read(request, sink)
+
+    async def _read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        """The first read; and one of a suffix, which is read as the whole object if the store finds it too long."""
+        text = range_header(request)
+        requests = self.live.requests or await self.live.opened(request)
+        try:
+            return await requests.read(request, sink, text)
+        except RangeNotSatisfied as error:
+            # The response is checked against the suffix anyway, so that a longer object is refused at its head.
+            if request.suffix is None or error.total is not None or sink.head is not None:
+                raise
+        return await requests.read(request, sink, None)
 
     async def list_page(self, request: ListRequest) -> ListPage:
-        after = request.start_after
+        root, after = self._options.root, request.start_after
         limit = min(request.page_entries_max or PAGE_ENTRIES_MAX, PAGE_ENTRIES_MAX)
-        response = await self.client.call(
-            request,
-            "list_objects_v2",
-            Prefix=self._options.root + request.path,
-            Delimiter=None if request.recursive else "/",
-            StartAfter=self._options.root + after if after and request.page_token is None else None,
-            ContinuationToken=request.page_token,
-            MaxKeys=limit,
-        )
-        return list_page_of(response, request, self._options.root, limit)
+        parameters = {"max-keys": str(limit)}
+        if not request.recursive:
+            parameters["delimiter"] = "/"
+        if request.page_token is not None:
+            parameters["continuation-token"] = request.page_token
+        elif after:
+            parameters["start-after"] = root + after
+        requests = self.live.requests or await self.live.opened(request)
+        page = await requests.list_page(request, root, request.path, parameters)
+        return list_page_of(page, request, limit)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        return await put(self.client, request, self._key(request.path, request), data)
+        key = self._key(request.path, request)
+        requests = self.live.requests or await self.live.opened(request)
+        return await requests.put(request, key, data)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
-        return S3WriteBody(self.client, request, self._key(request.path, request))
+        key = self._key(request.path, request)
+        requests = self.live.requests or await self.live.opened(request)
+        return S3WriteBody(self.client, requests, request, key)
 
     async def copy(self, request: CopyRequest) -> Metadata:
         source, target = self._key(request.path, request), self._key(request.target, request)
@@ -115,8 +132,10 @@ class S3Accessor(ServiceAccessor):
         single = [key for key in keys if not key.isprintable()]
         if len(plain) == 1:
             single.append(plain.pop())
-        for key in single:
-            await self.client.call(request, "delete_object", Key=key)
+        if single:
+            requests = self.live.requests or await self.live.opened(request)
+            for key in single:
+                await requests.delete(request, key)
         for start in range(0, len(plain), DELETE_KEYS_MAX):
             await self._delete_batch(request, plain[start : start + DELETE_KEYS_MAX])
 
@@ -131,7 +150,7 @@ class S3Accessor(ServiceAccessor):
         first = failures[0]
         metadata = response.get("ResponseMetadata")
         refusal = ErrorResponse.from_botocore({"Error": first, "ResponseMetadata": metadata})
-        error = self.client.explainer.from_response(refusal, request)
+        error = self.live.explainer.from_response(refusal, request)
         error.path = error.filename = str(first.get("Key", request.path)).removeprefix(self._options.root)
         return error.add_context(failed=len(failures), of=len(request.paths))
 
@@ -140,7 +159,7 @@ class S3Accessor(ServiceAccessor):
             # Stores over a file system fail where the directory is there already, and S3 has no need of a marker.
             await self.stat(StatRequest(path=request.path, deadline=request.deadline))
         except (NotFound, PermissionDenied):
-            await self.client.call(request, "put_object", Key=self._key(request.path, request), Body=b"")
+            await self.write(WriteRequest(path=request.path, deadline=request.deadline), b"")
 
     async def presign(self, request: PresignRequest) -> str:
         if not self.capability.presign:

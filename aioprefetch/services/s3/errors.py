@@ -22,6 +22,7 @@ from aioprefetch.accessor.http_headers import parse_content_range, parse_http_da
 from aioprefetch.errors import Error, Status, excerpt
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.services.s3.options import S3Options
+from aioprefetch.services.s3.sigv4 import AccessKeys
 from aioprefetch.services.s3.xml_guard import parse_error
 from aioprefetch.transport.errors import reason_of
 from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, WriteRequest
@@ -60,6 +61,9 @@ _ARCHIVED = Row(
 _WRONG_REGION = Row(errors.ConfigInvalid, "bucket {bucket!r} is not served from the configured region: {set_region}")
 _REDIRECT = Row(
     errors.RedirectRefused, "the store responded {http_status} for bucket {bucket!r} and was not followed: {set_region}"
+)
+_NO_PRESIGNING = Row(
+    errors.Unsupported, "the store does not accept presigned URLs: leave signing='header', which is the default"
 )
 _LACKING = Row(errors.Unsupported, "the store does not support this", quotes=True)
 _CORRUPTED = Row(errors.Unavailable, "what was sent arrived damaged", quotes=True)
@@ -114,6 +118,8 @@ BY_CODE: Mapping[str, Row] = {
     "KeyTooLongError": Row(errors.InvalidPath, "the store finds the key too long"),
     "InvalidBucketName": Row(errors.ConfigInvalid, "the store does not accept bucket={bucket!r} as a name"),
     "EntityTooLarge": Row(errors.InvalidArgument, "the object is too large for one request", quotes=True),
+    "AuthorizationQueryParametersError": _NO_PRESIGNING,
+    "UnsupportedSignature": _NO_PRESIGNING,
     "NotImplemented": _LACKING,
     "MethodNotAllowed": _LACKING,
     "InvalidArgument": _BAD_ARGUMENT,
@@ -260,17 +266,24 @@ class ErrorResponse:
 
 
 class Explainer:
-    """Makes the errors of one client; ``principal`` is the identity that its messages name.
+    """Makes the errors of one recipe; ``principal`` is the identity that its messages name.
 
-    ``keys_left_behind``: literal keys stayed in the process that pickled them. ``credentials`` are botocore's, if its
-    providers found any.
+    ``keys_left_behind``: literal keys stayed in the process that pickled them. ``keys`` are those that sign.
     """
 
     def __init__(self, options: S3Options, principal: str) -> None:
         self._options = options
         self._principal = principal
         self.keys_left_behind = False
-        self.credentials: Any = None
+        self.keys: AccessKeys | None = None
+
+    def explained(self, error: Exception, request: Request) -> Error:
+        """The error for an exception of a library, or ours, without the frames and exceptions that hold the request."""
+        own = inner_error(error)
+        if isinstance(own, Error):
+            own.__context__ = None
+            return own.with_traceback(None).add_context(operation=request.operation, path=request.path)
+        return self.explain(error, request)
 
     def explain(self, error: Exception, request: Request) -> Error:
         """The error for an exception of botocore or aiohttp during ``request``.
@@ -362,10 +375,10 @@ class Explainer:
         return text
 
     def _known_secrets(self) -> set[str]:
-        fields = vars(self.credentials) if self.credentials is not None else {}
-        values = {fields.get(name) for field in ("access_key", "secret_key", "token") for name in (field, f"_{field}")}
+        keys = self.keys
+        values = () if keys is None else (keys.key_id, keys.secret, keys.token)
         secrets = (*self._options.known_secrets(), *values)
-        return {value for value in secrets if isinstance(value, str) and len(value) >= SECRET_LENGTH_MIN}
+        return {value for value in secrets if value is not None and len(value) >= SECRET_LENGTH_MIN}
 
 
 @lru_cache(maxsize=64)

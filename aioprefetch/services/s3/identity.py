@@ -8,22 +8,24 @@ that decides its response stands for it, and this user on this machine where tha
 
 from __future__ import annotations
 
-import configparser
 import os
 import platform
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from aioprefetch.credentials import digest
 from aioprefetch.errors import redact
+from aioprefetch.services.s3.aws_files import UNREADABLE, FileAt, Sections, merged_sections, nested, state_of
+from aioprefetch.services.s3.aws_settings import VARIABLES, asked_settings
 
-Sections = Mapping[str, Mapping[str, str]]
-FileState = tuple[int, int, int] | None
+# Where the keys of a recipe without keys are: ``elsewhere`` is what only botocore's providers can tell.
+KeyPlace = Literal["variables", "files", "elsewhere"]
 
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_BUNDLE_VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
 _WEB_IDENTITY = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN")
 # The variables that decide on botocore's credentials, in addition to the sections of the profile.
@@ -35,7 +37,9 @@ _DECIDING = (
     *("AWS_CREDENTIAL_FILE", "BOTO_CONFIG"),
 )
 _VARIABLES = (
-    *("AWS_ACCESS_KEY_ID", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "HOME"),
+    *("AWS_ACCESS_KEY_ID", "AWS_CREDENTIAL_EXPIRATION", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "HOME"),
+    *_BUNDLE_VARIABLES,
+    *VARIABLES,
     *(*_PROFILE_VARIABLES, *_ENDPOINT_VARIABLES, *_REGION_VARIABLES, *_DECIDING),
 )
 # The configuration and the credentials first; then files of very old tools, which botocore reads as well.
@@ -48,17 +52,27 @@ _FILES = (
 # A profile with one of these does not use the access key that may stand beside it.
 _ASKED = ("role_arn", "source_profile", "credential_source", "web_identity_token_file", "credential_process")
 _ASKED_PREFIXES = ("sso_", "login_")
-_SECRETS = frozenset({"aws_secret_access_key", "aws_session_token"})
 _CHAIN_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """The principal, endpoint and region of variables and files, ``""`` if they have none."""
+    """What variables and files say, ``""`` for what they do not.
+
+    ``endpoint`` is without its user. ``profile`` is the profile whose section counts; ``asked`` are the settings for
+    which only aiobotocore will do, and ``problem`` says why the files cannot be used.
+    """
 
     principal: str
     endpoint: str
     region: str
+    ca_bundle: str
+    addressing_style: str
+    profile: str
+    key_place: KeyPlace
+    files: tuple[str, str]
+    asked: tuple[str, ...]
+    problem: str
 
 
 def ambient(profile: str | None, *, has_identity: bool, files: bool = True) -> Ambient:
@@ -68,8 +82,11 @@ def ambient(profile: str | None, *, has_identity: bool, files: bool = True) -> A
     """
     environ = os.environ
     variables = tuple((name, value) for name in _VARIABLES if (value := environ.get(name)))
-    paths = [os.path.expanduser(environ.get(name) or default) for name, default in _FILES if environ.get(name, default)]
-    return _resolved(profile, has_identity, variables, tuple((path, _state(path) if files else None) for path in paths))
+    names = [environ.get(name) or default for name, default in _FILES if environ.get(name, default)]
+    paths = [os.path.expanduser(os.path.expandvars(name)) for name in names]
+    return _resolved(
+        profile, has_identity, variables, tuple((path, state_of(path) if files else None) for path in paths)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -77,18 +94,25 @@ def _resolved(
     profile: str | None,
     has_identity: bool,
     variables: tuple[tuple[str, str], ...],
-    files: tuple[tuple[str, FileState], ...],
+    files: tuple[FileAt, ...],
 ) -> Ambient:
     """The result of ``ambient`` for these values of variables and states of files; a changed file has another state."""
     values = dict(variables)
     named = profile or ("" if has_identity else _first_set(values, _PROFILE_VARIABLES))
-    sections = _merged(*files[:2])
+    sections = merged_sections(*files[:2])
     section = sections.get(f"profile {named or 'default'}", {})
     source = _Source(profile, named, values, section, sections, files)
     return Ambient(
         principal="" if has_identity else source.principal(),
         endpoint=redact(source.endpoint()),
         region=_first_set(values, _REGION_VARIABLES) or section.get("region", ""),
+        ca_bundle=values.get("AWS_CA_BUNDLE") or section.get("ca_bundle") or values.get("REQUESTS_CA_BUNDLE", ""),
+        addressing_style=nested(section, "s3").get("addressing_style", ""),
+        profile=named,
+        key_place=source.key_place(),
+        files=(files[0][0], files[1][0]),
+        asked=asked_settings(values, section),
+        problem=source.problem(),
     )
 
 
@@ -105,7 +129,29 @@ class _Source:
     values: Mapping[str, str]
     section: Mapping[str, str]
     sections: Sections
-    files: tuple[tuple[str, FileState], ...]
+    files: tuple[FileAt, ...]
+
+    def key_place(self) -> KeyPlace:
+        """Where the keys are, in botocore's order: variables, roles, web identities, SSO, files, processes."""
+        if self.values.get("AWS_ACCESS_KEY_ID") and self.profile is None:
+            # With an end, botocore reads the variables again and again.
+            return "elsewhere" if "AWS_CREDENTIAL_EXPIRATION" in self.values else "variables"
+        if self.section.get("aws_access_key_id") and not self._by_variables() and not self._is_asked_for():
+            return "files"
+        return "elsewhere"
+
+    def problem(self) -> str:
+        """Why botocore would refuse the files, ``""`` if it would not."""
+        if UNREADABLE in self.sections:
+            return "a configuration file of AWS that cannot be parsed"
+        if self.named and f"profile {self.named}" not in self.sections:
+            return "a profile that is in no configuration file"
+        if redact(self.endpoint()) != self.endpoint():
+            return "an endpoint with a user or a query"
+        return ""
+
+    def _by_variables(self) -> bool:
+        return self.profile is None and all(name in self.values for name in _WEB_IDENTITY)
 
     def principal(self) -> str:
         """The name of the principal."""
@@ -113,7 +159,7 @@ class _Source:
         if key_id and self.profile is None:
             return f"environment:{digest(key_id)}"
         who = f"profile:{self.named}" if self.named else "environment"
-        by_variables = self.profile is None and all(name in self.values for name in _WEB_IDENTITY)
+        by_variables = self._by_variables()
         key_id = self.section.get("aws_access_key_id")
         if key_id and not by_variables and not self._is_asked_for():
             return f"{who}:{digest(key_id)}"
@@ -161,47 +207,5 @@ class _Source:
         if (self.values.get(f"AWS_{name.upper()}") or self.section.get(name, "")).lower() == "true":
             return ""
         services = self.sections.get(f"services {self.section.get('services', '')}", {})
-        lines = (line.partition("=") for line in services.get("s3", "").splitlines())
-        nested = {name.strip(): value.strip() for name, _, value in lines}
-        url = _first_set(self.values, _ENDPOINT_VARIABLES) or nested.get("endpoint_url")
+        url = _first_set(self.values, _ENDPOINT_VARIABLES) or nested(services, "s3").get("endpoint_url")
         return url or self.section.get("endpoint_url", "")
-
-
-def _state(path: str) -> FileState:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-@lru_cache(maxsize=16)
-def _merged(configuration: tuple[str, FileState], credentials: tuple[str, FileState]) -> Sections:
-    """The sections of both files, titled ``profile NAME``, ``sso-session NAME``, ``services NAME``."""
-    merged: dict[str, dict[str, str]] = {}
-    for (path, state), titled in ((configuration, _title_of), (credentials, "profile {}".format)):
-        for title, content in _parsed(path).items() if state is not None else ():
-            merged.setdefault(titled(title), {}).update(content)
-    return merged
-
-
-def _parsed(path: str) -> dict[str, dict[str, str]]:
-    """The sections of a file, without secrets; of one that cannot be read nothing, as botocore will say."""
-    parser = configparser.RawConfigParser(default_section="")
-    try:
-        with open(path, encoding="utf-8") as file:
-            parser.read_file(file)
-    except (OSError, UnicodeError, configparser.Error):
-        return {}
-    return {
-        title: {name: value for name, value in parser.items(title) if name not in _SECRETS}
-        for title in parser.sections()
-    }
-
-
-def _title_of(title: str) -> str:
-    try:
-        parts = shlex.split(title)
-    except ValueError:
-        return title
-    return f"profile {title}" if parts == ["default"] else " ".join(parts)

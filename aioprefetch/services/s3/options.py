@@ -20,7 +20,7 @@ from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
 from aioprefetch.runtime.options import checked_file, checked_seconds
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
-from aioprefetch.services.s3.identity import ambient
+from aioprefetch.services.s3.identity import Ambient, ambient
 from aioprefetch.transport import is_link_local_or_metadata
 from aioprefetch.values import Capability, ServiceInfo
 
@@ -30,7 +30,7 @@ SSE_KEY_BYTES = 32
 
 # A listing or a write needs a connection too, so the pool is a little wider than the limit of concurrent requests.
 _CONNECTIONS_EXTRA = 8
-_SECRET_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_SECRET_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
@@ -50,7 +50,7 @@ class S3Options:
     profile: str | None = None
     anonymous: bool = False
     addressing_style: Literal["auto", "path", "virtual"] = "auto"
-    signing: Literal["presigned", "header"] = "presigned"
+    signing: Literal["header", "presigned"] = "header"
     ca_bundle: str | None = None
     proxies: Mapping[str, str | Secret] | None = field(default=None, hash=False)
     allow_http: bool | None = None
@@ -75,7 +75,7 @@ class S3Options:
         if self.proxies is not None:
             keep(self, "proxies", checked_proxies(self.proxies))
         checked_choice("addressing_style", self.addressing_style, ("auto", "path", "virtual"))
-        checked_choice("signing", self.signing, ("presigned", "header"))
+        checked_choice("signing", self.signing, ("header", "presigned"))
         for name in ("anonymous", "request_payer", *(() if self.allow_http is None else ("allow_http",))):
             checked_flag(name, getattr(self, name))
         checked_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
@@ -109,18 +109,29 @@ class S3Options:
 
     @property
     def info(self) -> ServiceInfo:
-        own = self._own_identity()
         # With explicit keys and an explicit endpoint the identity is complete: no AWS configuration file is read.
-        files = not (own and self.endpoint_url)
-        settings = ambient(self.profile, has_identity=bool(own), files=files)
+        settings = self.ambient(files=not (self._own_identity() and self.endpoint_url))
         return ServiceInfo(
             scheme="s3",
             name=self.bucket,
             root=self.prefix,
             endpoint=self.endpoint_url or settings.endpoint,
             region=self.region or settings.region,
-            principal=f"{own or settings.principal}{self._customer()}",
+            principal=self.principal_of(settings),
         )
+
+    def ambient(self, *, files: bool) -> Ambient:
+        """What variables, and with ``files`` the files of AWS, say for this recipe now."""
+        return ambient(self.profile, has_identity=bool(self._own_identity()), files=files)
+
+    @property
+    def own_principal(self) -> str:
+        """The principal of the keys in the recipe itself."""
+        return f"{self._own_identity()}{self._customer()}"
+
+    def principal_of(self, settings: Ambient) -> str:
+        """The principal, where ``settings`` name it if the recipe does not."""
+        return f"{self._own_identity() or settings.principal}{self._customer()}"
 
     def _own_identity(self) -> str:
         """The identity that the recipe itself names, ``""`` if the provider chain finds one."""
@@ -332,6 +343,14 @@ def sse_key_bytes(text: str) -> bytes:
     if len(key) != SSE_KEY_BYTES:
         raise invalid(f"sse_customer_key must hold {SSE_KEY_BYTES} bytes, not {len(key)}")
     return key
+
+
+def revealed(secret: Secret, option: str) -> str | None:
+    """The value; ``None`` for a literal that stayed in another process. A variable that is not set is an error."""
+    value = secret.reveal()
+    if value is None and not secret.is_literal:
+        raise ConfigInvalid(f"{option} is {secret.fingerprint()!r}, but that environment variable is not set")
+    return value
 
 
 def is_loopback(host: str) -> bool:

@@ -22,21 +22,24 @@ class S3(S3Options):
     prefix
         The root: every path is ``prefix/path``. Slashes at its ends do not matter.
     endpoint_url
-        ``http(s)://host[:port]`` of a store that is not AWS. Default: the endpoint that botocore finds, or AWS.
+        ``http(s)://host[:port]`` of a store that is not AWS. Default: that of ``AWS_*`` variables or a profile, or AWS.
     region
-        Default: the region that botocore finds; ``us-east-1`` where ``endpoint_url`` is given.
+        Default: that of ``AWS_*`` variables or a profile, or ``us-east-1``.
     access_key_id, secret_access_key, session_token
         Keys, as text or as ``env:NAME`` for a variable that is looked up when it is used. A pickle holds no text of
-        a key: in another process botocore's provider chain takes its place. Default: that chain.
+        a key: in another process the default takes its place. Default: ``AWS_*`` variables, the files of AWS, then the
+        other providers of botocore, in its order.
     profile
         A profile of the AWS configuration files. Beside ``access_key_id`` and ``secret_access_key`` it gives the
         region and other settings, and those keys sign, as with boto3.
     anonymous
         Send unsigned requests, for public buckets.
     addressing_style
-        ``path`` (``host/bucket/key``), ``virtual`` (``bucket.host/key``), or ``auto``: path for an ``endpoint_url``.
+        ``path`` (``host/bucket/key``), ``virtual`` (``bucket.host/key``), or ``auto``: that of the profile, otherwise
+        path for an ``endpoint_url``.
     signing
-        How reads are authenticated: ``presigned`` if the transport can use it, or always by ``header``.
+        Where the signature of a read stands: in a ``header``, or in the query of a ``presigned`` URL, which opens the
+        object to its bearer for 15 minutes.
     ca_bundle
         A file of certificates to trust. TLS is always verified.
     proxies

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
 from aioprefetch.accessor.response_check import check_reply
 from aioprefetch.errors import NotFound, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.services.s3.list_page import ListedPage
 from aioprefetch.transport import ResponseHead
-from aioprefetch.values import Entry, ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest, UncheckedHead
+from aioprefetch.values import ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest, UncheckedHead
 
 _NUMBER = re.compile(r"\d{1,19}")
-# Every page of a listing has one of these fields, an empty page too. A page of a captive portal has none.
-_PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name", "Contents", "CommonPrefixes"})
+_path_of = attrgetter("path")
+# The beginning of the headers with the metadata that a user has given.
+USER_METADATA = "x-amz-meta-"
 
 
 def headers_of(response: Mapping[str, Any]) -> Mapping[str, str]:
@@ -102,9 +105,8 @@ def checked(request: ReadRequest, response: UncheckedHead) -> ReadHead:
     return check_reply(request, response)
 
 
-def metadata_of(response: Mapping[str, Any], request: StatRequest) -> Metadata:
-    """The metadata in a response to a HEAD."""
-    headers = headers_of(response)
+def metadata_of(headers: Mapping[str, str], request: StatRequest) -> Metadata:
+    """The metadata in the headers of a response to a HEAD."""
     length = headers.get("content-length", "")
     if not _NUMBER.fullmatch(length) or int(length) > OFFSET_MAX:
         raise ProtocolError(
@@ -122,79 +124,40 @@ def metadata_of(response: Mapping[str, Any], request: StatRequest) -> Metadata:
         content_encoding=headers.get("content-encoding"),
         content_disposition=headers.get("content-disposition"),
         cache_control=headers.get("cache-control"),
-        user_metadata={name.lower(): value for name, value in (response.get("Metadata") or {}).items()},
+        user_metadata={
+            name.removeprefix(USER_METADATA): value for name, value in headers.items() if name.startswith(USER_METADATA)
+        },
     )
 
 
-def directory_of(response: Mapping[str, Any], request: StatRequest) -> Metadata:
+def directory_of(page: ListedPage, request: StatRequest) -> Metadata:
     """The metadata of a directory, from a listing of at most one entry below it."""
-    _check_is_page(response, request)
-    if not response.get("Contents") and not response.get("CommonPrefixes"):
+    if not page.entries:
         raise NotFound("there is no such directory", operation=request.operation, path=request.path)
     return Metadata(path=request.path, kind="directory")
 
 
-def list_page_of(response: Mapping[str, Any], request: ListRequest, root: str, entries_max: int) -> ListPage:
-    """One page, in the order of keys, without the listed directory itself.
+def list_page_of(page: ListedPage, request: ListRequest, entries_max: int) -> ListPage:
+    """One page, in the order of keys, without the listed directory itself. ``entries_max`` were asked for.
 
-    ``root`` is removed from the keys, ``entries_max`` is the requested maximum.
+    Raises ``ProtocolError`` for a page that cannot be right.
     """
 
     def wrong(why: str, **context: object) -> ProtocolError:
         return ProtocolError(why, operation=request.operation, path=request.path, context=context)
 
-    _check_is_page(response, request)
-    count = len(response.get("CommonPrefixes") or ()) + len(response.get("Contents") or ())
-    if count > entries_max:
-        raise wrong(f"the page holds {count} entries where at most {entries_max} were asked for")
-    entries = [Entry(path=item["Prefix"], kind="directory") for item in response.get("CommonPrefixes") or ()]
-    entries += [_entry(item, wrong) for item in response.get("Contents") or ()]
-    prefix = root + request.path
-    outside = [entry.path for entry in entries if not entry.path.startswith(prefix)]
-    if outside:
-        raise wrong(f"the listing of {prefix!r} holds {excerpt(outside[0])!r}", strangers=len(outside))
-    token = response.get("NextContinuationToken") if response.get("IsTruncated") else None
-    if response.get("IsTruncated") and not token:
+    entries, token, path = page.entries, page.next_token, request.path
+    if len(entries) > entries_max:
+        raise wrong(f"the page holds {len(entries)} entries where at most {entries_max} were asked for")
+    if page.strangers:
+        raise wrong(f"the listing of {path!r} holds {excerpt(page.strangers[0])!r}", strangers=len(page.strangers))
+    if page.is_truncated and not token:
         raise wrong("the page is not the last one and names no next one")
     if token is not None and token == request.page_token:
         raise wrong("the page names itself as the next one: the listing would never end")
-    kept = sorted(
-        (_relative(entry, len(root)) for entry in entries if entry.path != prefix or not prefix.endswith("/")),
-        key=lambda entry: entry.path,
-    )
+    if path.endswith("/") or not path:
+        entries = [entry for entry in entries if entry.path != path]
     if request.start_after is not None:
         # A directory that comes after its own name, as "a/x" does after "a/", is listed again by S3.
-        kept = [entry for entry in kept if entry.path > request.start_after]
-    return ListPage(entries=tuple(kept), next_token=token)
-
-
-def _check_is_page(response: Mapping[str, Any], request: ListRequest | StatRequest) -> None:
-    if not _PAGE_FIELDS & response.keys():
-        raise ProtocolError("the response is not a page of a listing", operation=request.operation, path=request.path)
-
-
-def _entry(item: Mapping[str, Any], wrong: Callable[[str], ProtocolError]) -> Entry:
-    key = item["Key"]
-    size = item.get("Size")
-    if not isinstance(size, int) or not 0 <= size <= OFFSET_MAX:
-        raise wrong(f"the listing gives {excerpt(key)!r} the size {excerpt(str(size))}")
-    if key.endswith("/"):
-        return Entry(path=key, kind="directory")
-    return Entry(
-        path=key,
-        size=size,
-        etag=unquote_etag(item.get("ETag")),
-        last_modified=in_utc(item.get("LastModified")),
-    )
-
-
-def _relative(entry: Entry, strip: int) -> Entry:
-    if not strip:
-        return entry
-    return Entry(
-        path=entry.path[strip:],
-        kind=entry.kind,
-        size=entry.size,
-        etag=entry.etag,
-        last_modified=entry.last_modified,
-    )
+        entries = [entry for entry in entries if entry.path > request.start_after]
+    return ListPage(entries=tuple(sorted(entries, key=_path_of)), next_token=token if page.is_truncated else None)

@@ -23,15 +23,13 @@ from aioprefetch.credentials import RedactingFilter, Scrubber
 from aioprefetch.errors import ProtocolError
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.error_body import ERROR_BODY_BYTES_MAX
+from aioprefetch.services.s3.body_collector import BODY_BYTES_MAX
+from aioprefetch.services.s3.list_page import BODY_TAGS_MAX
 from aioprefetch.services.s3.xml_guard import has_document_type
 
 # aiohttp pauses a connection beyond twice this size; small buffers mean many wake-ups per megabyte.
 READ_BUFFER_BYTES = 256 << 10
 WRITE_CHUNK_BYTES = 256 << 10
-# The longest response that is not an object is a page of a listing: a thousand keys of 1 KiB make some 4 MiB and
-# 30,000 tags.
-BODY_BYTES_MAX = 8 << 20
-BODY_TAGS_MAX = 60_000
 # A longer body is parsed in a thread, piece by piece: the C code of a parser lets no other thread run.
 LOOP_PARSE_BYTES_MAX = 8 << 10
 _PARSED_PIECE_BYTES = 64 << 10

@@ -9,6 +9,7 @@ from aioprefetch.accessor.http_headers import quote_etag, unquote_etag
 from aioprefetch.errors import Closed, Error, InvalidArgument
 from aioprefetch.runtime.events import logger
 from aioprefetch.services.s3.client import Response, S3Client
+from aioprefetch.services.s3.object_requests import ObjectRequests, described
 from aioprefetch.services.s3.responses import version_of
 from aioprefetch.values import Metadata, WriteRequest
 
@@ -35,31 +36,6 @@ def condition_parameters(request: WriteRequest) -> dict[str, str | None]:
     }
 
 
-def written(request: WriteRequest, response: Response, size: int) -> Metadata:
-    """The metadata of an object that has just been written."""
-    return Metadata(
-        path=request.path,
-        size=size,
-        etag=unquote_etag(response.get("ETag")),
-        version=version_of(response.get("VersionId")),
-        content_type=request.content_type,
-        content_encoding=request.content_encoding,
-        content_disposition=request.content_disposition,
-        cache_control=request.cache_control,
-        user_metadata=dict(request.user_metadata),
-    )
-
-
-async def put(client: S3Client, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
-    """Write an object whole, with one request."""
-    body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
-    response = await client.call(
-        request, "put_object", Key=key, Body=body, **write_parameters(request), **condition_parameters(request)
-    )
-    client.runtime.counters["stream_write_bytes"] += len(body)
-    return written(request, response, len(body))
-
-
 class S3WriteBody:
     """Collects up to four parts and sends them together, so that nothing of it runs in the background.
 
@@ -68,9 +44,18 @@ class S3WriteBody:
     allows 10,000) are ``InvalidArgument``.
     """
 
-    def __init__(self, client: S3Client, request: WriteRequest, key: str, *, parts_max: int = PARTS_MAX) -> None:
+    def __init__(
+        self,
+        client: S3Client,
+        requests: ObjectRequests,
+        request: WriteRequest,
+        key: str,
+        *,
+        parts_max: int = PARTS_MAX,
+    ) -> None:
         self._parts_max = parts_max
         self._client = client
+        self._requests = requests
         self._request = request
         self._key = key
         self._buffer = bytearray()
@@ -95,7 +80,7 @@ class S3WriteBody:
         """Let the object appear."""
         self._check_open()
         if self._upload_id is None and len(self._buffer) <= self._client.options.part_bytes:
-            metadata = await put(self._client, self._request, self._key, self._buffer)
+            metadata = await self._requests.put(self._request, self._key, self._buffer)
         else:
             await self._send_buffer()
             response = await self._call(
@@ -103,7 +88,8 @@ class S3WriteBody:
                 MultipartUpload={"Parts": self._parts},
                 **condition_parameters(self._request),
             )
-            metadata = written(self._request, response, self._size)
+            etag, version = unquote_etag(response.get("ETag")), version_of(response.get("VersionId"))
+            metadata = described(self._request, etag, version, self._size)
         self._ended = True
         self._buffer = bytearray()
         return metadata

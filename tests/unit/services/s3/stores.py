@@ -10,9 +10,20 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.services.s3.client import S3Client
-from aioprefetch.services.s3.signatures import Signed
+from aioprefetch.services.s3.live import S3Live
+from aioprefetch.services.s3.signed_requests import SignedRequests
+from aioprefetch.services.s3.signed_targets import Signed
 from aioprefetch.testing.faults import ReceivedRequest
-from aioprefetch.values import DeleteRequest, ListPage, ListRequest, Metadata, ReadRequest, StatRequest, WriteRequest
+from aioprefetch.values import (
+    DeleteRequest,
+    ListPage,
+    ListRequest,
+    Metadata,
+    ReadRequest,
+    Request,
+    StatRequest,
+    WriteRequest,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +37,17 @@ class Store:
 
     async def create_bucket(self) -> None:
         """Create the bucket."""
-        await (await self.client.connected()).client.create_bucket(Bucket=self.service.bucket)
+        await (await self.connected()).create_bucket(Bucket=self.service.bucket)
+
+    async def connected(self) -> Any:
+        """The client of aiobotocore."""
+        return await self.client.connected(Request(path=""))
+
+    @property
+    def live(self) -> S3Live:
+        """The live parts of the recipe."""
+        assert isinstance(self.accessor, S3Accessor)
+        return self.accessor.live
 
     async def put(self, path: str, data: bytes, **fields: Any) -> Metadata:
         """Write an object whole."""
@@ -40,8 +61,8 @@ class Store:
 
     def signed(self, path: str) -> Signed:
         """The signature that is kept for an object."""
-        assert isinstance(self.accessor, S3Accessor)
-        found = self.accessor.reads.signatures.find(ReadRequest(path=path))
+        assert isinstance(self.live.requests, SignedRequests)
+        found = self.live.requests.targets.find(ReadRequest(path=path))
         assert found is not None
         return found
 
@@ -79,5 +100,8 @@ def open_store(server: Any, bucket: str, runtime: Runtime, **options: Any) -> St
 
 
 def signed_by(request: ReceivedRequest) -> str:
-    """The credential of a request whose URL is signed: key id, day, region, service."""
-    return parse_qs(urlsplit(request.target).query)["X-Amz-Credential"][0]
+    """The credential of a signed request: key id, day, region, service."""
+    query = parse_qs(urlsplit(request.target).query)
+    if "X-Amz-Credential" in query:
+        return query["X-Amz-Credential"][0]
+    return request.headers["authorization"].partition("Credential=")[2].partition(",")[0]

@@ -15,7 +15,7 @@ import aioprefetch as ap
 from aioprefetch.credentials import Secret, digest
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3, identity
-from aioprefetch.services.s3.client import S3Client
+from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from aioprefetch.values import StatRequest
 
@@ -173,7 +173,9 @@ async def test_endpoint_and_region_are_those_of_botocore(write: Write, runtime: 
     write("config", "[default]\nendpoint_url = http://127.0.0.1:9\nregion = r-1\n")
     write("credentials", f"[default]\n{KEY}".replace("{}", "AKIA1"))
     service = S3(bucket="bucket")
-    client = (await S3Client(service, runtime).connected()).client
+    accessor = service.build(runtime)
+    assert isinstance(accessor, S3Accessor)
+    client = await accessor.client.connected(StatRequest(path="k"))
     assert client.meta.endpoint_url == service.info.endpoint == "http://127.0.0.1:9"
     assert client.meta.region_name == service.info.region == "r-1"
     url = await client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})
@@ -235,7 +237,7 @@ async def test_a_failure_looks_at_no_file(write: Write, runtime: Runtime, monkey
         with pytest.raises(ap.PermissionDenied):
             await accessor.stat(StatRequest(path="k"))
         looked: list[str] = []
-        monkeypatch.setattr(identity, "_state", looked.append)
+        monkeypatch.setattr(identity, "state_of", looked.append)
         with pytest.raises(ap.PermissionDenied, match="identity 'environment:"):
             await accessor.stat(StatRequest(path="k"))
         assert not looked

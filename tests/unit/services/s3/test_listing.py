@@ -3,10 +3,12 @@
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from xml.sax.saxutils import escape
 
 import pytest
 
 from aioprefetch.errors import ProtocolError
+from aioprefetch.services.s3.list_page import ListedPage, parse_list_page
 from aioprefetch.services.s3.responses import list_page_of
 from aioprefetch.values import ListRequest
 from tests.unit.services.s3.stores import Store
@@ -53,12 +55,36 @@ async def test_pages_hold_at_most_a_thousand(moto: Store) -> None:
     assert "max-keys=1000" in moto.server.requests[-1].query
 
 
-def page_of(reply: dict[str, Any], **fields: Any) -> Any:
+def document(reply: dict[str, Any]) -> bytes:
+    """A page in XML, with the fields under botocore's names."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, dict):
+            return "".join(f"<{name}>{text(one)}</{name}>" for name, one in value.items())
+        return escape(value.isoformat() if isinstance(value, datetime) else str(value))
+
+    fields = "".join(
+        f"<{name}>{text(one)}</{name}>"
+        for name, value in reply.items()
+        for one in (value if isinstance(value, list) else [value])
+    )
+    return f"<ListBucketResult><Name>b</Name>{fields}</ListBucketResult>".encode()
+
+
+def listed(reply: dict[str, Any], path: str, way: str) -> ListedPage:
+    """What each way makes of a page below the root ``root/``."""
+    if way == "aiobotocore":
+        return ListedPage.of_botocore(reply, "root/", path)
+    return parse_list_page(document(reply), "root/", path)
+
+
+def page_of(reply: dict[str, Any], way: str, **fields: Any) -> Any:
     """The page that a response means under the root ``root/``."""
-    return list_page_of(reply, ListRequest(path="d/", **fields), "root/", 4)
+    request = ListRequest(path="d/", **fields)
+    return list_page_of(listed(reply, "d/", way), request, 4)
 
 
-def test_the_root_is_taken_off_and_the_directory_left_out() -> None:
+def test_the_root_is_taken_off_and_the_directory_left_out(way: str) -> None:
     """The marker of the listed directory is no entry of it; markers below are directories."""
     zone = timezone(timedelta(hours=2))
     page = page_of(
@@ -69,7 +95,8 @@ def test_the_root_is_taken_off_and_the_directory_left_out() -> None:
                 {"Key": "root/d/k", "Size": 3, "ETag": '"e"', "LastModified": datetime(2026, 1, 1, 2, tzinfo=zone)},
                 {"Key": "root/d/m/", "Size": 0},
             ],
-        }
+        },
+        way,
     )
     assert [(entry.path, entry.kind) for entry in page.entries] == [
         ("d/k", "file"),
@@ -80,9 +107,9 @@ def test_the_root_is_taken_off_and_the_directory_left_out() -> None:
     assert page.next_token is None
 
 
-def test_an_empty_page_may_have_a_successor() -> None:
+def test_an_empty_page_may_have_a_successor(way: str) -> None:
     """Stores that skip deleted keys send such pages."""
-    assert page_of({"IsTruncated": True, "NextContinuationToken": "t"}).next_token == "t"
+    assert page_of({"IsTruncated": True, "NextContinuationToken": "t"}, way).next_token == "t"
 
 
 @pytest.mark.parametrize(
@@ -100,9 +127,8 @@ def test_an_empty_page_may_have_a_successor() -> None:
         ({"IsTruncated": True, "NextContinuationToken": "same"}, "would never end"),
     ],
 )
-def test_impossible_pages(reply: dict[str, Any], said: str) -> None:
+def test_impossible_pages(way: str, reply: dict[str, Any], said: str) -> None:
     """Keys from elsewhere, senseless sizes, and pages without end are refused."""
     with pytest.raises(ProtocolError) as caught:
-        page_of(reply, page_token="same")
+        page_of(reply, way, page_token="same")
     assert re.search(said, caught.value.message)
-    assert (caught.value.operation, caught.value.path) == ("list", "d/")

@@ -280,7 +280,7 @@ async def test_presign_refusals(moto: Store, store: Any, s3_server: Any) -> None
 
 async def test_versions(moto: Store) -> None:
     """A version is read although a newer one exists; an unknown one is not found."""
-    client = (await moto.client.connected()).client
+    client = await moto.connected()
     await client.put_bucket_versioning(Bucket=moto.service.bucket, VersioningConfiguration={"Status": "Enabled"})
     old = await moto.put("k", b"old")
     new = await moto.put("k", b"new")

@@ -33,7 +33,7 @@ KEYS: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": CANARY}
         ({"prefix": 7}, "prefix must be text"),
         ({"region": "evil.example/#"}, "region='evil.example/#'"),
         ({"addressing_style": "magic"}, "'auto', 'path', 'virtual'"),
-        ({"signing": "v2"}, "'presigned', 'header'"),
+        ({"signing": "v2"}, "'header', 'presigned'"),
         ({"part_bytes": 1 << 20}, "part_bytes=1048576"),
         ({"part_bytes": 8.5}, "part_bytes=8.5"),
         ({"connections_max": 0}, "connections_max=0"),

@@ -32,8 +32,6 @@ CANARIES: dict[str, Any] = {
 }
 KEY_BASE64 = base64.b64encode(CANARIES["sse_customer_key"]).decode()
 KEY_MD5 = base64.b64encode(hashlib.md5(CANARIES["sse_customer_key"], usedforsecurity=False).digest()).decode()
-# By aiobotocore, since SSE-C needs headers, and by our own transport.
-READ_BY = [{}, {"sse_customer_key": None}]
 
 
 def leaks(text: str) -> bool:
@@ -92,14 +90,12 @@ REPETITIONS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("options", READ_BY)
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("how", REPETITIONS)
-async def test_a_server_that_repeats_the_request(
-    store: Callable[..., Store], how: str, options: dict[str, Any]
-) -> None:
+async def test_a_server_that_repeats_the_request(store: Callable[..., Store], how: str) -> None:
     """Nothing of it stays: not in the message, not in a cause, not in a traceback with variables."""
     async with RawServer(lambda peer: repeating(peer, REPETITIONS[how])) as server:
-        caught = await failures(store(Address(server), **{**CANARIES, **options}))
+        caught = await failures(store(Address(server), **CANARIES))
         assert any(b"canary" in request or b"canary".hex().encode() in request for request in sent(server))
     assert len(caught) == 9
     for error in caught:
@@ -112,7 +108,7 @@ def sent(server: RawServer) -> list[bytes]:
     return [request for peer in server.peers for request in peer.requests]
 
 
-@pytest.mark.parametrize("options", READ_BY)
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -128,10 +124,10 @@ def sent(server: RawServer) -> list[bytes]:
         Fault(content_range="bytes 1-2/3", headers={"ETag": None}),
     ],
 )
-async def test_nothing_hangs_on_an_error(store: Callable[..., Store], fault: Fault, options: dict[str, Any]) -> None:
+async def test_nothing_hangs_on_an_error(store: Callable[..., Store], fault: Fault) -> None:
     """What botocore and aiohttp raise holds the request with all its headers; what we raise holds none of it."""
     async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:
-        caught = await failures(store(server, read_timeout_seconds=0.05, **{**CANARIES, **options}))
+        caught = await failures(store(server, read_timeout_seconds=0.05, **CANARIES))
     assert caught
     for error in caught:
         for text in everything(error):
@@ -142,7 +138,7 @@ async def test_the_words_of_the_libraries_are_kept(store: Callable[..., Store]) 
     """As the cause of ours: a search for a fault needs them."""
     async with FaultServer(OBJECTS, [Rule(fault=Fault(raw=b"garbage\r\n\r\n"), times=None)]) as server:
         with pytest.raises(errors.ProtocolError) as caught:
-            await store(server).stat("k")
+            await store(server).accessor.copy(CopyRequest(path="k", target="l"))
     assert "botocore.exceptions.HTTPClientError" in str(caught.value.__cause__)
 
 
@@ -177,15 +173,13 @@ def lines() -> Iterator[Callable[[], str]]:
 
 
 @pytest.mark.parametrize("fault", [Fault(), Fault(raw=b"garbage\r\n\r\n"), Fault(status=403, code="AccessDenied")])
-@pytest.mark.parametrize("options", READ_BY)
-async def test_debug_lines_hold_no_secret(
-    store: Callable[..., Store], lines: Callable[[], str], options: dict[str, Any], fault: Fault
-) -> None:
+@pytest.mark.usefixtures("way")
+async def test_debug_lines_hold_no_secret(store: Callable[..., Store], lines: Callable[[], str], fault: Fault) -> None:
     """botocore logs parameters, headers, what it signs, URLs and answers: all without what opens anything."""
     async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:
-        opened = store(server, **{**CANARIES, **options})
+        opened = store(server, **CANARIES)
         await failures(opened)
-        url = await (await opened.client.connected()).client.generate_presigned_url(
+        url = await (await opened.connected()).generate_presigned_url(
             "get_object", Params={"Bucket": "bucket", "Key": "k"}
         )
     await asyncio.sleep(0)
@@ -249,7 +243,7 @@ async def test_a_line_of_the_applications_own_server_is_left_as_it_is(
     for name in names:
         logging.getLogger(name)
     async with FaultServer(OBJECTS) as server:
-        await store(server).stat("k")
+        await store(server).connected()
     for name in names:
         logger = logging.getLogger(name)
         logger.addFilter(keep := lambda record: records.append(record) or True)  # type: ignore[func-returns-value]
@@ -275,6 +269,7 @@ async def test_the_forms_of_a_secret_are_made_once(
     monkeypatch.setattr(s3_errors, "_forms", lambda secret: made.append(secret) or forms(secret))  # type: ignore[func-returns-value]
     keys = {name: f"{name} of this test alone" for name in ("access_key_id", "secret_access_key", "session_token")}
     async with FaultServer(OBJECTS) as server:
-        await store(server, **keys).stat("k")
+        with pytest.raises(errors.Error):
+            await store(server, **keys).accessor.copy(CopyRequest(path="k", target="l"))
     assert lines().count("botocore") > 10
     assert sorted(made) == sorted(keys.values())

@@ -19,7 +19,7 @@ CREATED = b"<InitiateMultipartUploadResult><UploadId>u1</UploadId></InitiateMult
 
 async def uploads(store: Store) -> list[Any]:
     """The uploads that were neither completed nor aborted."""
-    client = (await store.client.connected()).client
+    client = await store.connected()
     return list((await client.list_multipart_uploads(Bucket=store.service.bucket)).get("Uploads") or [])
 
 
@@ -113,7 +113,9 @@ async def test_a_condition_holds_for_parts_too(small: Store) -> None:
 
 async def test_too_many_parts(small: Store) -> None:
     """S3 takes 10,000; the error says what to change."""
-    body = S3WriteBody(small.client, WriteRequest(path="k"), small.service.key_of("k", operation="write"), parts_max=3)
+    request = WriteRequest(path="k")
+    requests = await small.live.opened(request)
+    body = S3WriteBody(small.client, requests, request, small.service.key_of("k", operation="write"), parts_max=3)
     with pytest.raises(InvalidArgument, match="make part_bytes larger"):
         await body.write(CHUNK * 21)
     await body.abort()

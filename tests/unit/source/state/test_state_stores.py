@@ -17,12 +17,12 @@ from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, StateConflict, Unavailable, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
-from aioprefetch.services.s3.client import S3Client
+from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.state import SourceState
 from aioprefetch.source.state.store import StateStore
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from aioprefetch.values import ListPage, ListRequest, Metadata, StatRequest, WriteRequest
+from aioprefetch.values import ListPage, ListRequest, Metadata, Request, StatRequest, WriteRequest
 from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, IgnoringLayer, add, memory, opened
 
 
@@ -211,8 +211,10 @@ async def test_s3_keeps_writers_apart_or_is_refused(
         secret_access_key=running.secret_access_key,
     )
     async with ap.Operator(service) as operator:
-        client = S3Client(service, operator.runtime())
-        await (await client.connected()).client.create_bucket(Bucket=service.bucket)
+        accessor = service.build(operator.runtime())
+        assert isinstance(accessor, S3Accessor)
+        client = await accessor.client.connected(Request(path=""))
+        await client.create_bucket(Bucket=service.bucket)
         if server == "rclone_server":  # It takes conditions of writes and ignores them.
             with pytest.raises(ConfigInvalid, match="created an object a second time"):
                 await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)

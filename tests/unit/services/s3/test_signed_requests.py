@@ -1,8 +1,9 @@
-"""Reads over our own transport: one signature for all ranges of an object, renewed, and left where it cannot serve."""
+"""Requests that we sign: one signature for all ranges of an object, renewed, in a header or in a URL."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -19,7 +20,8 @@ from aioprefetch.errors import (
     Unsupported,
 )
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3 import signatures
+from aioprefetch.services.s3 import signed_targets
+from aioprefetch.services.s3.configuration import configuration_of
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.faults import Fault, Rule
 from aioprefetch.values import ReadRequest
@@ -32,7 +34,7 @@ RANGES = chosen(quick=150, full=1000)
 
 
 def counted(store: Store) -> tuple[int, int, int]:
-    """Reads over the transport, those that took the other way, and signatures."""
+    """Reads over the transport, those that took the other way, and signed_targets."""
     counters = store.client.runtime.counters
     return counters["transport_requests"], counters["transport_fallbacks"], counters["transport_signatures"]
 
@@ -72,13 +74,13 @@ async def test_a_signature_is_renewed_in_time(store: Callable[..., Store]) -> No
         opened = store(server)
         await opened.get("k", size=10)
         signed = opened.signed("k")
-        signed.until_seconds -= signatures.RENEWED_AFTER_SECONDS - 60
+        signed.until_seconds -= signed_targets.RENEWED_AFTER_SECONDS - 60
         await opened.get("k", size=10)
         assert counted(opened) == (2, 0, 1)
         signed.until_seconds -= 61
         await opened.get("k", size=10)
         assert counted(opened) == (3, 0, 2)
-        assert signatures.RENEWED_AFTER_SECONDS < signatures.EXPIRES_SECONDS / 2
+        assert signed_targets.RENEWED_AFTER_SECONDS < signed_targets.EXPIRES_SECONDS / 2
 
 
 @pytest.mark.parametrize(
@@ -105,47 +107,46 @@ async def test_a_403_after_expiry_is_signed_again(store: Callable[..., Store]) -
         opened = store(server)
         await opened.get("k", size=10)
         signed = opened.signed("k")
-        signed.made_at -= signatures.EXPIRES_SECONDS + 1
+        signed.made_at -= signed_targets.EXPIRES_SECONDS + 1
         server.add(refusal(403, "AccessDenied"))
         assert await opened.get("k", size=10) == DATA[:10]
         assert (server.count(), counted(opened)[2]) == (3, 2)
 
 
-async def test_one_refusal_of_presigned_urls_is_not_believed(store: Callable[..., Store]) -> None:
-    """Where the other way is refused too, it was about the object, and the next read takes the fast way."""
-    async with FaultServer(OBJECTS, [refusal(501, "NotImplemented", times=2)]) as server:
-        opened = store(server)
-        with pytest.raises(Unsupported):
-            await opened.get("k", size=10)
-        assert await opened.get("k", size=10) == DATA[:10]
-        assert ["authorization" in request.headers for request in server.requests] == [False, True, False]
+@pytest.mark.parametrize("code", ["AuthorizationQueryParametersError", "UnsupportedSignature"])
+async def test_a_store_without_presigned_urls_is_named(store: Callable[..., Store], code: str) -> None:
+    """They are an option, and the message names the default."""
+    async with FaultServer(OBJECTS, [refusal(400, code, times=None)]) as server:
+        with pytest.raises(Unsupported, match="signing='header'"):
+            await store(server, signing="presigned").get("k", size=10)
+        assert server.count() == 1
 
 
-async def test_signing_that_hangs_is_ended_for_all_at_once(
+async def test_keys_that_hang_are_given_up_by_all_at_once(
     store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many wait for one another: each has its limit from the moment it came."""
-    async with FaultServer(OBJECTS) as server:
-        opened = store(server, connect_timeout_seconds=0.05, read_timeout_seconds=0.05)
-        await opened.client.connected()
-
-        async def hang(*arguments: Any, **parameters: Any) -> None:
-            await asyncio.get_running_loop().create_future()
-
-        monkeypatch.setattr(opened.client, "presigned_url", hang)
+    """However many wait for them: each has its limit from the moment it came."""
+    async with FaultServer(
+        OBJECTS, [Rule(fault=Fault(hang_before_head=True), key="credentials", times=None)]
+    ) as server:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/credentials")
+        limits = {"connect_timeout_seconds": 0.05, "read_timeout_seconds": 0.05}
+        opened = store(server, access_key_id=None, secret_access_key=None, **limits)
         started = asyncio.get_running_loop().time()
         results = await asyncio.gather(*(opened.get("k") for _ in range(12)), return_exceptions=True)
         assert all(isinstance(error, TimedOut) for error in results)
         assert asyncio.get_running_loop().time() - started < 12 * 0.1
+        assert server.count("GET") <= 1
 
 
 async def test_what_a_store_repeats_of_a_signed_url_is_cut_out(store: Callable[..., Store]) -> None:
     """Signature, credential and token, as they stand in a query and encoded."""
     query = "X-Amz-Credential=AKIA%2F1&amp;X-Amz-Signature=abc123&X-Amz-Security-Token=to%2Fken"
     said = f"no: {query} x-amz-security-token: to/ken"
-    async with FaultServer(OBJECTS, [refusal(403, "AccessDenied", said)]) as server:
-        with pytest.raises(PermissionDenied) as caught:
-            await store(server, session_token="to/ken").get("k")
+    for signing in ("header", "presigned"):
+        async with FaultServer(OBJECTS, [refusal(403, "AccessDenied", said)]) as server:
+            with pytest.raises(PermissionDenied) as caught:
+                await store(server, session_token="to/ken", signing=signing).get("k")
         for secret in ("abc123", "AKIA", "to%2Fken", "to/ken"):
             assert secret not in str(caught.value)
 
@@ -159,25 +160,34 @@ async def test_a_plain_403_is_one_request(store: Callable[..., Store]) -> None:
         assert caught.value.context["request_id"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"signing": "header"}, {"sse_customer_key": b"k" * 32}, {"request_payer": True}],
-    ids=["header", "customer key", "requester pays"],
-)
-async def test_what_a_url_cannot_carry_goes_the_other_way(store: Callable[..., Store], options: Any) -> None:
-    """And is counted, so that slow reads can be explained."""
+SIGNINGS = ("header", "presigned")
+
+
+@pytest.mark.parametrize("signing", SIGNINGS)
+async def test_the_headers_of_options_are_signed(store: Callable[..., Store], signing: str) -> None:
+    """The customer's key and the agreement to pay: S3 refuses those of its headers that are not signed."""
+    options: dict[str, Any] = {"sse_customer_key": b"k" * 32, "request_payer": True, "session_token": "to/ken"}
     async with FaultServer(OBJECTS) as server:
-        opened = store(server, **options)
+        opened = store(server, signing=signing, **options)
         assert await opened.get("k", offset=7, size=9) == DATA[7:16]
-        assert counted(opened) == (0, 1, 0)
-        assert "authorization" in server.requests[0].headers
+        assert counted(opened) == (1, 0, 1)
+        request = server.requests[0]
+    ours = sorted(name for name in request.headers if name.startswith("x-amz-"))
+    assert {"x-amz-request-payer", "x-amz-server-side-encryption-customer-key-md5"} <= set(ours)
+    if signing == "header":
+        signed = request.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+        assert signed == sorted({"host", *ours})
+        assert "X-Amz" not in request.target
+    else:
+        query = parse_qs(urlsplit(request.target).query)
+        assert query["X-Amz-SignedHeaders"] == [";".join(sorted({"host", *ours}))]
+        assert query["X-Amz-Security-Token"] == ["to/ken"]
+        assert "authorization" not in request.headers
 
 
 @pytest.mark.parametrize("way", ["option", "environment"])
-async def test_a_proxy_is_for_aiobotocore(
-    store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    """The server plays the proxy: it gets the request for a host that does not exist."""
+async def test_a_proxy_is_used(store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """The server plays the proxy: it gets the request for a host that does not exist, with the user of its URL."""
     async with FaultServer(OBJECTS) as server:
 
         class Elsewhere:
@@ -185,27 +195,20 @@ async def test_a_proxy_is_for_aiobotocore(
             access_key_id = secret_access_key = "testing"
 
         options: dict[str, Any] = {"allow_http": True}
+        url = server.url.replace("http://", "http://user:pass@")
         if way == "option":
-            options["proxies"] = {"http": server.url}
+            options["proxies"] = {"http": url}
         else:
-            monkeypatch.setenv("HTTP_PROXY", server.url)
+            monkeypatch.setenv("HTTP_PROXY", url)
             monkeypatch.delenv("NO_PROXY", raising=False)
             monkeypatch.delenv("no_proxy", raising=False)
         opened = store(Elsewhere(), **options)
         with pytest.raises(NotFound):
             await opened.get("k", size=10)
-        assert server.requests[0].target.startswith("http://store.invalid:1/bucket/k")
-        assert counted(opened)[:2] == (0, 1)
-
-
-async def test_a_store_without_presigned_urls_is_remembered(store: Callable[..., Store]) -> None:
-    """One request too many, once."""
-    async with FaultServer(OBJECTS, [refusal(501, "NotImplemented", index=0)]) as server:
-        opened = store(server)
-        assert await opened.get("k", size=10) == DATA[:10]
-        assert await opened.get("k", size=10) == DATA[:10]
-        assert ["authorization" in request.headers for request in server.requests] == [False, True, True]
-        assert counted(opened)[:2] == (1, 2)
+        assert server.requests[0].target == "http://store.invalid:1/bucket/k"
+        assert server.requests[0].headers["proxy-authorization"] == "Basic dXNlcjpwYXNz"
+        assert server.requests[0].headers["host"] == "store.invalid:1"
+        assert counted(opened)[:2] == (1, 0)
 
 
 async def test_anonymous_urls_are_not_signed(store: Callable[..., Store]) -> None:
@@ -262,14 +265,19 @@ async def test_no_signature_is_shown(store: Callable[..., Store]) -> None:
         assert signed_by(server.requests[0]).startswith("testing/")
         for shown in (repr(signed.target), repr(signed.target.route), str(caught.value), repr(caught.value)):
             assert "X-Amz" not in shown
+            assert "Signature" not in shown
 
 
 async def test_a_maximum_of_signatures_is_kept(runtime: Runtime, store: Callable[..., Store]) -> None:
     """The objects read last."""
     async with FaultServer({}) as server:
-        kept = signatures.Signatures(store(server).client, runtime, objects_max=2)
+        opened = store(server)
+        options = opened.live.options
+        kept = signed_targets.SignedTargets(
+            options, configuration_of(options), opened.live.keys, runtime, objects_max=2
+        )
         for name in "abcb":
-            await kept.sign(ReadRequest(path=name), name)
+            request = ReadRequest(path=name)
+            assert kept.find(request) or await kept.sign(request)
         assert runtime.counters["transport_signatures"] == 3
-        await kept.sign(ReadRequest(path="a"), "a")
-        assert runtime.counters["transport_signatures"] == 4
+        assert kept.find(ReadRequest(path="a")) is None

@@ -1,0 +1,53 @@
+"""The proxies of requests: those that a recipe names, or those of the environment."""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from aioprefetch.credentials import Secret
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.transport import DEFAULT_PORTS, Origin, Proxy, origin_of
+
+ProxyUrls = tuple[tuple[str, str | Secret], ...]
+
+
+class Proxies:
+    """The proxies of requests by scheme.
+
+    Without ``urls`` they are those of the environment, as it is now, except for the hosts of ``NO_PROXY``. Raises
+    ``ConfigInvalid`` for a proxy whose secret is not known in this process.
+    """
+
+    def __init__(self, urls: ProxyUrls | None) -> None:
+        self._is_ambient = urls is None
+        self._urls: dict[str, str] = {}
+        if urls is None:
+            ambient = getproxies()
+            self._urls = {scheme: ambient[scheme] for scheme in DEFAULT_PORTS if ambient.get(scheme)}
+            return
+        for scheme, secret in urls:
+            url = secret.reveal() if isinstance(secret, Secret) else secret
+            if url is None:
+                raise ConfigInvalid(
+                    f"the proxy for {scheme} is not known in this process; give it as env:NAME", operation="configure"
+                )
+            self._urls[scheme] = url
+
+    def of(self, origin: Origin) -> Proxy | None:
+        """The proxy for requests to an origin, ``None`` for none. ``ConfigInvalid`` for a proxy that is not a URL."""
+        url = self._urls.get(origin.scheme)
+        if url is None or (self._is_ambient and proxy_bypass(origin.host)):
+            return None
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            proxy = origin_of(parts)
+        except ValueError:
+            raise ConfigInvalid(
+                f"the proxy for {origin.scheme} is not a URL like http://host:3128", operation="configure"
+            ) from None
+        if parts.username is None:
+            return Proxy(proxy)
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        return Proxy(proxy, f"Basic {base64.b64encode(pair.encode()).decode()}")

@@ -1,0 +1,127 @@
+"""Requests for one object or page through aiobotocore, for configurations that only it knows.
+
+The counter ``transport_fallbacks`` counts these reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aioprefetch.accessor.http_headers import is_weak, quote_etag, unquote_etag
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.errors import Closed, Error, ProtocolError, Unavailable
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.s3.client import S3Client
+from aioprefetch.services.s3.errors import Explainer
+from aioprefetch.services.s3.list_page import ListedPage
+from aioprefetch.services.s3.object_requests import checked_metadata, described
+from aioprefetch.services.s3.options import S3Options
+from aioprefetch.services.s3.responses import checked, headers_of, metadata_of, unchecked_head, version_of
+from aioprefetch.services.s3.writer import condition_parameters, write_parameters
+from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
+
+# The parameters of ListObjectsV2 under botocore's names.
+_LIST_NAMES = {
+    "delimiter": "Delimiter",
+    "start-after": "StartAfter",
+    "continuation-token": "ContinuationToken",
+}
+
+
+class ClientRequests:
+    """The requests of one recipe within a runtime."""
+
+    def __init__(self, options: S3Options, client: S3Client, explainer: Explainer, runtime: Runtime) -> None:
+        self._options = options
+        self._client = client
+        self._explainer = explainer
+        self._runtime = runtime
+
+    async def read(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
+        """Read into a sink, chunk by chunk."""
+        # A condition that cannot be sent is compared when the response is here: a weak ETag never matches, and some
+        # stores respond 412 to "*" although the object exists.
+        pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
+        self._runtime.counters["transport_fallbacks"] += 1
+        response = await self._client.open(
+            request,
+            "get_object",
+            Key=self._options.key_of(request.path, operation="read"),
+            Range=range_text,
+            IfMatch=quote_etag(request.if_match or "") if pinned else None,
+            IfNoneMatch=None if request.if_none_match is None else quote_etag(request.if_none_match),
+            VersionId=request.version,
+        )
+        stream = response["Body"].raw_stream
+        try:
+            head = checked(request, unchecked_head(response))
+            sink.begin(head, path=request.path)
+            await self._copy_body(stream, request, sink, head)
+        finally:
+            # Without effect after the last byte, when aiohttp has taken the connection back.
+            stream.close()
+        return ReadReply(head=head, received=head.size)
+
+    async def stat(self, request: StatRequest, key: str) -> Metadata:
+        """The metadata of an object."""
+        response = await self._client.call(request, "head_object", Key=key, VersionId=request.version)
+        return metadata_of(headers_of(response), request)
+
+    async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
+        """One page of the keys that begin with ``root`` and ``path``."""
+        named: dict[str, Any] = {_LIST_NAMES[name]: value for name, value in parameters.items() if name in _LIST_NAMES}
+        named["MaxKeys"] = int(parameters["max-keys"])
+        response = await self._client.call(request, "list_objects_v2", Prefix=root + path, **named)
+        try:
+            return ListedPage.of_botocore(response, root, path)
+        except ProtocolError as error:
+            raise error.add_context(operation=request.operation, path=request.path) from None
+
+    async def put(self, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
+        """Write an object whole."""
+        checked_metadata(request)
+        body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
+        response = await self._client.call(
+            request, "put_object", Key=key, Body=body, **write_parameters(request), **condition_parameters(request)
+        )
+        self._runtime.counters["stream_write_bytes"] += len(body)
+        etag, version = unquote_etag(response.get("ETag")), version_of(response.get("VersionId"))
+        return described(request, etag, version, len(body))
+
+    async def delete(self, request: Request, key: str) -> None:
+        """Delete an object, which may be missing."""
+        await self._client.call(request, "delete_object", Key=key)
+
+    async def _copy_body(self, stream: Any, request: ReadRequest, sink: Sink, head: ReadHead) -> None:
+        """Copy the chunks of aiohttp into the sink, which has begun."""
+        counters = self._runtime.counters
+        received = 0
+        while not sink.complete:
+            chunk = await self._next_chunk(stream, request)
+            if not chunk:
+                raise Unavailable(
+                    f"the body ended after {received} of {head.size} bytes", operation="read", path=request.path
+                )
+            received += len(chunk)
+            counters["stream_read_total_bytes"] += len(chunk)
+            if received > head.size:
+                raise ProtocolError(
+                    f"the body has more than the {head.size} bytes that its head promised",
+                    operation="read",
+                    path=request.path,
+                )
+            sink.feed(chunk)
+
+    async def _next_chunk(self, stream: Any, request: ReadRequest) -> bytes:
+        try:
+            chunk: bytes = await stream.content.readany()
+            return chunk
+        except Exception as error:
+            explained: Error = (
+                Closed("the operator was closed", operation="read", path=request.path)
+                if self._runtime.closed
+                else self._explainer.explain(error, request)
+            )
+        # Outside of the handler, where Python does not chain the exception of aiohttp.
+        raise explained from explained.__cause__

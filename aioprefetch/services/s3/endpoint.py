@@ -1,0 +1,98 @@
+"""Where requests for a bucket go: the host, the path before the key, the region of the signature. Pure, no I/O.
+
+Known are the regions of AWS, AWS in China and GovCloud, and any store with an ``endpoint_url``. For the rest there is
+botocore: ``why_aiobotocore`` is the list.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from aioprefetch.services.proxies import Proxies
+from aioprefetch.services.s3.sigv4 import encoded_path
+from aioprefetch.transport import DEFAULT_PORTS, Origin
+
+DEFAULT_REGION = "us-east-1"
+# The names of regions, by the domain of their partition.
+_PARTITIONS = (
+    (re.compile(r"(us|eu|ap|sa|ca|me|af|il|mx)-\w+-\d+"), "amazonaws.com"),
+    (re.compile(r"cn-\w+-\d+"), "amazonaws.com.cn"),
+    (re.compile(r"us-gov-\w+-\d+"), "amazonaws.com"),
+)
+# A label of a host name. A bucket with a dot is several of them, for which no certificate of AWS is valid.
+_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+_LABELS = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+# Buckets and aliases that are no plain buckets: directory buckets (S3 Express), Object Lambda, Outposts, access points.
+_SPECIAL_BUCKET = re.compile(r".*(--[a-z0-9]+-s3|\.mrap)")
+_ACCELERATED = re.compile(r"s3-accelerate\..*")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The origin of a bucket, the path before its keys (with a slash at its end), and the region to sign for."""
+
+    origin: Origin
+    root: str
+    region: str
+
+    @property
+    def bucket_path(self) -> str:
+        """The path of the bucket itself, for a listing."""
+        return self.root.removesuffix("/") or "/"
+
+
+def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: str) -> Endpoint:
+    """The endpoint of a bucket, as botocore resolves it; ``""`` for a region or ``endpoint_url`` that is not given."""
+    if not endpoint_url:
+        domain = _domain_of(region or DEFAULT_REGION)
+        host = f"s3.{region}.{domain}" if region and region != DEFAULT_REGION else f"s3.{domain}"
+        if addressing_style != "path" and _LABEL.fullmatch(bucket):
+            return Endpoint(Origin("https", f"{bucket}.{host}", 443), "/", region or DEFAULT_REGION)
+        return Endpoint(Origin("https", host, 443), f"/{bucket}/", region or DEFAULT_REGION)
+    parts = urlsplit(endpoint_url)
+    host = parts.hostname or ""
+    base = encoded_path(parts.path.rstrip("/")) if "%" not in parts.path else parts.path.rstrip("/")
+    labels = _LABEL if parts.scheme == "https" else _LABELS
+    is_virtual = addressing_style == "virtual" and labels.fullmatch(bucket) and not _is_address(host)
+    origin = Origin(parts.scheme, f"{bucket}.{host}" if is_virtual else host, parts.port or DEFAULT_PORTS[parts.scheme])
+    return Endpoint(origin, f"{base}/" if is_virtual else f"{base}/{bucket}/", region or DEFAULT_REGION)
+
+
+def why_aiobotocore(
+    *, bucket: str, region: str, endpoint_url: str, proxies: Proxies, asked: tuple[str, ...], problem: str
+) -> str:
+    """What in a configuration needs aiobotocore, for all requests; ``""`` if nothing does.
+
+    ``asked`` are settings of AWS in variables or files (``aws_settings``), ``problem`` says why the files are refused:
+    botocore raises the error.
+    """
+    if problem:
+        return problem
+    if asked:
+        return asked[0]
+    if _SPECIAL_BUCKET.fullmatch(bucket):
+        return "a directory bucket, or an alias of an access point"
+    if endpoint_url and _ACCELERATED.fullmatch(urlsplit(endpoint_url).hostname or ""):
+        return "transfer acceleration"
+    if not endpoint_url and not _domain_of(region or DEFAULT_REGION):
+        return "a region of another partition"
+    origin = endpoint_of(bucket, region, endpoint_url, "path").origin
+    proxy = proxies.of(origin)
+    if proxy is not None and proxy.origin.scheme == origin.scheme == "https":
+        return "TLS within the TLS of a proxy"
+    return ""
+
+
+def _domain_of(region: str) -> str:
+    return next((domain for pattern, domain in _PARTITIONS if pattern.fullmatch(region)), "")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,301 @@
+"""Requests that are signed here and sent over our transport: reads, metadata, listings, puts and deletes of an object.
+
+A read signs neither ``Range`` nor conditions, so one signature serves all ranges of an object for a few minutes. In
+a header it is worthless to who reads a log; as a presigned URL (``signing="presigned"``) it is a bearer token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from aioprefetch.accessor.http_headers import is_weak, quote_etag, unquote_etag
+from aioprefetch.accessor.service_base import is_unmodified
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.errors import Error, InvalidArgument, ProtocolError, Unavailable
+from aioprefetch.runtime.events import DURATIONS
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.error_body import ERROR_BODY_BYTES_MAX, ErrorBody
+from aioprefetch.services.s3.body_collector import BodyCollector
+from aioprefetch.services.s3.configuration import Configuration
+from aioprefetch.services.s3.errors import ErrorResponse, Explainer
+from aioprefetch.services.s3.key_source import KeySource
+from aioprefetch.services.s3.list_page import ListedPage, parse_list_page
+from aioprefetch.services.s3.object_requests import EXPIRED_KEY_CODES, checked_metadata, described
+from aioprefetch.services.s3.options import S3Options
+from aioprefetch.services.s3.responses import USER_METADATA, checked_head, metadata_of, version_of
+from aioprefetch.services.s3.signed_targets import EXPIRES_SECONDS, Signed, SignedTargets
+from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, payload_hash
+from aioprefetch.services.s3.xml_guard import has_document_type, parse_error
+from aioprefetch.transport import ClientOptions, Connection, Destination, HttpClient, ResponseHead
+from aioprefetch.transport.origin import Method
+from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
+
+# A new signature may help once, also where a clock is a little wrong.
+EXPIRED_CODES = EXPIRED_KEY_CODES | {"RequestExpired", "RequestTimeTooSkewed"}
+# A longer body is hashed in a thread, and a longer page is parsed there.
+LOOP_HASH_BYTES_MAX = 256 << 10
+LOOP_PARSE_BYTES_MAX = 8 << 10
+
+_GET, _HEAD = "action_http_get_request", "action_http_head_request"
+_LIST, _PUT, _DELETE = "object_list_request", "object_put_request", "object_delete_request"
+
+
+class SignedRequests:
+    """The requests of one recipe within a runtime."""
+
+    def __init__(
+        self,
+        options: S3Options,
+        configuration: Configuration,
+        keys: KeySource,
+        explainer: Explainer,
+        runtime: Runtime,
+    ) -> None:
+        self.targets = SignedTargets(options, configuration, keys, runtime)
+        self._options = options
+        self._keys = keys
+        self._explainer = explainer
+        self._runtime = runtime
+        connections = options.connections(runtime.options.concurrency)
+        client_options = ClientOptions(
+            connect_timeout_seconds=options.connect_timeout_seconds,
+            first_byte_timeout_seconds=options.read_timeout_seconds,
+            stall_timeout_seconds=options.read_timeout_seconds,
+            connections_max=connections,
+            connections_per_host_max=connections,
+            wait_timeout_seconds=max(options.connect_timeout_seconds, options.read_timeout_seconds),
+            ca_bundle=configuration.ca_bundle,
+        )
+        # Connections have no identity: recipes that differ in nothing else share them.
+        self._http = runtime.shared(("s3 transport", client_options), lambda: HttpClient(runtime, client_options))
+
+    # --- reads --------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, request: ReadRequest, sink: Sink, range_text: str | None, *, is_renewed: bool = False
+    ) -> ReadReply:
+        """Read into a sink. ``is_renewed``: the store refused one signature as expired, and this is the next one."""
+        # One coroutine, because each further one costs a small read one percent.
+        signed = self.targets.find(request) or await self.targets.sign(request)
+        counters = self._runtime.counters
+        receiver = _ReadReceiver(request, sink)
+        before = sink.received
+        counters[_GET] += 1
+        counters["transport_requests"] += 1
+        try:
+            seconds = await self._http.fetch(signed.target, _fields(request, range_text), receiver)
+        except Error as error:
+            counters.failed(_GET)
+            error.add_context(operation="read", path=request.path)
+            error.head, error.received = sink.head, sink.received
+            # Frames of the transport hold the request, and with it the signature.
+            raise error.with_traceback(None) from None
+        finally:
+            counters["stream_read_total_bytes"] += sink.received - before
+        checked = receiver.checked
+        if checked is None:
+            response = ErrorResponse.from_http(receiver.head.status, receiver.head.headers, receiver.error_body)
+            self._refused(response, signed, request, is_renewed=is_renewed, counter=_GET)
+            self.targets.forget(request, signed)
+            return await self.read(request, sink, range_text, is_renewed=True)
+        counters.succeeded(_GET, seconds)
+        if not sink.complete:
+            raise Unavailable(
+                f"the body ended after {sink.received} of {checked.size} bytes",
+                operation="read",
+                path=request.path,
+                head=sink.head,
+                received=sink.received,
+            )
+        return ReadReply(head=checked, received=checked.size)
+
+    def _refused(
+        self, response: ErrorResponse, signed: Signed, request: Request, *, is_renewed: bool, counter: str
+    ) -> None:
+        """Raise the error of a response, unless another signature may help; find other keys if these have ended."""
+        error = self._explainer.from_response(response, request)
+        if counter in DURATIONS and not is_unmodified(request, error):
+            self._runtime.counters.failed(counter)
+        if is_renewed or not _is_expired(response, signed):
+            raise error
+        if response.code in EXPIRED_KEY_CODES:
+            self._keys.renew(signed.generation)
+
+    # --- the other requests -------------------------------------------------------------------------------------
+
+    async def stat(self, request: StatRequest, key: str) -> Metadata:
+        """The metadata of an object."""
+        query = {} if request.version is None else {"versionId": request.version}
+        head, _ = await self._exchange(request, "HEAD", key, query, counter=_HEAD)
+        return metadata_of(head.headers, request)
+
+    async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
+        """One page of the keys that begin with ``root`` and ``path``."""
+        query = {"list-type": "2", "encoding-type": "url", "prefix": root + path, **parameters}
+        head, body = await self._exchange(request, "GET", None, query, counter=_LIST)
+        try:
+            if len(body) <= LOOP_PARSE_BYTES_MAX:
+                page = parse_list_page(body, root, path)
+            else:
+                page = await self._runtime.run_blocking(parse_list_page, body, root, path)
+        except Error as error:
+            raise error.add_context(operation=request.operation, path=request.path) from None
+        if page.is_error:
+            raise self._error_within(head, body, request)
+        return page
+
+    async def put(self, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
+        """Write an object whole. Its bytes are hashed and the hash is signed, so that the store checks them."""
+        checked_metadata(request)
+        view = memoryview(data)
+        if self.targets.is_anonymous:
+            digest = UNSIGNED_PAYLOAD
+        elif len(view) <= LOOP_HASH_BYTES_MAX:
+            digest = payload_hash(view)
+        else:
+            digest = await self._runtime.run_blocking(payload_hash, view)
+        head, body = await self._exchange(
+            request, "PUT", key, {}, counter=_PUT, headers=_written(request), body=view, payload=digest
+        )
+        self._check_success(head, body, request)
+        self._runtime.counters["stream_write_bytes"] += len(view)
+        get = head.headers.get
+        return described(request, unquote_etag(get("etag")), version_of(get("x-amz-version-id")), len(view))
+
+    async def delete(self, request: Request, key: str) -> None:
+        """Delete an object, which may be missing."""
+        head, body = await self._exchange(request, "DELETE", key, {}, counter=_DELETE)
+        self._check_success(head, body, request)
+
+    async def _exchange(
+        self,
+        request: Request,
+        method: Method,
+        key: str | None,
+        query: Mapping[str, str],
+        *,
+        counter: str,
+        headers: Mapping[str, str] | None = None,
+        body: memoryview | None = None,
+        payload: str = UNSIGNED_PAYLOAD,
+    ) -> tuple[ResponseHead, bytearray]:
+        """Send a request for a key, or for the bucket (``None``): the head and the body of the success."""
+        counters = self._runtime.counters
+        fields = b"" if body is None else f"Content-Length: {len(body)}\r\n".encode()
+        resends = not (isinstance(request, WriteRequest) and (request.if_not_exists or request.if_match))
+        for is_renewed in (False, True):
+            signed = await self.targets.sign_now(request, method, key, query, payload, headers or {})
+            receiver = BodyCollector()
+            counters[counter] += 1
+            try:
+                seconds = await self._http.fetch(signed.target, fields, receiver, body=body, resends=resends)
+            except Error as error:
+                if counter in DURATIONS:
+                    counters.failed(counter)
+                error.add_context(operation=request.operation, path=request.path)
+                raise error.with_traceback(None) from None
+            head = receiver.head
+            assert head is not None
+            if 200 <= head.status < 300:
+                if counter in DURATIONS:
+                    counters.succeeded(counter, seconds)
+                return head, receiver.body
+            response = ErrorResponse.from_http(head.status, head.headers, bytes(receiver.body))
+            self._refused(response, signed, request, is_renewed=is_renewed, counter=counter)
+        raise AssertionError("the second refusal was raised")
+
+    def _check_success(self, head: ResponseHead, body: bytearray, request: Request) -> None:
+        """Raise the error that stands in the body of a success, where S3 sends nothing."""
+        if not body:
+            return
+        if has_document_type(body):
+            raise ProtocolError(
+                "the response declares a document type: no response of S3 does",
+                status="permanent",
+                operation=request.operation,
+                path=request.path,
+            )
+        if parse_error(bytes(body)):
+            raise self._error_within(head, body, request)
+
+    def _error_within(self, head: ResponseHead, body: bytearray, request: Request) -> Error:
+        """The error in the body of a success, which S3 sends where it fails after the head."""
+        response = ErrorResponse.from_http(500, head.headers, bytes(body[:ERROR_BODY_BYTES_MAX]))
+        return self._explainer.from_response(response, request)
+
+
+class _ReadReceiver:
+    """The receiver of one read. ``checked`` is set for a success, whose body goes into the sink.
+
+    ``head`` is the head of any response; ``error_body`` the beginning of a body without success.
+    """
+
+    __slots__ = ("_error", "_request", "_sink", "checked", "head")
+
+    head: ResponseHead
+
+    def __init__(self, request: ReadRequest, sink: Sink) -> None:
+        self._request = request
+        self._sink = sink
+        self._error: ErrorBody | None = None
+        self.checked: ReadHead | None = None
+
+    def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:
+        """Check the head and begin the sink. Raises the errors of both."""
+        self.head = head
+        if head.status not in (200, 206):
+            if head.length is not None and head.length > ERROR_BODY_BYTES_MAX:
+                return None
+            self._error = ErrorBody(connection)
+            return self._error
+        checked = checked_head(self._request, head)
+        self._sink.begin(checked, path=self._request.path)
+        self.checked = checked
+        return self._sink
+
+    @property
+    def error_body(self) -> bytes:
+        """The beginning of a body without success."""
+        return b"" if self._error is None else bytes(self._error.body)
+
+
+def _is_expired(response: ErrorResponse, signed: Signed) -> bool:
+    if response.code in EXPIRED_CODES:
+        return True
+    # Some stores say no more than 403: the age of the signature, by our own clock, decides.
+    return response.http_status == 403 and (
+        "expired" in response.message.lower() or time.time() - signed.made_at >= EXPIRES_SECONDS
+    )
+
+
+def _fields(request: ReadRequest, range_text: str | None) -> bytes:
+    """The headers of one read."""
+    lines = "" if range_text is None else f"Range: {range_text}\r\n"
+    # A condition that cannot be sent is compared when the response is here: a weak ETag never matches, and some stores
+    # respond 412 to "*" although the object exists.
+    if request.if_match is not None and request.if_match != "*" and not is_weak(request.if_match):
+        lines += _condition("If-Match", request.if_match, request)
+    if request.if_none_match is not None:
+        lines += _condition("If-None-Match", request.if_none_match, request)
+    return lines.encode("ascii")
+
+
+def _condition(name: str, etag: str, request: Request) -> str:
+    if not (etag.isprintable() and etag.isascii()):
+        raise InvalidArgument(f"{etag!r} is not a valid ETag", operation=request.operation, path=request.path)
+    return f"{name}: {quote_etag(etag)}\r\n"
+
+
+def _written(request: WriteRequest) -> dict[str, str]:
+    """The headers of a new object, by names in lower case."""
+    headers = {
+        "content-type": request.content_type,
+        "content-encoding": request.content_encoding,
+        "content-disposition": request.content_disposition,
+        "cache-control": request.cache_control,
+        "if-none-match": "*" if request.if_not_exists else None,
+        "if-match": None if request.if_match is None else quote_etag(request.if_match),
+        **{f"{USER_METADATA}{name.lower()}": value for name, value in request.user_metadata.items()},
+    }
+    return {name: value for name, value in headers.items() if value is not None}

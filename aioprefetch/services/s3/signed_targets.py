@@ -1,0 +1,202 @@
+"""Signed targets: for a read one that serves all ranges of its object, for everything else one that serves once.
+
+A target of a read is used for five minutes, and a signature is valid for fifteen. Keys that are about to end are
+renewed ten minutes before, so a target does not outlive them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from aioprefetch.errors import InvalidArgument, InvalidPath
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.s3.configuration import Configuration
+from aioprefetch.services.s3.key_source import ANONYMOUS, KeySource
+from aioprefetch.services.s3.options import S3Options
+from aioprefetch.services.s3.sigv4 import (
+    UNSIGNED_PAYLOAD,
+    AccessKeys,
+    SignedHeaders,
+    Signer,
+    encoded_path,
+    encoded_query,
+)
+from aioprefetch.transport import Route, Target, encoded_fields
+from aioprefetch.transport.origin import CLIENT_FIELDS, Method
+from aioprefetch.values import ReadRequest, Request
+
+EXPIRES_SECONDS = 900
+RENEWED_AFTER_SECONDS = 300.0
+OBJECTS_MAX = 10_000
+
+_CLIENT_LINES = encoded_fields(CLIENT_FIELDS).decode()
+
+
+class Signed:
+    """A signed target, when it was signed, and until when it is used."""
+
+    __slots__ = ("generation", "made_at", "target", "until_seconds")
+
+    def __init__(self, target: Target, made_at: float, until_seconds: float, generation: int) -> None:
+        self.target = target
+        # Wall-clock time: unlike ``loop.time()`` it advances during suspend.
+        self.made_at = made_at
+        self.until_seconds = until_seconds
+        self.generation = generation
+
+
+class SignedTargets:
+    """The targets of one recipe within a runtime, ``objects_max`` at most: the least recently used go first."""
+
+    def __init__(
+        self,
+        options: S3Options,
+        configuration: Configuration,
+        keys: KeySource,
+        runtime: Runtime,
+        *,
+        objects_max: int = OBJECTS_MAX,
+    ) -> None:
+        self.is_anonymous = options.anonymous
+        self._options = options
+        self._endpoint = endpoint = configuration.endpoint
+        self._route = Route(endpoint.origin, configuration.proxy)
+        self._host = endpoint.origin.netloc
+        self._keys = keys
+        self._runtime = runtime
+        self._now = runtime.loop.time
+        self._objects_max = objects_max
+        self._signed: OrderedDict[tuple[str, str | None], Signed] = OrderedDict()
+        self._is_presigned = options.signing == "presigned" and not options.anonymous
+        # Headers of every request, and those of requests for the bytes or the metadata of an object.
+        self._extra = {"x-amz-request-payer": "requester"} if options.request_payer else {}
+        self._object_extra = {**self._extra, **customer_headers(configuration.customer_key)}
+        self._signer: Signer | None = None
+        # The lines of reads that are signed in this second, up to the signature.
+        self._second = 0
+        self._headers: SignedHeaders | None = None
+        self._lines = ""
+
+    def find(self, request: ReadRequest) -> Signed | None:
+        """The target of an object, if it was signed recently."""
+        identity = (request.path, request.version)
+        signed = self._signed.get(identity)
+        if signed is None or signed.until_seconds <= self._now() or signed.generation != self._keys.generation:
+            return None
+        # The order of use matters only when a target may have to be dropped.
+        if len(self._signed) > self._objects_max // 2:
+            self._signed.move_to_end(identity)
+        return signed
+
+    async def sign(self, request: ReadRequest) -> Signed:
+        """The target of a read, signed now. Raises the errors of ``KeySource.get``, and ``InvalidPath``."""
+        key = self._options.key_of(request.path, operation="read")
+        keys = self._keys.ready() or await self._keys.get(request)
+        version = request.version
+        made_at = time.time()
+        path = f"{self._endpoint.root}{encoded_path(key)}"
+        query = "" if version is None else encoded_query({"versionId": version})
+        if keys is ANONYMOUS or self._is_presigned:
+            target = self._plain_or_presigned(keys, path, query, version, made_at)
+        else:
+            headers = self._read_headers(keys, made_at)
+            assert self._signer is not None
+            signature = self._signer.signature("GET", path, query, headers, UNSIGNED_PAYLOAD)
+            url = f"{path}?{query}" if query else path
+            target = Target.on(self._route, url, "GET", f"{self._lines}{signature}\r\n".encode())
+        signed = Signed(target, made_at, self._now() + RENEWED_AFTER_SECONDS, self._keys.generation)
+        self._runtime.counters["transport_signatures"] += 1
+        self._signed[request.path, version] = signed
+        if len(self._signed) > self._objects_max:
+            self._signed.popitem(last=False)
+        return signed
+
+    async def sign_now(
+        self,
+        request: Request,
+        method: Method,
+        key: str | None,
+        query: Mapping[str, str],
+        payload: str,
+        headers: Mapping[str, str],
+    ) -> Signed:
+        """A target for one request: for a key, or for the bucket (``None``). All of ``headers`` are signed.
+
+        ``payload`` is the hash of the body. Raises as ``sign``, and ``InvalidArgument`` for a header that cannot be
+        sent.
+        """
+        keys = self._keys.ready() or await self._keys.get(request)
+        made_at = time.time()
+        path = self._endpoint.bucket_path if key is None else f"{self._endpoint.root}{encoded_path(key)}"
+        text = encoded_query(query)
+        extra = self._extra if key is None or method == "DELETE" else self._object_extra
+        # Headers beyond ASCII go out as UTF-8; the check takes each of its bytes for a character.
+        more = {**extra, **headers}
+        try:
+            encoded_fields({name: value.encode().decode("latin-1") for name, value in more.items()})
+        except InvalidPath as error:
+            raise InvalidArgument(error.message, operation=request.operation, path=request.path) from None
+        if keys is ANONYMOUS:
+            lines = "".join([f"{name}: {value}\r\n" for name, value in {"host": self._host, **more}.items()])
+        else:
+            signer = self._signer_of(keys)
+            signed = signer.headers(self._host, payload, more, made_at)
+            signature = signer.signature(method, path, text, signed, payload)
+            lines = f"{signed.fields}Authorization: {signed.authorization}{signature}\r\n"
+        url = f"{path}?{text}" if text else path
+        target = Target.on(self._route, url, method, f"{lines}{_CLIENT_LINES}".encode())
+        return Signed(target, made_at, 0.0, self._keys.generation)
+
+    def forget(self, request: ReadRequest, signed: Signed) -> None:
+        """Drop a target that the store calls expired."""
+        if self._signed.get((request.path, request.version)) is signed:
+            del self._signed[request.path, request.version]
+
+    def _signer_of(self, keys: AccessKeys) -> Signer:
+        signer = self._signer
+        if signer is None or signer.keys is not keys:
+            signer = self._signer = Signer(keys, self._endpoint.region)
+            self._headers = None
+        return signer
+
+    def _read_headers(self, keys: AccessKeys, seconds: float) -> SignedHeaders:
+        signer = self._signer_of(keys)
+        headers, second = self._headers, int(seconds)
+        if headers is None or second != self._second:
+            self._headers = headers = signer.headers(self._host, UNSIGNED_PAYLOAD, self._object_extra, seconds)
+            self._second = second
+            self._lines = f"{headers.fields}{_CLIENT_LINES}Authorization: {headers.authorization}"
+        return headers
+
+    def _plain_or_presigned(
+        self, keys: AccessKeys, path: str, query: str, version: str | None, seconds: float
+    ) -> Target:
+        """The target of a read without a signature, or with one in its query."""
+        signed = {"host": self._host, **self._object_extra}
+        if keys is not ANONYMOUS:
+            query = self._signer_of(keys).presigned_query(
+                "GET",
+                path,
+                {} if version is None else {"versionId": version},
+                signed,
+                expires_seconds=EXPIRES_SECONDS,
+                seconds=seconds,
+            )
+        fields = encoded_fields({**signed, **CLIENT_FIELDS})
+        return Target.on(self._route, f"{path}?{query}" if query else path, "GET", fields)
+
+
+def customer_headers(key: bytes | None) -> dict[str, str]:
+    """The headers of SSE-C for a customer's key."""
+    if key is None:
+        return {}
+    prefix = "x-amz-server-side-encryption-customer-"
+    return {
+        f"{prefix}algorithm": "AES256",
+        f"{prefix}key": base64.b64encode(key).decode(),
+        f"{prefix}key-md5": base64.b64encode(hashlib.md5(key, usedforsecurity=False).digest()).decode(),
+    }

@@ -1,0 +1,158 @@
+"""Signatures of requests: AWS Signature Version 4, in a header or in the query of a URL. Pure, no I/O.
+
+S3 signs a path as it is sent, percent-encoded once; the other services of AWS encode it twice. ``Range`` and conditions
+are not signed, and the body of a read is not either (``UNSIGNED-PAYLOAD``), so one signature serves all ranges of an
+object. Source: AWS, "Authenticating Requests (AWS Signature Version 4)", with its examples as tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+EMPTY_PAYLOAD = hashlib.sha256(b"").hexdigest()
+
+# A key of these characters alone is its own percent-encoding.
+_PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AccessKeys:
+    """The keys of an identity. Its repr shows none of them."""
+
+    key_id: str
+    secret: str
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        return "<AccessKeys>"
+
+
+def encoded_path(key: str) -> str:
+    """A key in a path: each byte of its UTF-8 but letters, digits, ``-._~`` and ``/`` as ``%XX``, once."""
+    return key if _PLAIN.fullmatch(key) else quote(key, safe="/~")
+
+
+def encoded_query(parameters: Mapping[str, str]) -> str:
+    """A query in its canonical form: encoded, in the order of the encoded names."""
+    if not parameters:
+        return ""
+    pairs = sorted((quote(name, safe="~"), quote(value, safe="~")) for name, value in parameters.items())
+    return "&".join([f"{name}={value}" for name, value in pairs])
+
+
+def payload_hash(body: bytes | bytearray | memoryview) -> str:
+    """The hash of a body that is signed."""
+    return hashlib.sha256(body).hexdigest()
+
+
+class SignedHeaders:
+    """The headers of a request that its signature covers, for one second.
+
+    ``fields`` are the header lines as they are sent, ``Host`` and the date among them.
+    """
+
+    __slots__ = ("authorization", "canonical", "fields", "names", "stamp")
+
+    def __init__(self, fields: str, canonical: str, names: str, stamp: str, authorization: str) -> None:
+        self.fields = fields
+        self.canonical = canonical
+        self.names = names
+        self.stamp = stamp
+        # The value of ``Authorization`` up to the signature.
+        self.authorization = authorization
+
+
+class Signer:
+    """Signs the requests of one identity to one service in one region. The signing key of a day is kept."""
+
+    def __init__(self, keys: AccessKeys, region: str, service: str = "s3") -> None:
+        self.keys = keys
+        self._secret = f"AWS4{keys.secret}".encode()
+        self._tail = f"{region}/{service}/aws4_request"
+        self._parts = (region.encode(), service.encode(), b"aws4_request")
+        self._day = ""
+        self._day_key = b""
+
+    def headers(self, host: str, payload: str, more: Mapping[str, str], seconds: float) -> SignedHeaders:
+        """The signed headers of requests to ``host`` at a time of the wall clock.
+
+        ``payload`` is the hash of the body, or ``UNSIGNED_PAYLOAD``. ``more`` are further headers by names in lower
+        case.
+        """
+        stamp = stamp_of(seconds)
+        signed = {"host": host, "x-amz-content-sha256": payload, "x-amz-date": stamp, **more}
+        if self.keys.token:
+            signed["x-amz-security-token"] = self.keys.token
+        return self.headers_at(stamp, signed)
+
+    def headers_at(self, stamp: str, signed: Mapping[str, str]) -> SignedHeaders:
+        """The signed headers of requests with exactly the headers ``signed``."""
+        ordered = sorted(signed.items())
+        names = ";".join([name for name, _ in ordered])
+        return SignedHeaders(
+            fields="".join([f"{name}: {value}\r\n" for name, value in ordered]),
+            canonical="".join([f"{name}:{' '.join(value.split())}\n" for name, value in ordered]),
+            names=names,
+            stamp=stamp,
+            authorization=(
+                f"{ALGORITHM} Credential={self.keys.key_id}/{stamp[:8]}/{self._tail}, SignedHeaders={names}, Signature="
+            ),
+        )
+
+    def signature(self, method: str, path: str, query: str, headers: SignedHeaders, payload: str) -> str:
+        """The signature of a request: ``path`` and ``query`` are encoded, ``payload`` is the hash of the body."""
+        stamp = headers.stamp
+        canonical = f"{method}\n{path}\n{query}\n{headers.canonical}\n{headers.names}\n{payload}"
+        digest = hashlib.sha256(canonical.encode()).hexdigest()
+        to_sign = f"{ALGORITHM}\n{stamp}\n{stamp[:8]}/{self._tail}\n{digest}"
+        return hmac.digest(self._key_of(stamp[:8]), to_sign.encode(), "sha256").hex()
+
+    def presigned_query(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str],
+        signed: Mapping[str, str],
+        *,
+        expires_seconds: int,
+        seconds: float,
+    ) -> str:
+        """The query of a URL that is signed for ``expires_seconds``: ``parameters``, and the signature at its end.
+
+        ``signed`` are the headers that must come with the URL, ``host`` among them, by names in lower case.
+        """
+        stamp = stamp_of(seconds)
+        headers = self.headers_at(stamp, signed)
+        given = {
+            **parameters,
+            "X-Amz-Algorithm": ALGORITHM,
+            "X-Amz-Credential": f"{self.keys.key_id}/{stamp[:8]}/{self._tail}",
+            "X-Amz-Date": stamp,
+            "X-Amz-Expires": str(expires_seconds),
+            "X-Amz-SignedHeaders": headers.names,
+        }
+        if self.keys.token:
+            given["X-Amz-Security-Token"] = self.keys.token
+        query = encoded_query(given)
+        return f"{query}&X-Amz-Signature={self.signature(method, path, query, headers, UNSIGNED_PAYLOAD)}"
+
+    def _key_of(self, day: str) -> bytes:
+        if day != self._day:
+            key = hmac.digest(self._secret, day.encode(), "sha256")
+            for part in self._parts:
+                key = hmac.digest(key, part, "sha256")
+            self._day, self._day_key = day, key
+        return self._day_key
+
+
+def stamp_of(seconds: float) -> str:
+    """A time of the wall clock, as signatures have it: ``20130524T000000Z``."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))

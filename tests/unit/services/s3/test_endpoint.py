@@ -1,0 +1,178 @@
+"""Where requests go: botocore's endpoints for any bucket, region and style, and what is left to aiobotocore."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.config import Config
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.proxies import Proxies
+from aioprefetch.services.s3 import S3
+from aioprefetch.services.s3.accessor import S3Accessor
+from aioprefetch.services.s3.client_requests import ClientRequests
+from aioprefetch.services.s3.configuration import configuration_of
+from aioprefetch.services.s3.endpoint import endpoint_of, why_aiobotocore
+from aioprefetch.services.s3.sigv4 import encoded_path
+from aioprefetch.values import StatRequest
+
+KEYS: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "key"}
+BUCKETS = ["plain", "with-dash", "a.b", "a_b", "1a2", "x" * 63, "bkt-s3alias"]
+REGIONS = ["", "us-east-1", "eu-west-1", "ap-southeast-7", "cn-north-1", "us-gov-east-1"]
+ENDPOINTS = [
+    "",
+    *("https://o.example", "http://o.example:88", "https://o.example/base", "https://o.example/base/"),
+    *("http://127.0.0.1:9000", "http://[::1]:9000", "http://localhost:9", "https://s3.eu-west-1.amazonaws.com"),
+]
+
+
+class Sent(Exception):
+    """Botocore would send a request."""
+
+
+def by_botocore(bucket: str, region: str, endpoint_url: str, style: str, key: str | None) -> tuple[str, str]:
+    """The URL to which botocore would send a request, and the region that it signs for."""
+    sent: list[Any] = []
+
+    def stop(request: Any, **_: Any) -> None:
+        sent.append(request)
+        raise Sent
+
+    client: Any = botocore.session.get_session().create_client(
+        "s3",
+        region_name=region or None,
+        endpoint_url=endpoint_url or None,
+        aws_access_key_id="id",
+        aws_secret_access_key="key",
+        config=Config(s3={"addressing_style": style}),
+    )
+    client.meta.events.register_first("before-send.s3", stop)
+    with pytest.raises(Sent):
+        client.list_objects_v2(Bucket=bucket) if key is None else client.get_object(Bucket=bucket, Key=key)
+    client.close()
+    scope = sent[0].headers["Authorization"].decode().partition("Credential=")[2].partition(",")[0]
+    return sent[0].url.partition("?")[0], scope.split("/")[2]
+
+
+@given(
+    bucket=st.sampled_from(BUCKETS),
+    region=st.sampled_from(REGIONS),
+    endpoint_url=st.sampled_from(ENDPOINTS),
+    style=st.sampled_from(["auto", "path", "virtual"]),
+    key=st.none() | st.sampled_from(["k", "a//b +%~é(')*!", "/leading", "trailing/"]),
+)
+def test_endpoints_are_those_of_botocore(
+    bucket: str, region: str, endpoint_url: str, style: str, key: str | None
+) -> None:
+    """Host, port and path, of keys and of the bucket, and the region of the signature."""
+    ours = endpoint_of(bucket, region, endpoint_url, style)
+    url = f"{ours.origin}{ours.bucket_path if key is None else ours.root + encoded_path(key)}"
+    assert (url, ours.region) == by_botocore(bucket, region, endpoint_url, style, key)
+
+
+PLAIN: dict[str, Any] = {"bucket": "b-1", "region": "", "endpoint_url": "", "asked": (), "problem": ""}
+DIRECT = Proxies(())
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({}, ""),
+        ({"region": "cn-north-1"}, ""),
+        ({"region": "us-gov-west-1"}, ""),
+        ({"region": "anything", "endpoint_url": "http://127.0.0.1:9"}, ""),
+        ({"bucket": "name-s3alias"}, ""),
+        ({"proxies": Proxies((("https", "http://proxy:3128"),))}, ""),
+        ({"proxies": Proxies((("http", "https://proxy:3128"),)), "endpoint_url": "http://127.0.0.1:9"}, ""),
+        ({"proxies": Proxies((("https", "https://proxy:3128"),))}, "TLS within the TLS of a proxy"),
+        ({"region": "us-iso-east-1"}, "a region of another partition"),
+        ({"region": "eusc-de-east-1"}, "a region of another partition"),
+        ({"region": "fips-us-east-1"}, "a region of another partition"),
+        ({"region": "aws-global"}, "a region of another partition"),
+        ({"bucket": "name--usw2-az1--x-s3"}, "a directory bucket, or an alias of an access point"),
+        ({"bucket": "name--ol-s3"}, "a directory bucket, or an alias of an access point"),
+        ({"bucket": "name--op-s3"}, "a directory bucket, or an alias of an access point"),
+        ({"bucket": "abc.mrap"}, "a directory bucket, or an alias of an access point"),
+        ({"endpoint_url": "https://s3-accelerate.amazonaws.com"}, "transfer acceleration"),
+        ({"endpoint_url": "https://s3-accelerate.dualstack.amazonaws.com"}, "transfer acceleration"),
+        ({"asked": ("FIPS endpoints",)}, "FIPS endpoints"),
+        ({"problem": "a profile that is in no configuration file"}, "a profile that is in no configuration file"),
+    ],
+)
+def test_what_needs_aiobotocore(facts: dict[str, Any], why: str) -> None:
+    """Each row of the list, and what looks like one and is none."""
+    assert why_aiobotocore(**{**PLAIN, "proxies": DIRECT, **facts}) == why
+
+
+SETTINGS = {
+    "dual-stack endpoints": ("AWS_USE_DUALSTACK_ENDPOINT", "use_dualstack_endpoint", "true"),
+    "FIPS endpoints": ("AWS_USE_FIPS_ENDPOINT", "use_fips_endpoint", "true"),
+    "transfer acceleration": ("", "s3.use_accelerate_endpoint", "true"),
+    "regions of ARNs": ("AWS_S3_USE_ARN_REGION", "s3.use_arn_region", "True"),
+    "a kind of endpoint for us-east-1": (
+        "AWS_S3_US_EAST_1_REGIONAL_ENDPOINT",
+        "s3.us_east_1_regional_endpoint",
+        "regional",
+    ),
+    "a choice of payload signing": ("", "s3.payload_signing_enabled", "false"),
+    "signatures for several regions": ("AWS_SIGV4A_SIGNING_REGION_SET", "sigv4a_signing_region_set", "*"),
+    "another kind of signature": ("AWS_AUTH_SCHEME_PREFERENCE", "auth_scheme_preference", "sigv4a"),
+    "botocore's data from another folder": ("AWS_DATA_PATH", "data_path", "elsewhere"),
+}
+
+
+def profile_with(entry: str, value: str) -> str:
+    """A file of AWS with one setting."""
+    block, _, name = entry.rpartition(".")
+    return f"[default]\n{block} =\n  {name} = {value}\n" if block else f"[default]\n{name} = {value}\n"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_are_found_in_variables_and_in_a_profile(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable, entry, value = SETTINGS[name]
+    service = S3(bucket="bucket", **KEYS)
+    assert configuration_of(service).why_aiobotocore == ""
+    if variable:
+        monkeypatch.setenv(variable, value)
+        assert configuration_of(service).why_aiobotocore == name
+        monkeypatch.delenv(variable)
+    Path(os.environ["AWS_CONFIG_FILE"]).write_text(profile_with(entry, value))
+    assert configuration_of(service).why_aiobotocore == name
+
+
+def test_settings_that_are_off_ask_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``false`` is what we do."""
+    monkeypatch.setenv("AWS_USE_DUALSTACK_ENDPOINT", "false")
+    Path(os.environ["AWS_CONFIG_FILE"]).write_text(profile_with("s3.use_accelerate_endpoint", "false"))
+    assert configuration_of(S3(bucket="bucket", **KEYS)).why_aiobotocore == ""
+
+
+def test_region_style_and_authorities_of_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the recipe and the variables have none of their own."""
+    Path(os.environ["AWS_CONFIG_FILE"]).write_text(
+        "[default]\nregion = eu-west-3\nca_bundle = /of/the/profile\ns3 =\n  addressing_style = path\n"
+    )
+    found = configuration_of(S3(bucket="bucket", **KEYS))
+    assert (str(found.endpoint.origin), found.endpoint.root) == ("https://s3.eu-west-3.amazonaws.com", "/bucket/")
+    assert (found.endpoint.region, found.ca_bundle) == ("eu-west-3", "/of/the/profile")
+    own = configuration_of(S3(bucket="bucket", region="eu-west-1", addressing_style="virtual", **KEYS))
+    assert str(own.endpoint.origin) == "https://bucket.s3.eu-west-1.amazonaws.com"
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/of/a/variable")
+    assert configuration_of(S3(bucket="bucket", **KEYS)).ca_bundle == "/of/a/variable"
+
+
+async def test_such_a_recipe_goes_through_aiobotocore(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its requests, and an event says why."""
+    heard: list[Any] = []
+    runtime.events.subscribe(heard.append)
+    monkeypatch.setenv("AWS_USE_FIPS_ENDPOINT", "true")
+    accessor = S3(bucket="bucket", **KEYS).build(runtime)
+    assert isinstance(accessor, S3Accessor)
+    assert isinstance(await accessor.live.opened(StatRequest(path="k")), ClientRequests)
+    assert [(event.name, event.facts["why"]) for event in heard] == [("s3.through_aiobotocore", "FIPS endpoints")]
