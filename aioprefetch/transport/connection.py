@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> asyncio.Future[float]:
         """Send a request. The future is done at the end of the response; its result is the seconds until the head.
 
-        A ``body`` is sent from its memory, as fast as the connection takes it; the first-byte timeout begins anew with
+        A ``body`` is sent from its memory, as fast as the connection takes it; the first-byte timeout begins again with
         each piece of it. A response that comes before all of it was sent ends the request, and closes the connection.
 
         If the future fails, with an error of ``aioprefetch.errors`` or of the receiver, the connection is closed. A

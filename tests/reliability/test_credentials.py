@@ -202,7 +202,7 @@ async def refused(store: Renewing, reads: int) -> None:
 
 
 def seconds_later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let the loop's clock be later by so many seconds."""
+    """Set the loop's clock forward by ``seconds``."""
     loop = asyncio.get_running_loop()
     now = loop.time
     monkeypatch.setattr(loop, "time", lambda: now() + seconds)

@@ -1,6 +1,6 @@
 """The configuration files of AWS on this machine, in the format that botocore reads.
 
-Sections are kept for as long as a file does not change, without the secrets in them; keys are read anew each time.
+Sections are kept for as long as a file does not change, without the secrets in them; keys are read again each time.
 """
 
 from __future__ import annotations

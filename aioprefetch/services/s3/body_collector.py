@@ -1,4 +1,4 @@
-"""Bodies that are no objects: collected within bounds."""
+"""Bodies of listings, writes and errors: collected within bounds."""
 
 from __future__ import annotations
 

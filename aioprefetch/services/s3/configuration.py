@@ -1,4 +1,4 @@
-"""What a recipe, the environment and the files of AWS say together: endpoint, proxy, authorities, and the way to go."""
+"""The configuration of a recipe with its environment and the files of AWS: endpoint, proxy, authorities, and the way."""
 
 from __future__ import annotations
 

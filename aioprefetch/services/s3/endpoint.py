@@ -1,4 +1,4 @@
-"""Where requests for a bucket go: the host, the path before the key, the region of the signature. Pure, no I/O.
+"""The endpoint of a bucket: the host, the path before the key, the region of the signature. Pure, no I/O.
 
 Known are the regions of AWS, AWS in China and GovCloud, and any store with an ``endpoint_url``. For the rest there is
 botocore: ``why_aiobotocore`` is the list.
@@ -25,7 +25,7 @@ _PARTITIONS = (
 # A label of a host name. A bucket with a dot is several of them, for which no certificate of AWS is valid.
 _LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _LABELS = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
-# Buckets and aliases that are no plain buckets: directory buckets (S3 Express), Object Lambda, Outposts, access points.
+# Special buckets and aliases: directory buckets (S3 Express), Object Lambda, Outposts, access points.
 _SPECIAL_BUCKET = re.compile(r".*(--[a-z0-9]+-s3|\.mrap)")
 _ACCELERATED = re.compile(r"s3-accelerate\..*")
 
@@ -64,7 +64,7 @@ def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: s
 def why_aiobotocore(
     *, bucket: str, region: str, endpoint_url: str, proxies: Proxies, asked: tuple[str, ...], problem: str
 ) -> str:
-    """What in a configuration needs aiobotocore, for all requests; ``""`` if nothing does.
+    """The part of a configuration that needs aiobotocore, for all requests; ``""`` if there is none.
 
     ``asked`` are settings of AWS in variables or files (``aws_settings``), ``problem`` says why the files are refused:
     botocore raises the error.

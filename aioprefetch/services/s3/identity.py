@@ -57,7 +57,7 @@ _CHAIN_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """What variables and files say, ``""`` for what they do not.
+    """The settings in variables and files, each ``""`` if it is not there.
 
     ``endpoint`` is without its user. ``profile`` is the profile whose section counts; ``asked`` are the settings for
     which only aiobotocore will do, and ``problem`` says why the files cannot be used.
@@ -132,7 +132,7 @@ class _Source:
     files: tuple[FileAt, ...]
 
     def key_place(self) -> KeyPlace:
-        """Where the keys are, in botocore's order: variables, roles, web identities, SSO, files, processes."""
+        """The place of the keys, in botocore's order: variables, roles, web identities, SSO, files, processes."""
         if self.values.get("AWS_ACCESS_KEY_ID") and self.profile is None:
             # With an end, botocore reads the variables again and again.
             return "elsewhere" if "AWS_CREDENTIAL_EXPIRATION" in self.values else "variables"

@@ -86,8 +86,8 @@ class ListedPage:
 def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage:
     """The page in a body, for a listing of ``path`` below ``root``.
 
-    Raises ``ProtocolError`` for a body that is no page, and for one that is no response of S3 in its size, its number
-    of tags, or by a document type; that is permanent, since another attempt would cost as much.
+    Raises ``ProtocolError`` for another body; a permanent one for too many tags and for a document type, since another
+    attempt would cost as much.
     """
     parser = _PageParser(ListedPage(root, path))
     try:

@@ -1,4 +1,4 @@
-"""What the accessors of one recipe share within a runtime: keys, connections, and the client of aiobotocore."""
+"""The live parts of one recipe within a runtime: keys, connections, and the client of aiobotocore."""
 
 from __future__ import annotations
 

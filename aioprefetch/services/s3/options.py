@@ -121,7 +121,7 @@ class S3Options:
         )
 
     def ambient(self, *, files: bool) -> Ambient:
-        """What variables, and with ``files`` the files of AWS, say for this recipe now."""
+        """The settings for this recipe in variables, and with ``files`` in the files of AWS, as they are now."""
         return ambient(self.profile, has_identity=bool(self._own_identity()), files=files)
 
     @property

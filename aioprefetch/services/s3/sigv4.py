@@ -154,5 +154,5 @@ class Signer:
 
 
 def stamp_of(seconds: float) -> str:
-    """A time of the wall clock, as signatures have it: ``20130524T000000Z``."""
+    """A time of the wall clock in the form of signatures: ``20130524T000000Z``."""
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))

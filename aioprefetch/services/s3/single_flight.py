@@ -17,7 +17,7 @@ class SingleFlight(Generic[T]):
     """Runs ``make`` in the background, once for all who ask meanwhile.
 
     A cancelled caller does not end it for the others. A failure is raised by all of them, and the next call begins
-    anew; so does a call after a success.
+    again; so does a call after a success.
     """
 
     def __init__(self, runtime: Runtime, make: Callable[[], Awaitable[T]], name: str) -> None:
