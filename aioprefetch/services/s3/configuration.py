@@ -1,4 +1,4 @@
-"""The configuration of a recipe with its environment and the files of AWS: endpoint, proxy, authorities, and the way."""
+"""The decisions of a recipe, its environment and the files of AWS: endpoint, proxy, authorities, the way."""
 
 from __future__ import annotations
 
