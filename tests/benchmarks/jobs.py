@@ -14,6 +14,7 @@ from tests.benchmarks.growth import GROWTH
 from tests.benchmarks.hit_latency import HITS
 from tests.benchmarks.job import Job
 from tests.benchmarks.lance_jobs import LANCE_JOBS
+from tests.benchmarks.local_files import LOCAL_JOBS
 from tests.benchmarks.long_streams import LONG_STREAM
 from tests.benchmarks.many_readers import MEMORY_JOBS
 from tests.benchmarks.misses import MISS_JOBS
@@ -70,6 +71,7 @@ GROUPS = (
     Group(name="cold", title="A cold process", jobs=COLD_JOBS),
     Group(name="growth", title="How windows grow", jobs=GROWTH),
     Group(name="disk", title="The disk tier", jobs=(TIERS, CHECKSUMS)),
+    Group(name="local", title="Files of the machine", jobs=LOCAL_JOBS),
     Group(name="spark", title="Batches and streams on Spark", jobs=(*TABLE_JOBS, SPARK_OBJECTS, SPARK_BATCHES)),
     Group(name="simulator", title="How right the simulator is", jobs=(SIMULATOR, SIMULATOR_SPEED)),
 )

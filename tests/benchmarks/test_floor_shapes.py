@@ -17,6 +17,7 @@ from tests.benchmarks.access_log import Request, Traffic
 from tests.benchmarks.connections import broken_off
 from tests.benchmarks.content import MIB, expected
 from tests.benchmarks.job import WALL, Job, Sample, Target, run_job
+from tests.benchmarks.local_files import local_store
 from tests.benchmarks.long_streams import check_pages
 from tests.benchmarks.misses import STRIDE_BYTES
 from tests.benchmarks.moto_store import key_names, moto_store
@@ -184,3 +185,13 @@ def test_the_store_of_moto_has_its_keys_and_ends() -> None:
         assert [key in listed for key in (*key_names(3), "keys/00003")] == [True, True, True, False]
     with pytest.raises(OSError, match="refused"):
         DIRECTLY.open(request, timeout=30)
+
+
+def test_local_files_are_those_of_every_object_and_go_away() -> None:
+    with local_store() as url:
+        directory = Path(url.removeprefix("file://"))
+        with (directory / "object").open("rb") as file:
+            file.seek(7 * MIB)
+            assert file.read(MIB) == expected(7 * MIB, 8 * MIB)
+        assert (directory / "check").samefile(directory / "object")
+    assert not directory.exists()
