@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import SupportsIndex
 
 from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType, RangeNotSatisfied
@@ -15,6 +16,9 @@ Range = tuple[int, int]
 
 # Beyond this no store has an object (S3 ends at 5 TiB, a signed 64-bit offset at 8 EiB): a larger number is a slip.
 OFFSET_MAX = (1 << 63) - 1
+
+# Gaps up to this size are always read through where gaps are bridged, as pyarrow does.
+SMALL_GAP_BYTES = 8 << 10
 
 
 def checked_int(value: object, name: str, *, operation: str, path: str) -> int:
@@ -143,6 +147,28 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
         else:
             union.append((start, end))
     return union
+
+
+def bridged(pieces: Iterable[Range], *, gap_bytes: int, gaps_bytes_max: int | None) -> list[Range]:
+    """Pieces, joined over gaps of at most ``gap_bytes``, smallest gaps first.
+
+    All gaps above ``SMALL_GAP_BYTES`` have at most ``gaps_bytes_max`` bytes together (``None``: any number).
+    """
+    wanted = joined(pieces)
+    gaps = sorted((after[0] - before[1], number) for number, (before, after) in enumerate(pairwise(wanted), 1))
+    taken, closed = 0, set()
+    for size, number in gaps:
+        taken += size
+        if size > gap_bytes or (size > SMALL_GAP_BYTES and gaps_bytes_max is not None and taken > gaps_bytes_max):
+            break
+        closed.add(number)
+    runs: list[Range] = []
+    for number, (start, end) in enumerate(wanted):
+        if number in closed:
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((start, end))
+    return runs
 
 
 def intersected(left: Sequence[Range], right: Sequence[Range]) -> list[Range]:

@@ -93,6 +93,7 @@ class Fetch(Sink):
         "error",
         "file",
         "finished",
+        "headed",
         "label",
         "lane",
         "on_ready",
@@ -135,6 +136,7 @@ class Fetch(Sink):
         self.owner: object = None
         self.account: Account | None = None
         self.started = 0.0
+        self.headed = 0.0  # When its head arrived, if this request is measured.
         self.tier = Tier.NETWORK
         self._budget = budget
         self._place = place

@@ -16,6 +16,7 @@ from aioprefetch.blocks.accounting import count_begin, count_end, count_ready
 from aioprefetch.blocks.eviction import Eviction
 from aioprefetch.blocks.fetch import Fetch, FetchCall, FetchedFile
 from aioprefetch.blocks.file import BlockFile, ReaderPosition, Residency, Version
+from aioprefetch.blocks.line_rate import LineRate
 from aioprefetch.errors import BudgetExhausted, Closed
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier, count_for
@@ -36,6 +37,7 @@ class BlockStore:
         self.readers: WeakSet[ReaderPosition] = WeakSet()
         self.tick = 0
         self.fetches = 0
+        self.line = LineRate()
         self.spent_bytes = 0
         self._on_ready = partial(count_ready, runtime)
         self.eviction = eviction = Eviction(self)
@@ -144,8 +146,11 @@ class BlockStore:
 
         Memory is reserved first; then ``call(fetch)`` sends the request with the fetch as its sink.
         """
+        is_measured = self.line.samples(self.fetches)
 
         def place(fetch: Fetch, head: ReadHead) -> None:
+            if is_measured:
+                fetch.headed = self.runtime.now()
             fetched = file_of(head)
             if fetch.file is None:
                 fetch.file = fetched
@@ -191,6 +196,12 @@ class BlockStore:
         if fetch.finished:
             return
         count_end(self.runtime, fetch, error)
+        if fetch.headed and error is None and fetch.tier is Tier.NETWORK:
+            self.line.note(
+                first_byte_seconds=fetch.headed - fetch.started,
+                size_bytes=fetch.received,
+                body_seconds=self.runtime.now() - fetch.headed,
+            )
         if fetch.ticket is not None:  # The fetch was cancelled while it was queued for memory.
             self.runtime.budget.cancel(fetch.ticket)
             fetch.ticket = None

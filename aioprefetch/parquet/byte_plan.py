@@ -15,14 +15,13 @@ cut into parts that arrive in parallel. The requests are those that the scan's q
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.page_index import OffsetIndex
-from aioprefetch.ranges import Range, at_least, intersected, joined, subtract, total_length
+from aioprefetch.ranges import Range, at_least, bridged, intersected, joined, subtract, total_length
 from aioprefetch.scheduler.io_queue import cut, request_bytes_for
 from aioprefetch.scheduler.io_service import SLOTS_MAX
 
@@ -35,9 +34,6 @@ FIRST_BYTE_SECONDS = 0.025
 CONNECTION_BYTES_PER_SECOND = 90e6
 BYTES_PER_SECOND = 1.25e9
 PRICE_BYTES_MIN = 128 << 10
-
-# Gaps up to this size are always read through, as pyarrow does.
-SMALL_GAP_BYTES = 8 << 10
 
 # If the wanted pages are more than this share of a chunk, it is read whole.
 PAGES_SHARE_MAX = 0.9
@@ -180,28 +176,6 @@ def request_price(slots: int) -> int:
     return max(PRICE_BYTES_MIN, int(FIRST_BYTE_SECONDS * share))
 
 
-def runs_of(pieces: Iterable[Range], *, gap_bytes: int, gaps_bytes_max: int | None) -> list[Range]:
-    """Pieces, joined over gaps of at most ``gap_bytes``, smallest gaps first.
-
-    All gaps above ``SMALL_GAP_BYTES`` have at most ``gaps_bytes_max`` bytes together (``None``: any number).
-    """
-    wanted = joined(pieces)
-    gaps = sorted((after[0] - before[1], number) for number, (before, after) in enumerate(pairwise(wanted), 1))
-    taken, bridged = 0, set()
-    for size, number in gaps:
-        taken += size
-        if size > gap_bytes or (size > SMALL_GAP_BYTES and gaps_bytes_max is not None and taken > gaps_bytes_max):
-            break
-        bridged.add(number)
-    runs: list[Range] = []
-    for number, (start, end) in enumerate(wanted):
-        if number in bridged:
-            runs[-1] = (runs[-1][0], end)
-        else:
-            runs.append((start, end))
-    return runs
-
-
 def requests_of(
     runs: Sequence[Range], pieces: Sequence[Range], *, run_bytes_max: int, request_bytes_max: int
 ) -> tuple[Range, ...]:
@@ -308,7 +282,7 @@ def plan_reads(
         pieces_bytes = total_length(pieces)
         unwanted = max(0, footer.start - tail_start - (projected_bytes - pieces_bytes))
         gap, gaps_bytes_max = request_price(limits.slots), wanted_bytes + max(0, limits.block_bytes - unwanted)
-    runs = runs_of(missing, gap_bytes=gap, gaps_bytes_max=gaps_bytes_max)
+    runs = bridged(missing, gap_bytes=gap, gaps_bytes_max=gaps_bytes_max)
     run_bytes_max = max(limits.block_bytes, request_bytes_max) if is_automatic else request_bytes_max
     requests = requests_of(runs, missing, run_bytes_max=run_bytes_max, request_bytes_max=request_bytes_max)
     requested = intersected(joined(pieces), sorted(requests))

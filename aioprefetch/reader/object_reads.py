@@ -21,10 +21,11 @@ from aioprefetch.blocks.fetch import Wait
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied, Unexpected
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range
+from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import MIB, Fill, Policy, extent, policy_number, steps
-from aioprefetch.reader.window import SKIP_BYTES, Run, WindowDecision, Windows
+from aioprefetch.reader.small_reads import SmallReads
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
@@ -32,11 +33,6 @@ from aioprefetch.values import Lane
 
 # The number of attempts for bytes that were evicted before their copy, or whose prefetch failed.
 _TRIES = 4
-
-# Small blocks are fetched several per request, so that a request is worth the wait for its first byte, but a window
-# stays at least this many requests wide.
-_SPAN_BYTES = MIB
-_REQUESTS_MIN = 4
 
 # One read sends requests of at most this size, side by side.
 _DEMAND_BYTES = 8 * MIB
@@ -62,20 +58,14 @@ class ObjectReads:
         self.path = path
         self.runtime = runtime
         self.opened = OpenObject(accessor, runtime, path, options, account)
-        self.windows = Windows(
-            options.policy,
-            options.growth,
-            block_bytes=options.block_bytes,
-            blocks_max=min(options.prefetch_blocks, runtime.options.memory_bytes // (2 * options.block_bytes)),
-            split_end=OFFSET_MAX if options.split is None else options.split[1],
-            last_end=self._last_end,
-        )
+        self.ahead = LookAhead(self.opened, runtime, options, self._request_missing)
+        self.windows = self.ahead.windows
         self._counters = account.counters
         self._on_progress = options.on_progress
         self._url = url
         self._block_bytes = options.block_bytes
         self._by_block = options.growth.by_block
-        self._wasted_bytes = 0
+        self._small_reads = SmallReads(options.block_bytes)
 
     @property
     def file(self) -> BlockFile | None:
@@ -145,11 +135,11 @@ class ObjectReads:
         """A run of hits has reached a mark: look further ahead, on the loop's thread."""
         loop = self.runtime.loop
         if asyncio._get_running_loop() is loop:
-            self._pass_mark(segment, start, end, at_cursor)
+            self.ahead.pass_mark(segment, start, end, at_cursor)
             return
         segment.mark_bytes = NO_MARK  # Until the loop's thread has passed it.
         with contextlib.suppress(RuntimeError):  # The loop was closed in between.
-            loop.call_soon_threadsafe(partial(self._pass_mark, segment, start, end, at_cursor))
+            loop.call_soon_threadsafe(partial(self.ahead.pass_mark, segment, start, end, at_cursor))
 
     # --- whole reads --------------------------------------------------------------------------------------------
 
@@ -280,9 +270,10 @@ class ObjectReads:
             return Tier.MEMORY
         opened = self.opened
         first_survey = self._survey(opened.open_file(), start, end)
-        decision = self._on_miss(first_survey, start, end, at_cursor=at_cursor)
+        decision = self.ahead.on_miss(first_survey, start, end, at_cursor=at_cursor)
         survey: Survey | None = first_survey
         fill = decision.fill
+        wide_end = self._wide_end(first_survey, end, fill)
         cuts = steps(start, end, fill=fill, step_bytes=self._step_bytes(fill))
         cut = next(cuts, None)
         steps_in_flight: deque[tuple[int, int, list[Wait]]] = deque()
@@ -294,12 +285,12 @@ class ObjectReads:
                 if cut is not None and cut[0] >= opened.end_of_reads():
                     cut = None  # The object ends here, even if the declared size is larger.
                 while cut is not None and self.has_room(len(steps_in_flight), bytes_in_flight, cut):
-                    waits = self.request_and_join(*cut, fill=fill, survey=survey)
+                    waits = self.request_and_join(*cut, fill=fill, survey=survey, wide_end=wide_end)
                     steps_in_flight.append((*cut, waits))
                     bytes_in_flight += cut[1] - cut[0]
                     cut, survey = next(cuts, None), None
                 if is_first:  # After the read's own requests, so that they are first in every queue.
-                    self._apply(decision, start)
+                    self.ahead.apply(decision, start)
                     is_first = False
                 if not steps_in_flight:
                     break
@@ -374,9 +365,10 @@ class ObjectReads:
     def _begin(self, start: int, end: int) -> list[Wait]:
         """Request ``[start, end)`` as a separate read, and the prefetches of its run."""
         survey = self._survey(self.opened.open_file(), start, end)
-        decision = self._on_miss(survey, start, end, at_cursor=False)
-        waits = self.request_and_join(start, end, fill=decision.fill, survey=survey)
-        self._apply(decision, start)
+        decision = self.ahead.on_miss(survey, start, end, at_cursor=False)
+        wide_end = self._wide_end(survey, end, decision.fill)
+        waits = self.request_and_join(start, end, fill=decision.fill, survey=survey, wide_end=wide_end)
+        self.ahead.apply(decision, start)
         return waits
 
     async def arrived(self, start: int, end: int, waits: list[Wait]) -> list[memoryview] | None:
@@ -402,12 +394,19 @@ class ObjectReads:
         with self.opened.waiting():
             await asyncio.wait([wait.future for wait in waits], return_when=asyncio.FIRST_COMPLETED)
 
-    def request_and_join(self, start: int, end: int, *, fill: Fill, survey: Survey | None = None) -> list[Wait]:
-        """Request the missing bytes of ``[start, end)`` in the demand lane, and join all requests that bring some."""
+    def request_and_join(
+        self, start: int, end: int, *, fill: Fill, survey: Survey | None = None, wide_end: int = 0
+    ) -> list[Wait]:
+        """Request the missing bytes of ``[start, end)`` in the demand lane, and join all requests that bring some.
+
+        A request that would end with the range may bring missing bytes up to ``wide_end`` too.
+        """
         file = self.opened.open_file()
         under_way = len(file.fetches)
         before = set(map(id, file.fetches)) if under_way else ()
-        self._request_missing(start, end, lane="demand", fill=fill, request_bytes=self._step_bytes(fill), survey=survey)
+        self._request_missing(
+            start, end, lane="demand", fill=fill, request_bytes=self._step_bytes(fill), survey=survey, wide_end=wide_end
+        )
         waits = self.opened.join(file, start, end)
         if before:
             self._counters["stream_read_block_joins"] += sum(id(wait.fetch) in before for wait in waits)
@@ -415,10 +414,20 @@ class ObjectReads:
 
     def request_ahead(self, start: int, end: int) -> None:
         """Request the missing bytes of ``[start, end)`` in the prefetch lane, without waiting."""
-        self._request_missing(start, end, lane="prefetch", fill=self.windows.fill, request_bytes=self._ahead_bytes)
+        self._request_missing(
+            start, end, lane="prefetch", fill=self.windows.fill, request_bytes=self.ahead.request_bytes
+        )
 
     def _request_missing(
-        self, start: int, end: int, *, lane: Lane, fill: Fill, request_bytes: int, survey: Survey | None = None
+        self,
+        start: int,
+        end: int,
+        *,
+        lane: Lane,
+        fill: Fill,
+        request_bytes: int,
+        survey: Survey | None = None,
+        wide_end: int = 0,
     ) -> None:
         """Start requests for the bytes of ``[start, end)`` that are neither resident nor in flight."""
         opened = self.opened
@@ -432,9 +441,34 @@ class ObjectReads:
             low, high = min(low, file.footer_start), limit
         high = min(high, limit)
         gaps = None if survey is None else survey.missing_in(low, high)
-        for gap in file.missing(low, high) if gaps is None else gaps:
+        gaps = file.missing(low, high) if gaps is None else gaps
+        if wide_end > high and gaps and gaps[-1][1] == high < limit:
+            beyond = file.missing(high, min(wide_end, limit))
+            if beyond and beyond[0][0] == high:
+                gaps = [*gaps[:-1], (gaps[-1][0], beyond[0][1])]
+        for gap in gaps:
             for begin, stop in steps(*gap, fill=fill, step_bytes=request_bytes):
                 opened.fetch(file, begin, stop, lane=lane)
+
+    def _wide_end(self, survey: Survey, end: int, fill: Fill) -> int:
+        """The end of the request for a small read that ends at ``end``, 0 if it ends there; see ``SmallReads``."""
+        opened = self.opened
+        if fill != "exact" or not survey.gaps or not opened.policy.widens or opened.store.eviction.is_short(self._block_bytes):
+            return 0
+        file = opened.open_file()
+        line = opened.store.line
+
+        def is_used(position: int) -> bool | None:
+            segment = file.at(position)
+            return None if segment is None else segment.next != position
+
+        return self._small_reads.end_of(
+            survey.resident_end,
+            end,
+            free_bytes=line.free_bytes(len(file.fetches)),
+            is_near=line.is_near,
+            is_used=is_used,
+        )
 
     def has_room(self, count: int, total_bytes: int, following: Range) -> bool:
         """Whether ``following`` may be in flight beside ``count`` steps of ``total_bytes``: half of the memory."""
@@ -444,40 +478,11 @@ class ObjectReads:
 
     def _step_bytes(self, fill: Fill) -> int:
         """The longest request of a read: whole blocks if misses bring blocks."""
-        bytes_max = self.opened.request_bytes_max
         if fill != "block":
-            return bytes_max
+            return self.ahead.exact_bytes
+        bytes_max = self.opened.request_bytes_max
         block = self._block_bytes
         return block if self._by_block else max(block, min(_DEMAND_BYTES, bytes_max) // block * block)
-
-    @property
-    def _ahead_bytes(self) -> int:
-        """The longest request of a window: whole blocks."""
-        block, windows = self._block_bytes, self.windows
-        if self._by_block:
-            return block
-        small = min(_SPAN_BYTES, windows.limit * block // _REQUESTS_MIN)
-        blocks_max = self.opened.request_bytes_max // block
-        return block * max(1, min(blocks_max, max(windows.policy.request_blocks, small // block)))
-
-    # --- prefetch -----------------------------------------------------------------------------------------------
-
-    def expect_run(self, position: int) -> Run:
-        """Begin a run at ``position``. Its first read is reported although its bytes may be resident."""
-        run = self.windows.expect(position)
-        file = self.file
-        segment = None if file is None else file.at(position)
-        if segment is not None:
-            segment.next, segment.run_bytes, segment.mark_bytes = position, 0, 1
-        return run
-
-    def leave_run(self, run: Run | None, position: int) -> None:
-        """End an expected run at ``position``: cancel the requests ahead of it that no other run needs."""
-        file = self.file
-        for start, end in self.windows.leave(run, position):
-            if file is not None:
-                file.cancel_prefetches(self.opened, start, end)
-        self.opened.position.runs = self.windows.positions
 
     def _survey(self, file: BlockFile, start: int, end: int) -> Survey:
         """The resident part of the bytes that a miss of ``[start, end)`` is likely to request first."""
@@ -485,83 +490,6 @@ class ObjectReads:
         stop = min(end, start + self._block_bytes)
         low, high = extent(start, stop, fill=self.windows.fill, grid=file.grid)
         return file.survey(start, end, low, high)
-
-    def _on_miss(self, survey: Survey, start: int, end: int, *, at_cursor: bool) -> WindowDecision:
-        """Report a read of ``[start, end)`` that is not served by a hit. ``_apply`` the decision after its requests."""
-        stop = min(end, start + self._block_bytes)
-        missing = any(low < stop and start < high for low, high in survey.gaps)
-        return self._on_read(start, end, missing=missing, stalled=survey.resident_end < end, at_cursor=at_cursor)
-
-    def _pass_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
-        """A read of resident bytes has reached the mark of their segment."""
-        if self.file is None or self.opened.closed:
-            return
-        decision = self._on_read(start, end, missing=False, stalled=False, at_cursor=at_cursor)
-        rest = segment.end - end
-        if (
-            not decision.continues
-        ):  # A random read in bytes that were fetched ahead of a run, which will still read them.
-            segment.run_bytes, segment.mark_bytes = 0, 1
-        elif decision.ahead is None and rest > 1:  # Too early: report again after half of the rest of the segment.
-            segment.mark_bytes = segment.run_bytes + rest // 2
-        else:
-            segment.mark_bytes = NO_MARK
-        self._apply(decision, start)
-
-    def _on_read(self, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool) -> WindowDecision:
-        windows, opened = self.windows, self.opened
-        file = opened.open_file()
-        size = opened.size
-        windows.stop = file.size if size is None else min(file.size, size)
-        is_memory_short = bool(self.runtime.budget.waiting) or opened.store.eviction.is_short(self._block_bytes)
-        if is_memory_short or file.evicted_unread_bytes > self._wasted_bytes:
-            windows.shrink()
-        self._wasted_bytes = file.evicted_unread_bytes
-        return windows.on_read(
-            start,
-            end,
-            missing=missing,
-            stalled=stalled,
-            at_cursor=at_cursor,
-            may_grow=not is_memory_short,
-            # Unknown of a hit: it may be reported by another thread, and later than the hit after it.
-            backward=missing and self._goes_back(file, start, end),
-        )
-
-    def _apply(self, decision: WindowDecision, start: int) -> None:
-        """Cancel the requests ahead of an abandoned run, and send those of the next window of this one.
-
-        ``start`` is the start of the read.
-        """
-        file = self.opened.file
-        if file is None:
-            return
-        abandoned, ahead = decision.abandoned, decision.ahead
-        if abandoned is not None:
-            stop = ahead[1] if ahead is not None else start + self._block_bytes
-            file.cancel_prefetches(self.opened, *abandoned, keep=(start, stop))
-        if ahead is not None:
-            request_bytes = self._ahead_bytes if decision.fill == "block" else self.opened.request_bytes_max
-            self._request_missing(*ahead, lane="prefetch", fill=decision.fill, request_bytes=request_bytes)
-        self.opened.position.runs = self.windows.positions
-
-    def _goes_back(self, file: BlockFile, start: int, end: int) -> bool:
-        """Whether the bytes right behind a read were the last ones read there: then it continues towards the start.
-
-        A short skip between the two makes no difference, unless access is random.
-        """
-        near = 0 if self.windows.is_random else min(SKIP_BYTES, self._block_bytes // 2)
-        segment = file.at(end)
-        edge = -(-end // self._block_bytes) * self._block_bytes
-        if segment is None and edge - end <= near:
-            segment = file.at(edge)
-        # The ``next`` of an unread segment is its start.
-        return segment is not None and max(end, segment.start) < segment.next <= end + near + 2 * (end - start)
-
-    def _last_end(self, position: int) -> int:
-        """The end of the hits that have continued a run since it stood at ``position``."""
-        file = self.opened.file
-        return position if file is None else file.end_of_hits(position, is_random=self.windows.is_random)
 
     # --- state --------------------------------------------------------------------------------------------------
 
@@ -592,8 +520,7 @@ class ObjectReads:
     def unbuffer(self) -> None:
         """Release the memory of resident blocks, unless another reader has the same version open."""
         file = self.file
-        self.windows.forget()
-        self.opened.position.runs = ()
+        self.ahead.forget()
         if file is not None:
             file.cancel_prefetches(self.opened, 0, file.size)
             file.unbuffer_if_alone()

@@ -33,7 +33,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.ranges import Range
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request
+from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Timer
 from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatRequest
@@ -377,7 +377,7 @@ class OpenObject:
         return total if self._declared is None else min(self._declared, total)
 
     def _footer_start(self, total: int) -> int:
-        return max(0, total - (self._tail_bytes or self._block_bytes))
+        return footer_start(total, block_bytes=self._block_bytes, tail_bytes=self._tail_bytes)
 
     def open_file(self) -> BlockFile:
         """The version's file; raises ``Closed``, ``ObjectChanged`` after ``reopen``, or ``ProtocolError``."""

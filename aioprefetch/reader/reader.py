@@ -259,7 +259,7 @@ class RangeReader:
         reads = self._live("stream")
         if self._cursor.from_end is not None or self._options.policy.window == "none":
             return None
-        return reads.expect_run(self._cursor.position)
+        return reads.ahead.expect_run(self._cursor.position)
 
     def _leave_run(self, run: Run | None, position: int) -> None:
         """End an expected run at ``position``, and cancel its requests ahead. Does nothing once closed.
@@ -269,7 +269,7 @@ class RangeReader:
         reads = self._reads
         if reads is not None and not self._closed and not reads.runtime.closed:
             reads.runtime.check_loop(operation="stream", path=self.path)
-            reads.leave_run(run, position)
+            reads.ahead.leave_run(run, position)
 
     # --- hints and life -----------------------------------------------------------------------------------------
 

@@ -82,13 +82,15 @@ class WindowDecision:
 
     ``fill``: whether a miss brings blocks or the exact range. ``ahead``: the range to fetch ahead. ``abandoned``: the
     range that was fetched ahead in vain. ``continues`` is false for a read that belongs to no run and begins none,
-    because it is in the bytes that were fetched ahead of another run, which continues unchanged.
+    because it is in the bytes that were fetched ahead of another run, which continues unchanged. ``chunks`` are the
+    ranges to fetch ahead in a file whose layout is known.
     """
 
     fill: Fill
     ahead: Range | None = None
     abandoned: Range | None = None
     continues: bool = True
+    chunks: tuple[Range, ...] = ()
 
 
 class Windows:

@@ -18,8 +18,9 @@ import aioprefetch as ap
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.cli.demo import sample_parquet
 from aioprefetch.operator.operator import Operator
-from aioprefetch.parquet.byte_plan import SMALL_GAP_BYTES, Plan
+from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
+from aioprefetch.ranges import SMALL_GAP_BYTES
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from tests.benches.computed_store import MIB, Arithmetic, Distance, Read, repeated
 from tests.profile import chosen

@@ -15,18 +15,17 @@ from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidRange, Inv
 from aioprefetch.parquet.byte_plan import (
     PAGES_SHARE_MAX,
     PRICE_BYTES_MIN,
-    SMALL_GAP_BYTES,
     Plan,
     pieces_of,
     planned_chunk,
     request_price,
     requests_of,
-    runs_of,
 )
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.parquet.page_index import OffsetIndex
 from aioprefetch.parquet.plan import checked_rows, chosen_row_groups, plan
+from aioprefetch.ranges import SMALL_GAP_BYTES, bridged
 from tests.benches.gated_reader import bench
 from tests.unit.parquet.parquet_files import footer_at_hand, footer_start_of, nested_table, written
 from tests.unit.parquet.parquet_files import requests_of as sent_requests
@@ -309,7 +308,7 @@ def test_the_smallest_gaps_are_bridged_as_long_as_they_are_cheap(
     scale = SMALL_GAP_BYTES + 1  # So that none of them is worth nothing.
     scaled = [(start * scale, end * scale) for start, end in pieces]
     most = None if gaps_bytes_max is None else gaps_bytes_max * scale
-    runs = runs_of(scaled, gap_bytes=gap_bytes * scale, gaps_bytes_max=most)
+    runs = bridged(scaled, gap_bytes=gap_bytes * scale, gaps_bytes_max=most)
     gaps = [after[0] - before[1] for before, after in pairwise(pieces) if after[0] > before[1]]
     allowed = 0
     for gap in sorted(one for one in gaps if one <= gap_bytes):
@@ -324,12 +323,12 @@ def test_the_smallest_gaps_are_bridged_as_long_as_they_are_cheap(
 
 def test_small_gaps_are_bridged_however_little_is_wanted() -> None:
     pieces = [(start, start + 10) for start in range(0, 100 * SMALL_GAP_BYTES, SMALL_GAP_BYTES)]
-    assert len(runs_of(pieces, gap_bytes=SMALL_GAP_BYTES, gaps_bytes_max=0)) == 1
+    assert len(bridged(pieces, gap_bytes=SMALL_GAP_BYTES, gaps_bytes_max=0)) == 1
 
 
 @given(disjoint(), st.integers(60, 200), st.sampled_from([0, 300]))
 def test_requests_hold_every_piece(pieces: list[tuple[int, int]], most: int, run_bytes_max: int) -> None:
-    runs = runs_of(pieces, gap_bytes=5, gaps_bytes_max=None)
+    runs = bridged(pieces, gap_bytes=5, gaps_bytes_max=None)
     requests = requests_of(runs, pieces[::-1], run_bytes_max=run_bytes_max, request_bytes_max=most)
     covered = sorted(requests)
     assert all(before[1] <= after[0] for before, after in pairwise(covered))

@@ -48,7 +48,8 @@ def test_pyarrow_reads_parquet_through_it(blocking: BlockingOperator, pre_buffer
     blocking.write("t.parquet", content)
     with blocking.open("t.parquet") as file:
         assert pq.ParquetFile(file, pre_buffer=pre_buffer).read().equals(table)
-    assert blocking.statistics["stream_read_total_bytes"] == len(content)
+    # Each byte once; the magic at the beginning of the file is not read.
+    assert blocking.statistics["stream_read_total_bytes"] == len(content) - 4
 
 
 def test_pandas_reads_csv_through_it(blocking: BlockingOperator) -> None:

@@ -1,0 +1,141 @@
+"""What to fetch ahead of reads in a file whose layout is known. Pure, no I/O.
+
+A reader that has read two groups of rows goes through the file: the columns that it has read are fetched ahead, in the
+order of the groups, within a window. Columns that nobody reads are never fetched, except in small gaps. Libraries that
+fetch several groups at once, on threads, read their chunks in any order, so every group from the first one that was
+read is expected to be read. What was fetched and not read counts against the window, so that a reader which skips
+groups gets no more than one window in vain.
+
+Within a chunk that is read in pieces, the rest is fetched as far ahead as it was read in order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from aioprefetch.ranges import Range, bridged, total_length
+from aioprefetch.reader.layout import Layout
+
+# How many groups of rows a reader looks ahead at first. It is doubled after a read that had to wait, once something
+# that was fetched ahead was read.
+GROUPS_FIRST = 4
+# The window is at least this wide: the groups of some files have a few kilobytes.
+WINDOW_BYTES_MIN = 4 << 20
+
+# Ranges closer than this share a request: the price of a request where many run at once.
+GAP_BYTES = 128 << 10
+
+# A read that begins at most this far behind the last one in its chunk continues it: hits in between are not reported.
+_SKIP_BYTES = 1 << 20
+
+
+class ColumnRuns:
+    """The columns that one reader reads. ``limit_bytes`` is the widest window, ``stop`` the end of look-ahead."""
+
+    def __init__(self, layout: Layout, *, limit_bytes: int, stop: int) -> None:
+        self.layout = layout
+        self.limit_bytes = limit_bytes
+        self.stop = stop
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all reads, as in a new reader."""
+        self._read: set[int] = set()
+        self._groups: set[int] = set()
+        self._first_group = self.layout.groups
+        self._ends: dict[int, tuple[int, int, int]] = {}  # By column: chunk, end of the last read, bytes in order.
+        self._requested: dict[int, int] = {}  # By chunk: the end of what was requested ahead.
+        self._unread: dict[int, int] = {}  # By chunk: bytes that were requested ahead, none of which was read.
+        self._unread_bytes = 0
+        self._next: list[tuple[int, int]] = []  # A heap of group and column: the next chunk of each column.
+        self._group_bytes = 0  # Of the columns, in one group.
+        self._depth = 0
+        self._has_hit = False
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The starts of chunks that were fetched ahead and not read yet."""
+        return tuple(self.layout.chunks[number].start for number in self._unread)
+
+    def on_read(self, start: int, end: int, *, missing: bool, stalled: bool, may_grow: bool) -> list[Range] | None:
+        """Report a read; returns the ranges to fetch ahead, or ``None`` if it lies in no chunk.
+
+        ``missing``: some of it is neither resident nor in flight. ``stalled``: it has to wait. ``may_grow``: there is
+        memory to look ahead.
+        """
+        touched = self.layout.touched(start, end)
+        if not touched:
+            return None
+        if missing and self._begins_again(touched, start):
+            self.forget()
+        rest: list[Range] = []
+        for number in touched:
+            rest += self._note(number, start, end)
+        if len(self._groups) > 1:
+            if not self._depth:
+                self._depth = GROUPS_FIRST
+            elif stalled and self._has_hit:
+                self._depth, self._has_hit = 2 * self._depth, False
+        if not may_grow:
+            return []
+        wanted = [*rest, *self._ahead()]
+        return bridged(wanted, gap_bytes=GAP_BYTES, gaps_bytes_max=total_length(wanted))
+
+    def _begins_again(self, touched: range, start: int) -> bool:
+        """Whether a missing read is one of bytes that were read before, and were evicted since."""
+        number = touched[0]
+        chunk = self.layout.chunks[number]
+        last = self._ends.get(chunk.column)
+        return number in self._read and (last is None or last[0] != number or start < last[1])
+
+    def _note(self, number: int, start: int, end: int) -> list[Range]:
+        """A chunk is read between ``start`` and ``end``. Returns what to fetch ahead within it."""
+        chunk = self.layout.chunks[number]
+        low, high = max(start, chunk.start), min(end, chunk.end)
+        unread = self._unread.pop(number, 0)
+        self._unread_bytes -= unread
+        self._has_hit = self._has_hit or unread > 0
+        before, position, in_order = self._ends.get(chunk.column, (-1, chunk.start, 0))
+        continues = before == number and position <= low <= position + _SKIP_BYTES
+        if continues:
+            in_order += high - position
+        else:
+            in_order = high - low
+        self._read.add(number)
+        if chunk.column not in self._ends:
+            self._group_bytes += chunk.end - chunk.start
+        if chunk.column not in self._ends or chunk.group < self._first_group:
+            self._first_group = min(self._first_group, chunk.group)
+            heapq.heappush(self._next, (self._first_group, chunk.column))
+        self._groups.add(chunk.group)
+        self._ends[chunk.column] = number, high, in_order
+        # The whole rest, if the reader goes through the file; otherwise as much again as was read.
+        goes_through = self._depth and (continues or low == chunk.start)
+        stop = chunk.end if goes_through else min(chunk.end, high + in_order) if continues else high
+        first = max(high, self._requested.get(number, 0))
+        stop = min(stop, first + self.limit_bytes, self.stop)
+        if first >= stop:
+            return []
+        self._requested[number] = stop
+        return [(first, stop)]
+
+    def _ahead(self) -> Iterator[Range]:
+        """The next chunks of all columns that fit into the window, group by group."""
+        if not self._depth:
+            return
+        window = min(self.limit_bytes, max(WINDOW_BYTES_MIN, self._depth * self._group_bytes))
+        while self._next and self._unread_bytes < window:
+            group, column = heapq.heappop(self._next)
+            if group + 1 < self.layout.groups:
+                heapq.heappush(self._next, (group + 1, column))
+            number = self.layout.number_of(column, group)
+            if number is None or number in self._read or number in self._requested:
+                continue
+            chunk = self.layout.chunks[number]
+            stop = min(chunk.end, self.stop, chunk.start + window - self._unread_bytes)
+            if chunk.start < stop:
+                self._requested[number] = stop
+                self._unread[number] = stop - chunk.start
+                self._unread_bytes += stop - chunk.start
+                yield chunk.start, stop

@@ -1,0 +1,306 @@
+"""What is fetched ahead of the reads of one reader: by its windows, or by the layout of its file where that is known.
+
+Reads report here unless they are hits in the middle of a segment. The decision comes back to the read; its own requests
+are sent first, and then ``apply`` sends those of the decision, in the prefetch lane.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Protocol, cast
+from weakref import WeakKeyDictionary
+
+from aioprefetch.blocks.block import NO_MARK, Segment
+from aioprefetch.blocks.file import BlockFile, Survey
+from aioprefetch.errors import Error
+from aioprefetch.ranges import OFFSET_MAX, Range
+from aioprefetch.reader.column_runs import ColumnRuns
+from aioprefetch.reader.layout import END_BYTES, FOOTER_BYTES_MAX, Format, Layout, LayoutModule, format_of
+from aioprefetch.reader.opening import OpenObject
+from aioprefetch.reader.options import ReaderOptions
+from aioprefetch.reader.policy import MIB, Fill
+from aioprefetch.reader.window import SKIP_BYTES, Run, WindowDecision, Windows
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import Lane
+
+# Small blocks are fetched several per request, so that a request is worth the wait for its first byte, but a window
+# stays at least this many requests wide.
+_SPAN_BYTES = MIB
+_REQUESTS_MIN = 4
+
+# The longest request in a file whose layout is known: a read of many chunks arrives by several connections.
+LAYOUT_REQUEST_BYTES = 4 * MIB
+
+# The most reads that are remembered while the layout is being learnt.
+_READS_MAX = 64
+
+
+class Request(Protocol):
+    """Sends requests for the bytes of a range that are neither resident nor in flight."""
+
+    def __call__(self, start: int, end: int, *, lane: Lane, fill: Fill, request_bytes: int) -> object:
+        """No request is longer than ``request_bytes``."""
+
+
+class LookAhead:
+    """The look-ahead of one reader of ``opened``. ``request`` sends its requests. Bound to the runtime's loop.
+
+    ``windows`` are its runs of reads, and how far each looks ahead.
+    """
+
+    def __init__(self, opened: OpenObject, runtime: Runtime, options: ReaderOptions, request: Request) -> None:
+        self.opened = opened
+        self.windows = Windows(
+            options.policy,
+            options.growth,
+            block_bytes=options.block_bytes,
+            blocks_max=min(options.prefetch_blocks, runtime.options.memory_bytes // (2 * options.block_bytes)),
+            split_end=OFFSET_MAX if options.split is None else options.split[1],
+            last_end=self._last_end,
+        )
+        self.layout = FileLayout(opened, runtime, self._use_layout)
+        self._runs: ColumnRuns | None = None
+        self._runtime = runtime
+        self._request = request
+        self._block_bytes = options.block_bytes
+        self._by_block = options.growth.by_block
+        self._wasted_bytes = 0
+
+    @property
+    def request_bytes(self) -> int:
+        """The longest request of a window: whole blocks."""
+        block, windows = self._block_bytes, self.windows
+        if self._by_block:
+            return block
+        small = min(_SPAN_BYTES, windows.limit * block // _REQUESTS_MIN)
+        blocks_max = self.opened.request_bytes_max // block
+        return block * max(1, min(blocks_max, max(windows.policy.request_blocks, small // block)))
+
+    @property
+    def exact_bytes(self) -> int:
+        """The longest request for an exact range."""
+        bytes_max = self.opened.request_bytes_max
+        return bytes_max if self._runs is None else min(bytes_max, LAYOUT_REQUEST_BYTES)
+
+    # --- what reads report --------------------------------------------------------------------------------------
+
+    def on_miss(self, survey: Survey, start: int, end: int, *, at_cursor: bool) -> WindowDecision:
+        """Report a read of ``[start, end)`` that is not served by a hit. ``apply`` the decision after its requests."""
+        stop = min(end, start + self._block_bytes)
+        missing = any(low < stop and start < high for low, high in survey.gaps)
+        return self._on_read(start, end, missing=missing, stalled=survey.resident_end < end, at_cursor=at_cursor)
+
+    def pass_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
+        """A read of resident bytes has reached the mark of their segment."""
+        if self.opened.file is None or self.opened.closed:
+            return
+        decision = self._on_read(start, end, missing=False, stalled=False, at_cursor=at_cursor)
+        rest = segment.end - end
+        if (
+            not decision.continues
+        ):  # A random read in bytes that were fetched ahead of a run, which will still read them.
+            segment.run_bytes, segment.mark_bytes = 0, 1
+        elif decision.ahead is None and rest > 1:  # Too early: report again after half of the rest of the segment.
+            segment.mark_bytes = segment.run_bytes + rest // 2
+        else:
+            segment.mark_bytes = NO_MARK
+        self.apply(decision, start)
+
+    def _on_read(self, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool) -> WindowDecision:
+        windows, opened = self.windows, self.opened
+        file = opened.open_file()
+        size = opened.size
+        windows.stop = file.size if size is None else min(file.size, size)
+        is_memory_short = bool(self._runtime.budget.waiting) or opened.store.eviction.is_short(self._block_bytes)
+        if is_memory_short or file.evicted_unread_bytes > self._wasted_bytes:
+            windows.shrink()
+        self._wasted_bytes = file.evicted_unread_bytes
+        if self._runs is not None:
+            chunks = self._runs.on_read(start, end, missing=missing, stalled=stalled, may_grow=not is_memory_short)
+            if chunks is not None:
+                return WindowDecision("exact", chunks=tuple(chunks))
+        elif (
+            self.layout.is_possible
+            and windows.policy.window == "grown"
+            and windows.blocks_max
+            and self.layout.is_being_learnt(file, start, end)
+        ):
+            return WindowDecision("exact")
+        return windows.on_read(
+            start,
+            end,
+            missing=missing,
+            stalled=stalled,
+            at_cursor=at_cursor,
+            may_grow=not is_memory_short,
+            # Unknown of a hit: it may be reported by another thread, and later than the hit after it.
+            backward=missing and self._goes_back(file, start, end),
+        )
+
+    def apply(self, decision: WindowDecision, start: int) -> None:
+        """Cancel the requests ahead of an abandoned run, and send those of the next window of this one.
+
+        ``start`` is the start of the read.
+        """
+        file = self.opened.file
+        if file is None:
+            return
+        abandoned, ahead = decision.abandoned, decision.ahead
+        if abandoned is not None:
+            stop = ahead[1] if ahead is not None else start + self._block_bytes
+            file.cancel_prefetches(self.opened, *abandoned, keep=(start, stop))
+        if ahead is not None:
+            request_bytes = self.request_bytes if decision.fill == "block" else self.opened.request_bytes_max
+            self._request(*ahead, lane="prefetch", fill=decision.fill, request_bytes=request_bytes)
+        for chunk in decision.chunks:
+            self._request(*chunk, lane="prefetch", fill="exact", request_bytes=self.exact_bytes)
+        self.mark_positions()
+
+    def mark_positions(self) -> None:
+        """Tell the block store where this reader looks ahead."""
+        positions = self.windows.positions
+        self.opened.position.runs = positions if self._runs is None else (*positions, *self._runs.positions)
+
+    def _goes_back(self, file: BlockFile, start: int, end: int) -> bool:
+        """Whether the bytes right behind a read were the last ones read there: then it continues towards the start.
+
+        A short skip between the two makes no difference, unless access is random.
+        """
+        near = 0 if self.windows.is_random else min(SKIP_BYTES, self._block_bytes // 2)
+        segment = file.at(end)
+        edge = -(-end // self._block_bytes) * self._block_bytes
+        if segment is None and edge - end <= near:
+            segment = file.at(edge)
+        # The ``next`` of an unread segment is its start.
+        return segment is not None and max(end, segment.start) < segment.next <= end + near + 2 * (end - start)
+
+    def _last_end(self, position: int) -> int:
+        """The end of the hits that have continued a run since it stood at ``position``."""
+        file = self.opened.file
+        return position if file is None else file.end_of_hits(position, is_random=self.windows.is_random)
+
+    # --- expected runs ------------------------------------------------------------------------------------------
+
+    def expect_run(self, position: int) -> Run:
+        """Begin a run at ``position``. Its first read is reported although its bytes may be resident."""
+        run = self.windows.expect(position)
+        file = self.opened.file
+        segment = None if file is None else file.at(position)
+        if segment is not None:
+            segment.next, segment.run_bytes, segment.mark_bytes = position, 0, 1
+        return run
+
+    def leave_run(self, run: Run | None, position: int) -> None:
+        """End an expected run at ``position``: cancel the requests ahead of it that no other run needs."""
+        file = self.opened.file
+        for start, end in self.windows.leave(run, position):
+            if file is not None:
+                file.cancel_prefetches(self.opened, start, end)
+        self.mark_positions()
+
+    def forget(self) -> None:
+        """Forget all reads, as in a new reader."""
+        self.windows.forget()
+        if self._runs is not None:
+            self._runs.forget()
+        self.opened.position.runs = ()
+
+    def _use_layout(self, layout: Layout, reads: list[Range]) -> None:
+        """The layout of the file is known now; ``reads`` were made meanwhile."""
+        windows = self.windows
+        limit_bytes = windows.blocks_max * self._block_bytes
+        self._runs = runs = ColumnRuns(layout, limit_bytes=limit_bytes, stop=min(windows.stop, windows.split_end))
+        may_grow = not self._runtime.budget.waiting and not self.opened.store.eviction.is_short(self._block_bytes)
+        for start, end in reads:
+            chunks = runs.on_read(start, end, missing=False, stalled=True, may_grow=may_grow)
+            if chunks:
+                self.apply(WindowDecision("exact", chunks=tuple(chunks)), start)
+
+
+class FileLayout:
+    """Finds the layout of an open file, once the bytes of its footer have passed by.
+
+    Nothing is requested for it, and nothing waits for it. A footer that is wrong, too large or not understood ends the
+    search, with a line in the debug log. ``on_found`` is called with the layout and the reads made meanwhile.
+    """
+
+    def __init__(self, opened: OpenObject, runtime: Runtime, on_found: Callable[[Layout, list[Range]], None]) -> None:
+        self.is_possible = True
+        self._opened = opened
+        self._runtime = runtime
+        self._on_found = on_found
+        self._known: WeakKeyDictionary[BlockFile, Layout] = runtime.shared("layouts", WeakKeyDictionary)
+        self._format: Format | None = None
+        self._module: LayoutModule | None = None
+        self._reads: list[Range] | None = None
+
+    def is_being_learnt(self, file: BlockFile, start: int, end: int) -> bool:
+        """Report a read. Whether the layout is being learnt, so that the read is to bring no more than itself."""
+        if self._reads is None:
+            if file.blocks.get((file.size - 1) // file.grid.block_bytes) is None or not self._begin(file):
+                return False
+            self._reads = []
+        if len(self._reads) < _READS_MAX:
+            self._reads.append((start, end))
+        return True
+
+    def _begin(self, file: BlockFile) -> bool:
+        """Begin to learn the layout if the bytes for the next step are resident."""
+        end = _resident(file, max(0, file.size - END_BYTES), file.size)
+        if end is None:
+            return False
+        found = format_of(end)
+        if found is None:
+            self.is_possible = False
+            return False
+        if self._module is not None:  # The footer was not resident before.
+            start, stop = self._module.footer_range(end, file.size)
+            if not file.holds(start, stop):
+                return False
+        self._runtime.supervisor.spawn(self._learn(file, found, end), name=f"layout of {self._opened.path}")
+        return True
+
+    async def _learn(self, file: BlockFile, found: Format, end: bytes) -> None:
+        reads, layout = self._reads or [], None
+        try:
+            layout = self._known.get(file)
+            if layout is None:
+                layout = await self._parsed(file, found, end)
+        except (ValueError, ArithmeticError, RecursionError, MemoryError, ImportError, Error) as error:
+            self.is_possible = False
+            logger.debug("%s is read without its %s layout: %s", self._opened.path, found.name, error)
+        reads, self._reads = self._reads or [], None
+        if layout is not None and self._opened.file is file:
+            self._known[file] = layout
+            self.is_possible = False
+            self._on_found(layout, reads)
+
+    async def _parsed(self, file: BlockFile, found: Format, end: bytes) -> Layout | None:
+        """The layout from the footer, parsed on another thread; ``None`` if the footer is not resident."""
+        run = self._runtime.run_blocking
+        if self._module is None:
+            self._module = cast("LayoutModule", await run(importlib.import_module, found.module))
+        start, stop = self._module.footer_range(end, file.size)
+        if stop - start > FOOTER_BYTES_MAX:
+            raise ValueError(f"a footer of {stop - start} bytes is larger than {FOOTER_BYTES_MAX}")
+        footer = _resident(file, start, stop)
+        return None if footer is None else await run(_layout_of, self._module, footer, file.size)
+
+
+def _layout_of(module: LayoutModule, footer: bytes, size: int) -> Layout:
+    return Layout(module.columns_of(footer, size), size=size)
+
+
+def _resident(file: BlockFile, start: int, end: int) -> bytes | None:
+    """``[start, end)`` if it is resident. Counts as no use."""
+    pieces: list[memoryview] = []
+    while start < end:
+        segment = file.at(start)
+        if segment is None:
+            return None
+        stop = min(end, segment.start + segment.filled)
+        pieces.append(segment.view[start - segment.start : stop - segment.start])
+        start = stop
+    return b"".join(pieces)
