@@ -77,7 +77,10 @@ if not TYPE_CHECKING:  # A type checker knows the names, and reports others.
         if name not in _EXTRAS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            return importlib.import_module(f"{__name__}.{name}")
+            room = importlib.import_module(f"{__name__}.{name}")
+            if name == "parquet":  # It loads its functions at their first use, but is complete for every user.
+                getattr(room, room.__all__[0])
+            return room
         except ModuleNotFoundError as error:
             if (error.name or "").startswith(__name__):
                 raise

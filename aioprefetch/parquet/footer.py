@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
 from aioprefetch.operator.arguments import check_file
-from aioprefetch.parquet.footer_walk import Outline, walk_footer
+from aioprefetch.parquet.footer_walk import Outline, chunk_pattern, walk_footer
 from aioprefetch.parquet.thrift import MalformedThrift
 from aioprefetch.scheduler.pinned_file import PinnedFile
 
@@ -60,6 +60,9 @@ _END_BYTES = 8
 _FILE_BYTES_MIN = 12
 
 _CACHE = "parquet_footers"
+
+# Takes some milliseconds, which the first footer would wait for.
+chunk_pattern()
 
 
 class Footer:

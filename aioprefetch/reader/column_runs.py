@@ -1,7 +1,7 @@
-"""What to fetch ahead of reads in a file whose layout is known. Pure, no I/O.
+"""The columns of a file that a reader goes through, and the chunks to fetch ahead. Pure, no I/O.
 
 A reader that has read two groups of rows goes through the file: the columns that it has read are fetched ahead, in the
-order of the groups, within a window. Columns that nobody reads are never fetched, except in small gaps. Libraries that
+order of the groups, within a window. Other columns are never fetched, except in small gaps. Libraries that
 fetch several groups at once, on threads, read their chunks in any order, so every group from the first one that was
 read is expected to be read. What was fetched and not read counts against the window, so that a reader which skips
 groups gets no more than one window in vain.

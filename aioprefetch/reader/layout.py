@@ -1,4 +1,4 @@
-"""Where the parts of a file lie, as its format says, and which formats can be asked.
+"""The places of the parts of a file, as its format tells them, and the formats that can tell.
 
 A **layout** lists the columns of a file, each as a series of *chunks* in the order in which they are read: one chunk
 for each group of rows. A format is recognised by the last bytes of a file. Its module is imported when a file with
@@ -28,7 +28,7 @@ CHUNKS_MAX = 100_000
 
 
 class LayoutModule(Protocol):
-    """What a format's module has. Both functions raise ``ValueError`` for bytes that are not of the format."""
+    """The functions of a format's module. Both functions raise ``ValueError`` for bytes that are not of the format."""
 
     def footer_range(self, end: bytes, size: int) -> Range:
         """The range of the footer in a file of ``size`` bytes, whose last bytes are ``end``."""

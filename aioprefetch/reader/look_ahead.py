@@ -1,4 +1,4 @@
-"""What is fetched ahead of the reads of one reader: by its windows, or by the layout of its file where that is known.
+"""The look-ahead of one reader: by its windows, or by the layout of its file where that is known.
 
 Reads report here unless they are hits in the middle of a segment. The decision comes back to the read; its own requests
 are sent first, and then ``apply`` sends those of the decision, in the prefetch lane.
@@ -84,7 +84,7 @@ class LookAhead:
         bytes_max = self.opened.request_bytes_max
         return bytes_max if self._runs is None else min(bytes_max, LAYOUT_REQUEST_BYTES)
 
-    # --- what reads report --------------------------------------------------------------------------------------
+    # --- reports of reads --------------------------------------------------------------------------------------
 
     def on_miss(self, survey: Survey, start: int, end: int, *, at_cursor: bool) -> WindowDecision:
         """Report a read of ``[start, end)`` that is not served by a hit. ``apply`` the decision after its requests."""

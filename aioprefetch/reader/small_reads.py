@@ -2,9 +2,10 @@
 
 Libraries that read a format in small pieces (a header of 30 bytes, then a name, then the data behind it) wait for a
 first byte each time. A request that brings more takes no longer, as long as its body arrives in a small part of that
-wait. So a read that is alone asks for the bytes behind it too, while reads show that they use them: after a few
-requests whose additional bytes nobody has read, requests are exact again, until a read continues the one before it.
-Where a request costs nearly nothing, as in local files, they are exact until then from the start.
+wait. So a read that is alone asks for the bytes behind it too: for ``FREE_BYTES_MIN`` at first, and for all that is free
+once reads have used them. After a few requests whose additional bytes were not read, requests are exact again, until a
+read continues the one before it. Where a request costs nearly nothing, as in local files, they are exact until then
+from the start.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _NEAR_BYTES = 4 << 10
 # A widened request is at most this part of a block. With blocks of less than 512 KiB requests stay exact.
 _BLOCK_SHARE = 8
 
+_NOWHERE = -1 - _NEAR_BYTES
+
 
 class SmallReads:
     """Decides for one reader how far its exact requests reach. ``block_bytes`` is the size of its blocks."""
@@ -32,7 +35,8 @@ class SmallReads:
     def __init__(self, block_bytes: int) -> None:
         self._bytes_max = block_bytes // _BLOCK_SHARE if block_bytes >= _BLOCK_SHARE * FREE_BYTES_MIN else 0
         self._credit: int | None = None
-        self._last_end = -1 - _NEAR_BYTES
+        self._is_used = False
+        self._last_end = _NOWHERE
         self._open: deque[int] = deque()
 
     def end_of(
@@ -53,15 +57,18 @@ class SmallReads:
         if credit is None:
             credit = 0 if is_near else _CREDIT_FIRST
         if 0 <= start - self._last_end <= _NEAR_BYTES:
-            credit = min(_CREDIT_MAX, credit + _NEAR_CREDIT)
+            credit, self._is_used = min(_CREDIT_MAX, credit + _NEAR_CREDIT), True
         self._credit = credit
-        if not credit:
+        if not self._is_used:
+            size = min(size, FREE_BYTES_MIN)
+        if not credit or end - start >= size:
             self._last_end = end
             return 0
-        self._last_end = -1 - _NEAR_BYTES
+        self._last_end = _NOWHERE
         self._open.append(end)
         return start + size
 
     def _judge(self, is_used: bool | None) -> None:
         if is_used is not None and self._credit is not None:
             self._credit = max(0, min(_CREDIT_MAX, self._credit + (1 if is_used else -1)))
+            self._is_used = self._credit > 0 and (self._is_used or is_used)
