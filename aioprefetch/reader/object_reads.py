@@ -453,7 +453,12 @@ class ObjectReads:
     def _wide_end(self, survey: Survey, end: int, fill: Fill) -> int:
         """The end of the request for a small read that ends at ``end``, 0 if it ends there; see ``SmallReads``."""
         opened = self.opened
-        if fill != "exact" or not survey.gaps or not opened.policy.widens or opened.store.eviction.is_short(self._block_bytes):
+        if (
+            fill != "exact"
+            or not survey.gaps
+            or not opened.policy.widens
+            or opened.store.eviction.is_short(self._block_bytes)
+        ):
             return 0
         file = opened.open_file()
         line = opened.store.line

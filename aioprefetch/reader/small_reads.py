@@ -2,10 +2,10 @@
 
 Libraries that read a format in small pieces (a header of 30 bytes, then a name, then the data behind it) wait for a
 first byte each time. A request that brings more takes no longer, as long as its body arrives in a small part of that
-wait. So a read that is alone asks for the bytes behind it too: for ``FREE_BYTES_MIN`` at first, and for all that is free
-once reads have used them. After a few requests whose additional bytes were not read, requests are exact again, until a
-read continues the one before it. Where a request costs nearly nothing, as in local files, they are exact until then
-from the start.
+wait. So a read that is alone asks for the bytes behind it too: ``FREE_BYTES_MIN`` at first, and all that is free once
+reads have used them. After a few requests whose additional bytes were not read, requests are exact again, until a read
+continues the one before it. Where a request costs nearly nothing, as in local files, they are exact until then from the
+start.
 """
 
 from __future__ import annotations
