@@ -259,6 +259,20 @@ class Operator:
         await (reading := ParallelFill(accessor, runtime, request, target)).run()
         return reading.filled
 
+    async def download(
+        self, path: str, target: str | os.PathLike[str], *, on_progress: ProgressCallback | None = None
+    ) -> Metadata:
+        """Write an object into the local file ``target``, by the parallel requests of a long ``read``.
+
+        The file appears whole, in place of an earlier one, or not at all. Its directory must exist. ``on_progress`` is
+        called with each number of bytes that were written. Raises the errors of ``read``, and those of the local file.
+        """
+        from aioprefetch.operator.download import download
+
+        request = self._read_request(path, 0, None)
+        assert request is not None
+        return await download(*self._connect(), request, target, on_progress)
+
     async def read_ranges(
         self,
         path: str,

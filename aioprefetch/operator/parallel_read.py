@@ -124,7 +124,7 @@ class ParallelRead(CollectSink):
         return self._memory[start:end]
 
     async def _filled(self, start: int, part: memoryview) -> None:
-        """Called when a part of the result has arrived, with its memory."""
+        """Called when a part of the result beside the first one has arrived, with its memory."""
 
     # --- the first response -------------------------------------------------------------------------------------
 
@@ -169,9 +169,6 @@ class ParallelRead(CollectSink):
 
     async def _end_rest(self) -> None:
         """The first part is here: wait for the others."""
-        assert self.head is not None
-        start = self.head.start - self._wanted[0]
-        await self._filled(start, self._open_part(start, start + self.head.size))
         if self._gaps and self._rest is None:
             self._start_rest()
         if self._rest is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -114,6 +115,10 @@ class BlockingOperator:
     def read_into(self, path: str, offset: int, buffer: WriteableBuffer) -> int:
         """Fill a writable buffer from ``offset``; returns the number of bytes."""
         return self._run("read_into", path, lambda op: op.read_into(path, offset, buffer))
+
+    def download(self, path: str, target: str | os.PathLike[str], **options: Any) -> Metadata:
+        """Write an object into a local file, which appears whole or not at all; ``on_progress`` runs on the loop."""
+        return self._run("download", path, lambda op: op.download(path, target, **options))
 
     def read_ranges(self, path: str, ranges: Iterable[Sequence[int]], **options: Any) -> list[bytes]:
         """The bytes of each ``(start, end)``; neighbours share requests."""

@@ -1,0 +1,175 @@
+"""Objects into local files: the parts of a long read, each written where it belongs when it has arrived.
+
+The bytes go into a hidden file beside the target, which takes the target's place at the end: under no name is there a
+part of an object. A part is in memory until it is written, so a download of any size takes the memory of its requests.
+A store that sends everything in one response is written piece by piece while it arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.errors import Error, InvalidType, IsADirectory, NotFound
+from aioprefetch.operator.parallel_read import PART_BYTES_MAX, ParallelRead
+from aioprefetch.reader.options import ProgressCallback
+from aioprefetch.runtime.buffers import lend_buffer
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.fs.errors import from_os_error
+from aioprefetch.services.fs.threads import FileThreads, settled, translated
+from aioprefetch.services.fs.writer import PartialFile
+from aioprefetch.values import Metadata, ReadRequest, WriteRequest
+
+# The pieces of one response that may wait for the disk; a response cannot be paused, so then the loop waits for it.
+PIECES_WAITING_MAX = 16
+
+
+async def download(
+    accessor: Accessor,
+    runtime: Runtime,
+    request: ReadRequest,
+    target: str | os.PathLike[str],
+    on_progress: ProgressCallback | None,
+) -> Metadata:
+    """Write the object of a request into a file. If it fails or is cancelled, the target is as it was."""
+    path = _checked_target(target, request)
+    threads = FileThreads.of(runtime)
+    written = WriteRequest(path=request.path)
+    try:
+        job = threads.call(_begin, path, written)
+        partial = await translated(written, job, PartialFile.discard)
+        try:
+            reading = Download(accessor, runtime, request, partial.descriptor, on_progress)
+            await reading.run()
+            await translated(written, threads.call(partial.place, threading.Lock()), give_up=partial.give_up)
+        except BaseException:
+            await settled(threads.call(partial.discard))
+            raise
+    except Error as error:
+        error.operation = "download"
+        error.add_context(target=path)
+        raise
+    head = reading.head
+    assert head is not None
+    return Metadata(
+        path=request.path,
+        size=reading.size,
+        etag=head.etag,
+        version=head.version,
+        last_modified=head.last_modified,
+        content_type=head.content_type,
+    )
+
+
+def _checked_target(target: object, request: ReadRequest) -> str:
+    path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise InvalidType(
+            f"the target must be the path of a local file, not {target!r}", operation="download", path=request.path
+        )
+    if not path or path.endswith("/"):
+        raise IsADirectory(f"the target must name a file, not {path!r}", operation="download", path=request.path)
+    return path
+
+
+def _begin(target: str, request: WriteRequest) -> PartialFile:
+    """On a thread: the hidden file beside the target."""
+    directory, name = os.path.split(os.path.abspath(target))
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise NotFound(f"the directory of the target, {directory!r}, does not exist") from error
+    partial = PartialFile(descriptor, name, request, fsync=False)
+    try:
+        partial.refuse_by_conditions()
+        partial.create()
+    except BaseException:
+        partial.discard()
+        raise
+    return partial
+
+
+class Download(ParallelRead):
+    """A read of a whole object into the file of ``descriptor``. ``size`` is that of the object."""
+
+    __slots__ = ("_descriptor", "_on_progress", "_position", "_threads", "_writing")
+    piece_bytes_max = PART_BYTES_MAX
+
+    def __init__(
+        self,
+        accessor: Accessor,
+        runtime: Runtime,
+        request: ReadRequest,
+        descriptor: int,
+        on_progress: ProgressCallback | None,
+    ) -> None:
+        ParallelRead.__init__(self, accessor, runtime, request)
+        self._descriptor = descriptor
+        self._on_progress = on_progress
+        self._threads = FileThreads.of(runtime)
+        self._position = 0
+        self._writing: deque[Future[int]] = deque()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the object."""
+        return self._wanted[1] - self._wanted[0]
+
+    async def run(self) -> None:
+        """Read and write everything. No thread writes afterwards, however it ends."""
+        try:
+            await ParallelRead.run(self)
+            self._write_pieces()
+        finally:
+            waits = [asyncio.wrap_future(writing) for writing in self._writing]
+            results = await settled(asyncio.gather(*waits, return_exceptions=True))
+        for count in results:
+            if isinstance(count, BaseException):
+                raise count
+            self._report(count)
+
+    def _open(self, size: int) -> memoryview:
+        return memoryview(b"")  # Each part has memory of its own.
+
+    def _open_part(self, start: int, end: int) -> memoryview:
+        return lend_buffer(end - start, self._owner)
+
+    async def _filled(self, start: int, part: memoryview) -> None:
+        self._report(await settled(self._threads.call(self._write, start, part)))
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        """Memory for the next piece of the first response; the piece before it is complete."""
+        self._write_pieces()
+        return CollectSink._allocate(self, position, size)
+
+    def _write_pieces(self) -> None:
+        """Let threads write what has arrived of the first response."""
+        for piece in self._pieces:
+            while self._writing and (self._writing[0].done() or len(self._writing) >= PIECES_WAITING_MAX):
+                self._report(self._writing.popleft().result())
+            self._writing.append(self._threads.executor.submit(self._write, self._position, piece))
+            self._position += len(piece)
+        self._pieces.clear()
+
+    def _write(self, start: int, part: memoryview) -> int:
+        """For a thread: write a part of the object where it belongs."""
+        count = 0
+        try:
+            while count < len(part):
+                count += os.pwrite(self._descriptor, part[count:], start + count)
+        except OSError as error:
+            raise from_os_error(error, operation="download", path=self._request.path) from error
+        return count
+
+    def _report(self, count: int) -> None:
+        try:
+            if self._on_progress is not None and count:
+                self._on_progress(count)
+        except Exception:
+            logger.exception("on_progress failed for the download of %r", self._request.path)

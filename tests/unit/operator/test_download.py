@@ -1,0 +1,200 @@
+"""Objects into local files: whole or not at all, whatever fails, by parallel requests or in one response."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aioprefetch as ap
+from aioprefetch.errors import (
+    InvalidPath,
+    InvalidType,
+    IsADirectory,
+    NotFound,
+    ObjectChanged,
+    PermissionDenied,
+    Unexpected,
+)
+from aioprefetch.layers import RetryLayer
+from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
+from tests.benches.gated_reader import KIB, MIB, in_case, settle
+from tests.benches.layer_stack import was_cancelled
+from tests.unit.operator.test_parallel_read import BLOCK, REQUESTS, SIZE, nothing_left, parted
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2 * BLOCK, 2 * BLOCK + 1, SIZE])
+async def test_the_file_has_the_bytes_of_the_object(tmp_path: Path, size: int) -> None:
+    """Of any size; nothing else is in its directory, and the progress adds up."""
+    target, counts = tmp_path / "file", list[int]()
+    target.write_bytes(b"what was there before")
+    async with parted(size) as b:
+        metadata = await b.operator.download("k", target, on_progress=counts.append)
+        assert target.read_bytes() == b.data
+        assert metadata == ap.values.Metadata(
+            path="k",
+            size=size,
+            etag=(await b.operator.stat("k")).etag,
+            last_modified=(await b.operator.stat("k")).last_modified,
+            content_type=metadata.content_type,
+        )
+        assert sum(counts) == size
+        assert names_in(tmp_path) == ["file"]
+        assert len(b.calls) == (1 if size <= 2 * BLOCK else min(REQUESTS, 1 + -(-(size - 2 * BLOCK) // BLOCK)))
+        await nothing_left(b)
+
+
+async def test_the_mode_is_that_of_a_new_file(tmp_path: Path) -> None:
+    (tmp_path / "new").touch()
+    async with parted() as b:
+        await b.operator.download("k", str(tmp_path / "file"))
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
+@pytest.mark.parametrize("point", ["call", "head", 100])
+async def test_whichever_request_fails_the_target_stays_as_it_was(tmp_path: Path, point: Any) -> None:
+    target = tmp_path / "file"
+    target.write_bytes(b"before")
+    for number in range(REQUESTS):
+        fault = FaultLayer((Injection(operation="read", occurrence=number, at=point, error=PermissionDenied),))
+        async with parted(layers=(fault,)) as b:
+            with in_case(number=number), pytest.raises(PermissionDenied) as failed:
+                await b.operator.download("k", target)
+            assert failed.value.operation == "download"
+            assert target.read_bytes() == b"before"
+            assert names_in(tmp_path) == ["file"]
+            await nothing_left(b)
+
+
+async def test_a_failure_for_a_while_is_repeated(tmp_path: Path) -> None:
+    fault = FaultLayer((Injection(operation="read", occurrence=3, at=100, error=ap.Unavailable),))
+    async with parted(layers=(fault, RetryLayer(base_seconds=1e-6))) as b:
+        await b.operator.download("k", tmp_path / "file")
+        assert (tmp_path / "file").read_bytes() == b.data
+
+
+async def test_cancelled_at_every_suspension_the_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    suspension, cancelled = 0, True
+    target = tmp_path / "file"
+    while cancelled:
+        suspension += 1
+        assert suspension < 500
+        async with parted(6 * BLOCK, layers=(FaultLayer(chunk_bytes=3000),)) as b:
+            cancelled = await was_cancelled(b.operator.download("k", target), suspension)
+            assert names_in(tmp_path) in ([], ["file"])
+            if target.exists():
+                assert target.read_bytes() == b.data
+                target.unlink()
+            else:
+                assert cancelled
+            await nothing_left(b)
+    assert suspension > 5
+
+
+async def test_an_object_that_is_overwritten_meanwhile_is_not_written(tmp_path: Path) -> None:
+    async with parted() as b:
+        b.gate.open = False
+        downloading = asyncio.create_task(b.operator.download("k", tmp_path / "file"))
+        (await b.next_call()).deliver(10)
+        await settle()
+        b.put(bytes(SIZE))
+        for call in b.calls:
+            call.finish()
+        with pytest.raises(ObjectChanged):
+            await downloading
+        assert names_in(tmp_path) == []
+
+
+async def test_a_full_disk_is_an_error_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever write meets it."""
+    write, calls = os.pwrite, 0
+
+    def failing(at: int) -> Callable[[int, Any, int], int]:
+        def pwrite(descriptor: int, data: Any, offset: int) -> int:
+            nonlocal calls
+            calls += 1
+            if calls > at:
+                raise OSError(errno.ENOSPC, "full")
+            return write(descriptor, data[:1000], offset)  # As some file systems do: a part of it.
+
+        return pwrite
+
+    for at in (0, 1, 5, 40):
+        calls = 0
+        async with parted() as b:
+            monkeypatch.setattr(os, "pwrite", failing(at))
+            with in_case(at=at), pytest.raises(Unexpected, match="full"):
+                await b.operator.download("k", tmp_path / "file")
+            monkeypatch.undo()
+            assert names_in(tmp_path) == []
+            await nothing_left(b)
+
+
+async def test_a_target_that_cannot_be_written_is_refused_before_a_request(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "directory")
+    async with parted() as b:
+        cases: list[tuple[Any, type[Exception]]] = [
+            (tmp_path / "directory", IsADirectory),
+            (f"{tmp_path}/directory/", IsADirectory),
+            ("", IsADirectory),
+            (tmp_path / "link", InvalidPath),
+            (tmp_path / "missing" / "file", NotFound),
+            (3, InvalidType),
+            (b"bytes", InvalidType),
+        ]
+        for target, error in cases:
+            with in_case(target=target), pytest.raises(error) as refused:
+                await b.operator.download("k", target)
+            assert refused.value.operation == "download"  # type: ignore[attr-defined]
+        assert b.calls == []
+        with pytest.raises(NotFound):
+            await b.operator.download("nothing", tmp_path / "file")
+        assert names_in(tmp_path) == ["directory", "link"]
+
+
+async def from_files(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "k").write_bytes(data)
+    async with ap.Operator.from_uri(f"file://{tmp_path}", block_bytes=64 * KIB) as operator:
+        await operator.download("k", tmp_path / "file")
+
+
+async def from_a_server_without_ranges(tmp_path: Path, data: bytes) -> None:
+    rule = Rule(fault=Fault(ignore_range=True), times=None)
+    async with FaultServer({"bkt/k": data}, [rule]) as server:
+        async with ap.Operator.from_uri(f"{server.url}/bkt", block_bytes=64 * KIB) as operator:
+            await operator.download("k", tmp_path / "file")
+        server.assert_requests("GET")
+
+
+@pytest.mark.parametrize("way", [from_files, from_a_server_without_ranges])
+async def test_one_response_is_written_piece_by_piece(
+    way: Callable[[Path, bytes], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not kept until its end."""
+    data = bytes(range(256)) * (40 * MIB // 256) + b"end"
+    sizes: list[int] = []
+    write = os.pwrite
+
+    def pwrite(descriptor: int, piece: Any, offset: int) -> int:
+        sizes.append(len(piece))
+        return write(descriptor, piece, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    await way(tmp_path, data)
+    assert (tmp_path / "file").read_bytes() == data
+    assert max(sizes) == 8 * MIB
+
+
+def test_without_a_loop(tmp_path: Path) -> None:
+    with ap.sync.BlockingOperator(ap.Operator.from_uri("memory://downloaded")) as operator:
+        operator.write("k", b"abc")
+        assert operator.download("k", tmp_path / "file").size == 3
+    assert (tmp_path / "file").read_bytes() == b"abc"
