@@ -6,6 +6,7 @@ runtime the service is built and wrapped, innermost layer first; the result is t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from aioprefetch.accessor.sink import Sink
@@ -69,6 +70,22 @@ def stall_seconds_of(accessor: Accessor) -> float | None:
     """
     seconds = getattr(accessor, "stall_seconds", None)
     return float(seconds) if isinstance(seconds, int | float) else None
+
+
+# Reads into a sink without waiting, or returns ``None`` and has delivered nothing.
+ReadNow = Callable[[ReadRequest, Sink], ReadReply | None]
+
+
+def read_now_of(accessor: Accessor) -> ReadNow | None:
+    """The way to read from an accessor what is in memory already, ``None`` if it has none.
+
+    A service whose bytes may be there has a method ``read_now`` on its live accessor. It checks all that ``read``
+    checks, and returns ``None`` for every failure, which ``read`` then explains; errors of the sink pass. A layer that
+    only bounds, repeats or explains requests copies the attribute, since such a read neither waits nor fails. A layer
+    that does anything else must not.
+    """
+    call: ReadNow | None = getattr(accessor, "read_now", None)
+    return call
 
 
 class Service(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
+from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of, stall_seconds_of
 from aioprefetch.accessor.sink import CollectSink, Sink, is_same_version
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
@@ -82,6 +82,7 @@ class CompleteAccessor(WrappedAccessor):
     def __init__(self, inner: Accessor, *, copy_part_bytes: int = COPY_PART_BYTES) -> None:
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
+        self.read_now = read_now_of(inner)
         self._copy_part_bytes = copy_part_bytes
         self._native = inner.capability
         self._capability = CompleteLayer().adapt(inner.capability)

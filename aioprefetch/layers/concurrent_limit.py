@@ -20,7 +20,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
@@ -75,6 +75,7 @@ class ConcurrentLimitAccessor(WrappedAccessor):
 
     def __init__(self, layer: ConcurrentLimitLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
+        self.read_now = read_now_of(inner)
         self.slots = layer.slots(runtime)
         self._runtime = runtime
         self._wait_seconds = layer.wait_seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer, stall_seconds_of
+from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of, stall_seconds_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
@@ -47,6 +47,7 @@ class ErrorContextAccessor(WrappedAccessor):
     def __init__(self, inner: Accessor) -> None:
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
+        self.read_now = read_now_of(inner)
         self._service = inner.info.location
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:

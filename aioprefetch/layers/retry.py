@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
@@ -138,6 +138,7 @@ class RetryAccessor(WrappedAccessor):
 
     def __init__(self, layer: RetryLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
+        self.read_now = read_now_of(inner)
         self.bucket = layer.bucket(runtime)
         self._layer = layer
         self._runtime = runtime

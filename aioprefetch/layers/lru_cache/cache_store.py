@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, TypeVar
 
 from aioprefetch.accessor.http_headers import is_weak
-from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.protocols import Accessor, read_now_of
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.write_body import WriteBody
@@ -105,6 +105,24 @@ class CacheCalls:
             raise
         self._failures.succeeded()
         return result
+
+    def read_now(self, request_of: Callable[[Accessor], ReadRequest], sink: Sink) -> bool:
+        """Read into a sink what the cache's store has in memory; whether it did, without waiting and without a task.
+
+        Raises ``SpillFailed`` alone, and the error of a sink that refuses the response.
+        """
+        try:
+            cache = self._source.accessor()
+            read_now = read_now_of(cache)
+            if read_now is None or read_now(request_of(cache), sink) is None:
+                return False
+        except _GONE:
+            raise
+        except Exception as error:
+            self.failed("read", error)
+            raise SpillFailed(error) from error
+        self._failures.succeeded()
+        return True
 
     async def _run(
         self,
@@ -352,12 +370,21 @@ class CacheStore:
 
     async def _read(self, entry: CacheEntry, start: int, size: int) -> bytearray | None:
         """Bytes of the very file whose header was read, or ``None``."""
+        sink = EntrySink(entry, start=start, size=size)
+
+        def request_of(cache: Accessor) -> ReadRequest:
+            etag = _strong_etag(cache, entry.store_etag)
+            return ReadRequest(path=entry.name, offset=start, size=size, if_match=etag)
+
+        try:
+            if self.calls.read_now(request_of, sink):
+                return sink.data
+        except _GONE:
+            return None
 
         async def read(cache: Accessor) -> bytearray | None:
-            sink = EntrySink(entry, start=start, size=size)
-            etag = _strong_etag(cache, entry.store_etag)
             try:
-                await cache.read(ReadRequest(path=entry.name, offset=start, size=size, if_match=etag), sink)
+                await cache.read(request_of(cache), sink)
             except _GONE:
                 return None
             return sink.data

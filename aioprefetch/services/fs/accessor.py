@@ -105,6 +105,14 @@ class FsAccessor(ServiceAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         return await self._reads.read(request, self._readable(request), sink)
 
+    def read_now(self, request: ReadRequest, sink: Sink) -> ReadReply | None:
+        """Read what is in memory, see ``read_now_of``."""
+        try:
+            names = self._readable(request)
+        except Error:
+            return None
+        return self._reads.read_now(request, names, sink)
+
     def _readable(self, request: ReadRequest) -> tuple[str, ...]:
         """The names of the file of a read."""
         if request.version is not None:

@@ -1,9 +1,11 @@
 """The reads of files: on the event loop what the kernel has in memory, in a thread what the disk has to bring.
 
 A read on the loop is bounded: at most ``LOOP_BYTES`` at once, and after as many of them the other tasks get a turn,
-since a task that reads in a loop would otherwise never wait. A read that a thread has to do is one job where it is
-small: the job opens, checks and reads. Large ones are read straight into the memory of the sink, in jobs that end
-after ``JOB_SECONDS``, so that progress is seen, and at the next piece when the caller is cancelled.
+since a task that reads in a loop would otherwise never wait. It delivers all of its bytes or none.
+
+A read that a thread has to do is one job where it is small: the job opens, checks and reads. Large ones are read
+straight into the memory of the sink, in jobs that end after ``JOB_SECONDS``, so that progress is seen, and at the next
+piece when the caller is cancelled.
 
 A reader's session keeps its descriptor. Each later read that is pinned to that version uses it, after a look at the
 file that would show that it was renamed, replaced or changed; then the path is walked again.
@@ -42,7 +44,7 @@ KEPT_MAX = 128
 class FileReads:
     """The reads of one live service. ``cache`` is ``None`` where everything is left to threads.
 
-    A job of a thread moves at most ``job_bytes``.
+    A job of a thread moves at most ``job_bytes``, and so does a read on the loop.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class FileReads:
         self._runtime = runtime
         self._cache = cache
         self._job_bytes = job_bytes
-        self._small_bytes = min(SMALL_BYTES, job_bytes)
+        self._loop_bytes = min(LOOP_BYTES, job_bytes)
         # Whether file systems, by device, tell what they have in memory: learned from the first file that is opened.
         self._answers: dict[int, bool] = {}
         self._opens_on_loop = False
@@ -66,47 +68,81 @@ class FileReads:
         if self._turn_bytes <= 0:
             self._turn_bytes = LOOP_BYTES
             await asyncio.sleep(0)
-        kept, data = self._kept_for(request), None
-        if kept is not None and self._is_answered(kept) and kept.is_current():
-            file = kept
-        else:
-            file, data = await self._opened(request, names, kept)
+        data = None
+        with self._runtime.timer("action_http_get_request"):
+            file = self._find(request, names)
+            if file is None:
+                file, data = await self._opened(request, names, SMALL_BYTES)
         try:
             head = self._head(request, file)
+            data = self._take(file, head) if data is None else data
             self._keep(request, file)
             sink.begin(head, path=request.path)
             await self._fill(file, request, sink, head, data)
         finally:
-            if request.session is None or request.session.kept is not file:
-                file.close()
+            _let_go(request, file)
+        return ReadReply(head=head, received=head.size)
+
+    def read_now(self, request: ReadRequest, names: tuple[str, ...], sink: Sink) -> ReadReply | None:
+        """Read without waiting for anything. ``None`` if that cannot be done: ``read`` knows why, and may succeed."""
+        if self._turn_bytes <= 0 or self._runtime.closed:
+            return None
+        with self._runtime.timer("action_http_get_request"):
+            file = self._find(request, names)
+        if file is None:
+            return None
+        try:
+            try:
+                head = self._head(request, file)
+                data = self._take(file, head)
+            except Error:
+                return None
+            if data is None:
+                return None
+            self._keep(request, file)
+            sink.begin(head, path=request.path)
+            self._runtime.counters["stream_read_total_bytes"] += len(data)
+            sink.feed(data)
+        finally:
+            _let_go(request, file)
         return ReadReply(head=head, received=head.size)
 
     # --- opening ------------------------------------------------------------------------------------------------
 
     async def opened(self, request: ReadRequest, names: tuple[str, ...]) -> tuple[OpenedFile, ReadHead]:
         """The file of a request, and the head of the response. The caller closes the file."""
-        file, _ = await self._opened(request, names, None, small_bytes=0)
+        with self._runtime.timer("action_http_get_request"):
+            file, _ = await self._opened(request, names, 0)
         try:
             return file, self._head(request, file)
         except BaseException:
             file.close()
             raise
 
-    async def _opened(
-        self, request: ReadRequest, names: tuple[str, ...], kept: OpenedFile | None, *, small_bytes: int | None = None
-    ) -> tuple[OpenedFile, bytearray | None]:
-        """The file of a request, and its bytes if they were read at once. The caller closes the file."""
+    def _find(self, request: ReadRequest, names: tuple[str, ...]) -> OpenedFile | None:
+        """The file of a request if it can be had without waiting: it is kept, or its path is in memory."""
         cache = self._cache
-        with self._runtime.timer("action_http_get_request"):
-            if self._opens_on_loop and cache is not None and (kept is None or self._is_answered(kept)):
-                cached = open_cached(cache, names)
-                if cached is not None:
-                    if self._is_answered(cached):
-                        return cached, None
-                    cached.close()
-                    self._opens_on_loop = False  # Another file system was mounted there.
-            job = partial(self._open, request, names, kept, self._small_bytes if small_bytes is None else small_bytes)
-            return await translated(request, self._runtime.run_blocking(job), _close_first)
+        if cache is None:
+            return None
+        kept = self._kept_for(request)
+        if kept is not None:
+            if not self._is_answered(kept):
+                return None
+            if kept.is_current():
+                return kept
+        found = open_cached(cache, names) if self._opens_on_loop else None
+        if found is None or self._is_answered(found):
+            return found
+        found.close()
+        self._opens_on_loop = False  # Another file system was mounted there.
+        return None
+
+    async def _opened(
+        self, request: ReadRequest, names: tuple[str, ...], small_bytes: int
+    ) -> tuple[OpenedFile, bytearray | None]:
+        """The file of a request, opened in a thread, and its bytes if they are few. The caller closes the file."""
+        job = partial(self._open, request, names, self._kept_for(request), min(small_bytes, self._job_bytes))
+        return await translated(request, self._runtime.run_blocking(job), _close_first)
 
     def _open(
         self, request: ReadRequest, names: tuple[str, ...], kept: OpenedFile | None, small_bytes: int
@@ -177,9 +213,7 @@ class FileReads:
                 return
             while not sink.complete:
                 window = sink.writable()[: min(self._job_bytes, head.end - position)]
-                count = self._read_now(file, window, position) if head.size <= LOOP_BYTES else 0
-                if not count:
-                    count = await self._read_in_thread(file, request, window, position)
+                count = await self._read_in_thread(file, request, window, position)
                 position += count
                 self._runtime.counters["stream_read_total_bytes"] += count
                 sink.advance(count)
@@ -187,17 +221,20 @@ class FileReads:
             error.head, error.received = head, position - head.start
             raise
 
-    def _read_now(self, file: OpenedFile, window: memoryview, position: int) -> int:
-        """Read what is in memory; returns the number of bytes, 0 if a thread has to read."""
+    def _take(self, file: OpenedFile, head: ReadHead) -> bytearray | None:
+        """The bytes of a response if they are few and all in memory. Raises ``ObjectChanged`` as a job would."""
         cache = self._cache
-        if cache is None or not self._is_answered(file):
-            return 0
-        self._turn_bytes -= max(len(window), _LEAST_BYTES)
+        if cache is None or head.size > self._loop_bytes or not self._is_answered(file):
+            return None
+        self._turn_bytes -= max(head.size, _LEAST_BYTES)
+        data = bytearray(head.size)
         try:
-            return file.read_now(cache, window, position)
+            return data if not data or file.read_now(cache, memoryview(data), head.start) == len(data) else None
+        except Error:
+            raise
         except OSError:
             self._answers[file.status.st_dev] = False
-            return 0
+            return None
 
     async def _read_in_thread(self, file: OpenedFile, request: ReadRequest, window: memoryview, position: int) -> int:
         stop = _Stop()
@@ -219,6 +256,12 @@ class _Stop:
     def set(self) -> None:
         """End at the next piece."""
         self._at = 0.0
+
+
+def _let_go(request: ReadRequest, file: OpenedFile) -> None:
+    """Close a file, unless the session of its request keeps it."""
+    if request.session is None or request.session.kept is not file:
+        file.close()
 
 
 def _close_first(opened: tuple[OpenedFile, object]) -> None:

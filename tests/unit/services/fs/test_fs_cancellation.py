@@ -79,9 +79,9 @@ async def gate(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gate]:
 
 @pytest.fixture
 def accessor(root: Path, runtime: Runtime, gate: Gate) -> Accessor:
-    """The live service over a root with one file, which leaves everything to threads."""
+    """The live service over a root with one file."""
     (root / "k").write_bytes(DATA)
-    return FsAccessor(Fs(str(root)), runtime, piece_bytes=1000, cache="off")
+    return FsAccessor(Fs(str(root)), runtime, piece_bytes=1000)
 
 
 def take_what_is_left(root: Path) -> list[bytes]:

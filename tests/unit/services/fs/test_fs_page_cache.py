@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from aioprefetch import Operator, errors
+from aioprefetch.accessor.protocols import Accessor, read_now_of
 from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.layers import LruCacheLayer
+from aioprefetch.operator.stack import default_stack
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
@@ -142,25 +146,29 @@ async def test_the_page_cache_of_the_system(root: Path, runtime: Runtime, monkey
     assert jobs.count == (0 if is_answered and real.can_open else 1)
 
 
-@pytest.mark.parametrize("at", range(3))
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EIO, errno.EINTR])
+@pytest.mark.parametrize("keeps", [False, True])
 async def test_a_thread_reads_what_is_not_cached(
-    root: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, cache: ScriptedCache, code: int, at: int
+    accessor: FsAccessor, cache: ScriptedCache, jobs: Jobs, code: int, keeps: bool
 ) -> None:
-    """From any piece on; a failure is found again, or not, by the thread."""
-    accessor = FsAccessor(Fs(str(root)), runtime, piece_bytes=4000, cache=cache)
-    await read(accessor, "k", size=1)
-    jobs = Jobs(runtime, monkeypatch)
-    cache.script = iter([*[None] * at, -code])
-    assert await read(accessor, "k") == DATA
+    """A failure is found again, or not, by the thread."""
+    session = ReadSession() if keeps else None
+    etag = await etag_of(accessor, "k")
+    await read(accessor, "k", size=1, session=session)
+    cache.script = iter([-code])
+    assert await read(accessor, "k", if_match=etag, session=session) == DATA
     assert jobs.count == 1
+    assert await read(accessor, "k", if_match=etag, session=session) == DATA
+    assert jobs.count == 1
+    if session is not None:
+        session.close()
 
 
-@pytest.mark.parametrize("count", [1, 100, len(DATA) - 1])
-async def test_a_thread_reads_the_rest_of_a_short_answer(
+@pytest.mark.parametrize("count", [0, 1, 100, len(DATA) - 1])
+async def test_a_thread_reads_all_after_a_short_answer(
     accessor: FsAccessor, cache: ScriptedCache, jobs: Jobs, count: int
 ) -> None:
-    cache.script = iter([count, -errno.EAGAIN])
+    cache.script = iter([count])
     assert await read(accessor, "k") == DATA
     assert jobs.count == 1
 
@@ -225,6 +233,57 @@ async def test_other_tasks_get_turns(accessor: FsAccessor, jobs: Jobs) -> None:
     await task
     assert jobs.count == 0
     assert turns >= 200 * (4 << 10) // LOOP_BYTES
+
+
+# --- without a task ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", ["none", "default"])
+async def test_reads_that_never_wait(root: Path, runtime: Runtime, layers: str) -> None:
+    """All bytes or none; the layers that only bound, repeat and explain requests let them through."""
+    (root / "k").write_bytes(DATA)
+    cache = ScriptedCache(root)
+    stack: Accessor = FsAccessor(Fs(str(root)), runtime, cache=cache)
+    if layers == "default":
+        for layer in default_stack(Fs(str(root))):
+            stack = layer.wrap(stack, runtime)
+    read_now = read_now_of(stack)
+    assert read_now is not None
+    before = CollectSink()
+    assert read_now(ReadRequest(path="k"), before) is None  # The file system was not asked yet.
+    await stack.read(ReadRequest(path="k"), before)
+    etag = before.head.etag if before.head else None
+    sink = CollectSink()
+    reply = read_now(ReadRequest(path="k", offset=5, size=10, if_match=etag), sink)
+    assert reply is not None
+    assert (reply.head.start, reply.received, sink.to_bytes()) == (5, 10, DATA[5:15])
+    for request in (
+        ReadRequest(path="none"),
+        ReadRequest(path="../k"),
+        ReadRequest(path="k", version="1"),
+        ReadRequest(path="k", if_match="other"),
+        ReadRequest(path="k", offset=len(DATA)),
+    ):
+        assert read_now(request, refused := CollectSink()) is None
+        assert (refused.head, refused.received) == (None, 0)
+    for step in (-errno.EAGAIN, 5, -errno.EOPNOTSUPP):
+        cache.script = iter([step])
+        assert read_now(ReadRequest(path="k"), refused := CollectSink()) is None
+        assert (refused.head, refused.received) == (None, 0)
+    await runtime.aclose()
+    assert read_now(ReadRequest(path="k"), CollectSink()) is None
+
+
+def test_layers_that_do_more_let_no_read_past(root: Path) -> None:
+    """Those of others, and the cache itself."""
+
+    async def scenario() -> None:
+        async with Operator(Fs(str(root))) as operator:
+            assert read_now_of(operator.accessor()) is not None
+            assert read_now_of(operator.layer(LruCacheLayer(cache=operator)).accessor()) is None
+            assert read_now_of(WrappedAccessor(operator.accessor())) is None
+
+    asyncio.run(scenario())
 
 
 # --- confinement -------------------------------------------------------------------------------------------------
