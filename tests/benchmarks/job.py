@@ -129,7 +129,8 @@ class Job:
     contestant is the base of the ratios, and ``comparisons`` are ratios against others. ``quick_contestants`` are those
     that go in quick mode, None for all; without any the job is left out there. ``links`` are further keys of the
     object. ``rounds_max`` bounds the rounds of a job that takes long. A job whose contestants ``compare_all`` in each
-    sample needs no unmeasured round for that. ``bars`` say what is wanted of us.
+    sample needs no unmeasured round for that. ``bars`` say what is wanted of us. ``elsewhere`` has contestants that are
+    those of another tree: its root, and their name there.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Job:
     links: Sequence[str] = ()
     comparisons: Sequence[Comparison] = ()
     bars: Sequence[Bar] = ()
+    elsewhere: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
     quick_contestants: Sequence[str] | None = None
     derive: Callable[[Sample, Sequence[Request], Conditions], Numbers] = nothing_derived
     remark: Callable[[Mapping[str, Numbers]], str] = lambda medians: ""
@@ -211,8 +213,8 @@ def run_job(job: Job, *, rounds: int, quick: bool, pacing: Pacing, only: Sequenc
         names = [name for name in names if name in job.quick_contestants]
     if job.conditions is None:
         with job.store() if job.store else contextlib.nullcontext("") as endpoint_url:
-            elsewhere = Target(endpoint_url=endpoint_url, every_byte=quick)
-            _run_rounds(result, names, rounds, lambda name: sample(job.name, name, elsewhere))
+            target = Target(endpoint_url=endpoint_url, every_byte=quick)
+            _run_rounds(result, names, rounds, lambda name: sample_of(job, name, target))
         result.compare()
         return result
     size_bytes = job.quick_size_bytes if quick else job.size_bytes
@@ -265,7 +267,7 @@ def _sample_with_traffic(job: Job, name: str, simulator: Simulator, target: Targ
     assert job.conditions is not None
     simulator.take_requests()
     server_seconds = simulator.cpu_seconds()
-    found = sample(job.name, name, target)
+    found = sample_of(job, name, target)
     server_seconds = simulator.cpu_seconds() - server_seconds
     requests = [one for one in simulator.take_requests() if not one.uri.endswith(UNCOUNTED)]
     traffic = asdict(Traffic.of(requests))
@@ -284,7 +286,13 @@ def environment_of(runner: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
 
 
-def sample(job: str, name: str, target: Target) -> Sample:
+def sample_of(job: Job, name: str, target: Target) -> Sample:
+    """Run a contestant of a job once, of this tree or of another."""
+    root, known_as = job.elsewhere.get(name, (ROOT, name))
+    return sample(job.name, known_as, target, root=root)
+
+
+def sample(job: str, name: str, target: Target, *, root: Path = ROOT) -> Sample:
     """Run a contestant once, in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="aioprefetch-bench-") as scratch:
         passed = json.dumps(asdict(replace(target, scratch=scratch)))
@@ -296,8 +304,8 @@ def sample(job: str, name: str, target: Target) -> Sample:
                 text=True,
                 timeout=SAMPLE_SECONDS_MAX,
                 check=False,
-                cwd=ROOT,
-                env=environment_of(os.environ),
+                cwd=root,
+                env={**environment_of(os.environ), "PYTHONPATH": str(root)},
             )
         except subprocess.TimeoutExpired:
             raise ContestantFailed(f"no end within {SAMPLE_SECONDS_MAX} s") from None

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks import page, records, report
+from tests.benchmarks.before import beside_before
 from tests.benchmarks.job import ROOT, Job, run_job, with_bars_only
 from tests.benchmarks.jobs import GROUPS, JOBS, UnknownJob, chosen
 from tests.benchmarks.nginx_install import Unavailable, install_nginx
@@ -39,6 +40,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--bars", action="store_true", help="jobs of which something is wanted, with those it is wanted of, and beside"
     )
+    made.add_argument(
+        "--before", type=Path, metavar="DIR", help="ours alone, beside the same of another tree: what got slower?"
+    )
     made.add_argument("--pacing", choices=["kernel", "nginx"], default="kernel", help="who limits the bandwidth")
     made.add_argument("--json", type=Path, metavar="FILE", help="write every number of this run there as well")
     made.add_argument("--output", type=Path, metavar="DIR", help="where results.json and the plots go")
@@ -57,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         jobs = chosen(options.jobs)
         if options.bars:
             jobs = [with_bars_only(job) for job in jobs if job.bars]
+        if options.before:
+            jobs = [beside_before(job, options.before) for job in jobs if any(map(report.is_ours, job.contestants))]
         if options.source or options.page:
             return show(options, jobs)
         if any(job.conditions for job in jobs):
@@ -88,7 +94,7 @@ def measure(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
     """Run jobs, print each as it ends, and keep the results; 1 when a contestant failed."""
     group_of = {job.name: group.name for group in GROUPS for job in group.jobs}
     rounds = options.rounds or (1 if options.quick else ROUNDS)
-    is_part = options.quick or options.only or options.bars or rounds < ROUNDS
+    is_part = options.quick or options.only or options.bars or options.before or rounds < ROUNDS
     directory = options.output or (SCRATCH if is_part else page.PLOTS)
     left_out = [job for job in jobs if options.quick and not options.only and job.quick_contestants == ()]
     measured = records.circumstances()

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import job as job_module
 from tests.benchmarks import records, report, run
 from tests.benchmarks.bars import Bar
-from tests.benchmarks.job import WALL, Job, Result, Sample, Target, with_bars_only
+from tests.benchmarks.before import beside_before
+from tests.benchmarks.job import ROOT, WALL, Column, Job, Result, Sample, Target, run_job, with_bars_only
 from tests.benchmarks.jobs import JOBS
 
 WANTED = Bar(shape="all of it", ours="us", bases=("fast", "slow"), number="wall_seconds", bar=1.0, aim=0.5)
@@ -102,3 +104,30 @@ def test_only_jobs_with_bars_are_run_for_them(monkeypatch: pytest.MonkeyPatch, t
     assert [job.name for job in asked] == [job.name for job in JOBS.values() if job.bars]
     assert all(set(job.contestants) == set(with_bars_only(JOBS[job.name]).contestants) for job in asked)
     assert (tmp_path / "results.json").exists()
+
+
+def test_ours_beside_those_of_another_tree_go_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The other tree is asked for the contestant by the name that it has there."""
+    gone: list[tuple[Path, str]] = []
+
+    def one_sample(job: str, name: str, target: Target, *, root: Path) -> Sample:
+        gone.append((root, name))
+        return {"wall_seconds": 2.0 if root == ROOT else 1.0, "requests_per_second": 1.0 if root == ROOT else 2.0}
+
+    monkeypatch.setattr(job_module, "sample", one_sample)
+    columns = (WALL, Column(name="requests_per_second", heading="req/s", ratio=True))
+    contestants = dict.fromkeys(("obstore", "aioprefetch read"), nothing)
+    job = beside_before(Job(name="j", title="t", contestants=contestants, columns=columns), tmp_path)
+    result = run_job(job, rounds=2, quick=False, pacing="kernel")
+    here, there = (ROOT, "aioprefetch read"), (tmp_path.resolve(), "aioprefetch read")
+    assert gone == [here, there, there, here]
+    rows = report.bar_cells([records.record_of(result, group="g", measured={})])[1:]
+    assert [(row[0], *row[-4:]) for row in rows] == [
+        ("j, wall s", "≤ 1.05", "≤ 1", "2.00", "missed"),
+        ("j, req/s", "≥ 0.95", "≥ 1", "0.50", "missed"),
+    ]
+
+
+def test_a_quick_run_beside_another_tree_has_both_of_each() -> None:
+    job = beside_before(JOBS["ranges-8mib-x8"], Path())
+    assert list(job.quick_contestants or ()) == ["aioprefetch view", "aioprefetch view, before"]

@@ -120,7 +120,7 @@ def test_a_stream_that_fills_its_window_reaches_the_bound() -> None:
 def test_every_second_round_goes_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     gone: list[str] = []
 
-    def one_sample(job: str, name: str, target: object) -> dict[str, float]:
+    def one_sample(job: str, name: str, target: object, **options: object) -> dict[str, float]:
         gone.append(name)
         return {"wall_seconds": len(gone)}
 

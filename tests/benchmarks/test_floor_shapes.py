@@ -162,7 +162,7 @@ def test_a_job_with_a_store_of_its_own_passes_its_endpoint(monkeypatch: pytest.M
         yield "http://a.store"
         is_up.pop()
 
-    def one_sample(job: str, name: str, target: Target) -> dict[str, float]:
+    def one_sample(job: str, name: str, target: Target, **options: object) -> dict[str, float]:
         assert is_up
         given.append(target)
         return {"wall_seconds": 1.0}
