@@ -39,6 +39,8 @@ async def download(
 ) -> Metadata:
     """Write the object of a request into a file. If it fails or is cancelled, the target is as it was."""
     path = _checked_target(target, request)
+    if not (on_progress is None or callable(on_progress)):
+        raise InvalidType(f"on_progress must be callable, not {on_progress!r}", operation="download", path=request.path)
     threads = FileThreads.of(runtime)
     written = WriteRequest(path=request.path)
     try:

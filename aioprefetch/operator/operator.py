@@ -13,7 +13,7 @@ from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, IsSameFile, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
 from aioprefetch.operator.from_uri import check_bytes, configure
-from aioprefetch.operator.parallel_read import ParallelBytes, ParallelFill, ParallelRead, first_bytes_of
+from aioprefetch.operator.parallel_read import ParallelFill, ParallelRead, first_bytes_of
 from aioprefetch.operator.stack import bare_stack, check_order, default_stack, with_layer
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
@@ -218,7 +218,7 @@ class Operator:
         if request.first_bytes is None:
             await accessor.read(request, sink := CollectSink(runtime.budget))
             return sink.to_bytes()
-        await (reading := ParallelBytes(accessor, runtime, request)).run()
+        await (reading := ParallelRead(accessor, runtime, request)).run()
         return reading.to_bytes()
 
     async def view(

@@ -27,7 +27,6 @@ from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.errors import ConditionNotMatch, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import Range, resolve_range
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
-from aioprefetch.runtime.buffers import lend_buffer
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest
@@ -44,7 +43,7 @@ def first_bytes_of(options: RuntimeOptions) -> int:
 
 
 class ParallelRead(CollectSink):
-    """A read of any length. It is the sink of its first request, and ``run`` reads all; ``to_view`` is the result.
+    """A read of any length. It is the sink of its first request; ``run`` reads all, ``to_bytes`` is the result.
 
     ``request`` names the wanted bytes, and has ``first_bytes``. Memory for more than ``first_bytes`` is allocated in
     one piece when the head of the first response tells the size.
@@ -64,6 +63,7 @@ class ParallelRead(CollectSink):
         "_request",
         "_rest",
         "_runtime",
+        "_stream",
         "_task",
         "_wanted",
         "_workers",
@@ -108,15 +108,26 @@ class ParallelRead(CollectSink):
         if self._rest is not None:
             self._rest.result()
 
+    def to_bytes(self) -> bytes:
+        """All bytes: a long result is the memory that received it, a short one is copied. Call it once."""
+        if self._memory is None:
+            return CollectSink.to_bytes(self)
+        # The stream copies while a view of its memory is left.
+        self._memory.release()
+        self.drop_memory()
+        return self._stream.getvalue()
+
     def to_view(self) -> memoryview:
-        """All bytes, as a read-only view."""
-        return CollectSink.to_view(self) if self._memory is None else self._memory.toreadonly()
+        """All bytes, as a read-only view. Call it once."""
+        return CollectSink.to_view(self) if self._memory is None else memoryview(self.to_bytes())
 
     # --- for subclasses -----------------------------------------------------------------------------------------
 
     def _open(self, size: int) -> memoryview:
         """Memory for all of a result of ``size`` bytes, more than ``first_bytes``."""
-        return lend_buffer(size, self._owner)
+        # The stream takes the zeros without a copy, and no other name holds them; its value is the same object.
+        self._stream = io.BytesIO(bytes(size))
+        return self._stream.getbuffer()
 
     def _open_part(self, start: int, end: int) -> memoryview:
         """Memory for ``[start, end)`` of the result."""
@@ -238,26 +249,6 @@ class ParallelRead(CollectSink):
         finally:
             self._in_flight.discard(sink)
         await self._filled(place, memory)
-
-
-class ParallelBytes(ParallelRead):
-    """A read whose result is ``bytes``: a long one is received into their memory, a short one is copied."""
-
-    __slots__ = ("_stream",)
-
-    def _open(self, size: int) -> memoryview:
-        # The stream takes the zeros without a copy, and no other name holds them; its value is the same object.
-        self._stream = io.BytesIO(bytes(size))
-        return self._stream.getbuffer()
-
-    def to_bytes(self) -> bytes:
-        """All bytes. Call it once."""
-        if self._memory is None:
-            return CollectSink.to_bytes(self)
-        # The stream copies while a view of its memory is left.
-        self._memory.release()
-        self.drop_memory()
-        return self._stream.getvalue()
 
 
 class ParallelFill(ParallelRead):

@@ -155,10 +155,13 @@ class ObjectReads:
                 await opened.open(start, length or 0)
             end = opened.end_of(start, length)
             if start < end:
+                if end - start > self._block_bytes:
+                    collected = _memory_of(end - start)
                 tier = await self.copy(start, end, collected.write, at_cursor=at_cursor)
         except Exception:
             self.count_failure()
             raise
+        collected.truncate()  # The object may be shorter than its declared size.
         data = collected.getvalue()
         self.count_read(len(data), size, Tier.NETWORK if is_first and start < end else tier)
         return data
@@ -529,3 +532,11 @@ class ObjectReads:
         if file is not None:
             file.cancel_prefetches(self.opened, 0, file.size)
             file.unbuffer_if_alone()
+
+
+def _memory_of(size: int) -> io.BytesIO:
+    """A stream that need not grow for ``size`` bytes, if there is memory for them: a declared size may be any."""
+    try:
+        return io.BytesIO(bytes(size))
+    except MemoryError:
+        return io.BytesIO()

@@ -94,7 +94,7 @@ async def test_keys_that_end_in_the_middle_of_a_read(monkeypatch: pytest.MonkeyP
         await store.read()
         first, refused, resumed = store.gets()
         assert signed_with(2)(resumed)
-        assert first.range is None
+        assert first.range == "bytes=0-16777215"
         assert refused.range == resumed.range == f"bytes={CUT}-{SIZE - 1}"
         assert resumed.headers["if-match"]
         assert store.renewals == 2
