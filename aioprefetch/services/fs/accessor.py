@@ -22,7 +22,7 @@ from aioprefetch.services.fs.listing import Scan, make_directories, remove
 from aioprefetch.services.fs.open_file import metadata_of, modified_at
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.services.fs.page_cache import KNOWS_NOWAIT, PageCache
-from aioprefetch.services.fs.reading import JOB_BYTES, FileReads
+from aioprefetch.services.fs.reading import JOB_BYTES, SIDE_BY_SIDE, FileReads
 from aioprefetch.services.fs.threads import FileThreads, translated
 from aioprefetch.services.fs.writer import PIECE_BYTES, open_partial, open_write_body
 from aioprefetch.values import (
@@ -49,7 +49,8 @@ class FsAccessor(ServiceAccessor):
     """Files below one confined root.
 
     ``piece_bytes`` is the most that one job of a thread moves, by default ``JOB_BYTES`` for reads and ``PIECE_BYTES``
-    for writes. ``cache`` reads what the kernel has in memory without a thread, by default wherever the system can tell.
+    for writes. ``side_by_side`` threads read a long body, by default ``SIDE_BY_SIDE``; one if ``piece_bytes`` is given.
+    ``cache`` reads what the kernel has in memory without a thread, by default wherever the system can tell.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class FsAccessor(ServiceAccessor):
         runtime: Runtime,
         *,
         piece_bytes: int | None = None,
+        side_by_side: int | None = None,
         cache: PageCache | Literal["off"] | None = None,
     ) -> None:
         super().__init__(options.info, options.capability, runtime)
@@ -70,6 +72,7 @@ class FsAccessor(ServiceAccessor):
             runtime,
             cache if isinstance(cache, PageCache) else None,
             job_bytes=JOB_BYTES if piece_bytes is None else piece_bytes,
+            side_by_side=side_by_side or (SIDE_BY_SIDE if piece_bytes is None else 1),
         )
         self._fsync = options.fsync
         self._place_lock = threading.Lock()

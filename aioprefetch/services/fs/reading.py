@@ -5,7 +5,7 @@ since a task that reads in a loop would otherwise never wait. It delivers all of
 
 A read that a thread has to do is one job where it is small: the job opens, checks and reads. Large ones are read
 straight into the memory of the sink, in jobs that end after ``JOB_SECONDS``, so that progress is seen, and at the next
-piece when the caller is cancelled.
+piece when the caller is cancelled. From two parts on several threads read side by side.
 
 A reader's session keeps its descriptor. Each later read that is pinned to that version uses it, after a look at the
 file that would show that it was renamed, replaced or changed; then the path is walked again.
@@ -14,7 +14,10 @@ file that would show that it was renamed, replaced or changed; then the path is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from weakref import WeakSet
 
@@ -37,6 +40,9 @@ SMALL_BYTES = 256 << 10
 # One job reads no longer than this, so that progress is seen, and no more than this.
 JOB_SECONDS = 0.02
 JOB_BYTES = 64 << 20
+# Long bodies are read in parts by as many threads at once.
+PART_BYTES = 8 << 20
+SIDE_BY_SIDE = min(4, os.cpu_count() or 1)
 # Sessions keep at most as many descriptors together. The reads of further ones open the file each time.
 KEPT_MAX = 128
 
@@ -44,16 +50,25 @@ KEPT_MAX = 128
 class FileReads:
     """The reads of one live service. ``cache`` is ``None`` where everything is left to threads.
 
-    A job of a thread moves at most ``job_bytes``, and so does a read on the loop.
+    A job of a thread moves at most ``job_bytes``, and so does a read on the loop; ``side_by_side`` jobs at once read a
+    long body.
     """
 
     def __init__(
-        self, root: ConfinedRoot, runtime: Runtime, cache: PageCache | None, *, job_bytes: int = JOB_BYTES
+        self,
+        root: ConfinedRoot,
+        runtime: Runtime,
+        cache: PageCache | None,
+        *,
+        job_bytes: int = JOB_BYTES,
+        side_by_side: int = SIDE_BY_SIDE,
     ) -> None:
         self._root = root
         self._runtime = runtime
         self._cache = cache
         self._job_bytes = job_bytes
+        self._side_by_side = side_by_side
+        self._part_bytes = min(PART_BYTES, job_bytes)
         self._loop_bytes = min(LOOP_BYTES, job_bytes)
         # Whether file systems, by device, tell what they have in memory: learned from the first file that is opened.
         self._answers: dict[int, bool] = {}
@@ -212,8 +227,11 @@ class FileReads:
                 sink.feed(data)
                 return
             while not sink.complete:
-                window = sink.writable()[: min(self._job_bytes, head.end - position)]
-                count = await self._read_in_thread(file, request, window, position)
+                window = sink.writable()[: head.end - position]
+                if len(window) >= 2 * self._part_bytes and self._side_by_side > 1:
+                    count = await self._read_side_by_side(file, request, window, position)
+                else:
+                    count = await self._read_in_thread(file, request, window[: self._job_bytes], position)
                 position += count
                 self._runtime.counters["stream_read_total_bytes"] += count
                 sink.advance(count)
@@ -237,9 +255,29 @@ class FileReads:
             return None
 
     async def _read_in_thread(self, file: OpenedFile, request: ReadRequest, window: memoryview, position: int) -> int:
-        stop = _Stop()
-        job = partial(file.read_into, window, position, until=stop)
-        return await translated(request, self._runtime.run_blocking(job), give_up=stop.set)
+        """Read the beginning of ``window`` in one job; returns the number of bytes."""
+        stop = _Stop(JOB_SECONDS)
+        # Released here: a thread drops its job a moment after its end, and a view that it still holds would make
+        # ``io.BytesIO.getvalue`` copy the whole result.
+        with window:
+            job = partial(file.read_into, window, position, until=stop)
+            return await translated(request, self._runtime.run_blocking(job), give_up=stop.set)
+
+    async def _read_side_by_side(
+        self, file: OpenedFile, request: ReadRequest, window: memoryview, position: int
+    ) -> int:
+        """Read the first parts of ``window``, each in a thread, since new memory costs more than the copy into it."""
+        stop, part_bytes = _Stop(float("inf")), self._part_bytes
+        count = min(self._side_by_side, len(window) // part_bytes) * part_bytes
+        with contextlib.ExitStack() as views:
+            jobs = []
+            for start in range(0, count, part_bytes):
+                part = views.enter_context(window[start : start + part_bytes])
+                job = partial(file.read_into, part, position + start, until=stop)
+                jobs.append(self._runtime.run_blocking(job))
+            await translated(request, _all(jobs), give_up=stop.set)
+        window.release()
+        return count
 
 
 class _Stop:
@@ -247,8 +285,8 @@ class _Stop:
 
     __slots__ = ("_at",)
 
-    def __init__(self) -> None:
-        self._at = time.monotonic() + JOB_SECONDS
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
 
     def __call__(self) -> bool:
         return time.monotonic() >= self._at
@@ -256,6 +294,13 @@ class _Stop:
     def set(self) -> None:
         """End at the next piece."""
         self._at = 0.0
+
+
+async def _all(jobs: Sequence[Awaitable[object]]) -> None:
+    """Wait for all jobs, and raise the first failure only then: their threads use memory of the caller."""
+    for result in await asyncio.gather(*jobs, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _let_go(request: ReadRequest, file: OpenedFile) -> None:

@@ -117,7 +117,16 @@ async def delete(accessor: Accessor) -> None:
     await accessor.delete(DeleteRequest(path="d/x", paths=("d/x",)))
 
 
-OPERATIONS = [read, copy, write, stat, listing, delete]
+async def read_side_by_side(accessor: Accessor) -> None:
+    assert isinstance(accessor, FsAccessor)
+    root = accessor.info.root
+    parts = FsAccessor(Fs(root), accessor.runtime, piece_bytes=400, side_by_side=3)
+    buffer = bytearray(len(DATA))
+    await parts.read(ReadRequest(path="k"), BufferSink(memoryview(buffer)))
+    assert buffer == DATA
+
+
+OPERATIONS = [read, read_side_by_side, copy, write, stat, listing, delete]
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -3,15 +3,17 @@
 import asyncio
 import errno
 import gc
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aioprefetch import Operator, errors
 from aioprefetch.accessor.protocols import Accessor, read_now_of
-from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.accessor.sink import BufferSink, CollectSink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.layers import LruCacheLayer
 from aioprefetch.operator.stack import default_stack
@@ -233,6 +235,64 @@ async def test_other_tasks_get_turns(accessor: FsAccessor, jobs: Jobs) -> None:
     await task
     assert jobs.count == 0
     assert turns >= 200 * (4 << 10) // LOOP_BYTES
+
+
+# --- long bodies -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1999, 2000, 2001, 2999, 3000, 3001, 6001, 10_000])
+async def test_parts_that_are_read_side_by_side(root: Path, runtime: Runtime, size: int) -> None:
+    """The bytes are exact, and no view of the memory is left with a thread."""
+    (root / "k").write_bytes(data := os.urandom(size))
+    accessor = FsAccessor(Fs(str(root)), runtime, piece_bytes=1000, side_by_side=3)
+    memory = bytearray(size)
+    await accessor.read(ReadRequest(path="k"), BufferSink(memoryview(memory)))
+    assert memory == data
+    memory.append(0)  # BufferError if a view of it were alive.
+    assert await read(accessor, "k", offset=500, size=size - 900) == data[500:-400]
+    assert runtime.counters["stream_read_total_bytes"] == 2 * size - 900
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+async def test_a_failing_part_fails_the_read(
+    root: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """After all threads have left the memory, with the bytes before its round."""
+    (root / "k").write_bytes(DATA[:8000])
+    accessor = FsAccessor(Fs(str(root)), runtime, piece_bytes=1000, side_by_side=3, cache="off")
+    preadv, calls = os.preadv, itertools.count(1)
+
+    def failing(*arguments: Any) -> int:
+        if next(calls) == number:
+            raise OSError(errno.EIO, "broken")
+        return preadv(*arguments)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    memory = bytearray(8000)
+    sink = BufferSink(memoryview(memory))
+    with pytest.raises(errors.Unexpected, match="input/output") as caught:
+        await accessor.read(ReadRequest(path="k"), sink)
+    done = (number - 1) // 3 * 3000
+    assert (caught.value.received, sink.received) == (done, done)
+    assert memory[:done] == DATA[:done]
+
+
+@pytest.mark.parametrize("change", [os.unlink, "truncate", "overwrite"])
+async def test_a_change_between_parts_is_seen(root: Path, runtime: Runtime, change: Any) -> None:
+    (root / "k").write_bytes(DATA[:8000])
+    change = {"truncate": truncate, "overwrite": overwrite}.get(change, change)
+
+    class ChangingSink(CollectSink):
+        def _advanced(self) -> None:
+            if self.received == 3000:
+                change(root / "k")
+
+    accessor = FsAccessor(Fs(str(root)), runtime, piece_bytes=1000, side_by_side=3)
+    sink = ChangingSink()
+    with pytest.raises(errors.ObjectChanged) as caught:
+        await accessor.read(ReadRequest(path="k"), sink)
+    assert sink.to_bytes() == DATA[:3000]
+    assert caught.value.received == 3000
 
 
 # --- without a task ----------------------------------------------------------------------------------------------
