@@ -23,8 +23,11 @@ def range_header(request: ReadRequest) -> str | None:
 
     Raises ``InvalidRange`` for an empty range: some servers send the whole object for ``bytes=5-4`` and ``bytes=-0``.
     """
-    if request.first_bytes is not None:
-        request = request.first_part()
+    first_bytes = request.first_bytes
+    if first_bytes is not None and request.suffix is None:  # The usual case, in which no request is made of it.
+        size = first_bytes if request.size is None else min(request.size, first_bytes)
+        return f"bytes={request.offset}-{request.offset + size - 1}"
+    request = request.first_part()
     if request.is_whole:
         return None
     if request.suffix is not None:

@@ -28,13 +28,15 @@ def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
         _check_conditions(request, response.etag)
     if request.version is not None and response.version not in (None, request.version):
         raise _other_version(request, response.version)
+    total: int | None
     if request.first_bytes is not None and response.content_range is not None:
-        request = _first_part(request, response)
-    total = _total_if_exact(request, response)
-    if total is not None:
-        start, size = request.offset, request.size or 0
+        start, size, total = _checked_first_part(request, response, response.content_range)
     else:
-        start, size, total = fully_checked_range(request, response)
+        total = _total_if_exact(request, response)
+        if total is not None:
+            start, size = request.offset, request.size or 0
+        else:
+            start, size, total = fully_checked_range(request, response)
     return ReadHead(
         start=start,
         size=size,
@@ -113,13 +115,25 @@ def _other_version(request: ReadRequest, version: str | None) -> ProtocolError:
     )
 
 
-def _first_part(request: ReadRequest, response: UncheckedHead) -> ReadRequest:
-    """The request that a response with a range answers. A server without ranges sends all: then ``request`` holds."""
-    if request.size is None and response.content_range is not None and response.content_range.rstrip().endswith("/*"):
-        raise _wrong(
-            request, response, f"Content-Range {excerpt(response.content_range)!r} does not say where the object ends"
-        )
-    return request.first_part()
+def _checked_first_part(
+    request: ReadRequest, response: UncheckedHead, content_range: str
+) -> tuple[int, int, int | None]:
+    """Start, size and total of a response with a range, for which the first part is enough.
+
+    A server without ranges sends everything without one: such a response is checked as that to the whole request.
+    """
+    bounds, total = parse_content_range(content_range) or (None, None)
+    length = request.size
+    if bounds is not None and total is not None and request.suffix is None:
+        part_bytes = request.first_bytes or 0
+        end = request.offset + (part_bytes if length is None or length > part_bytes else length)
+        start = bounds[0]
+        is_part = start == request.offset and bounds[1] == (end if end < total else total)
+        if is_part and response.status in (200, 206) and response.content_length in (None, bounds[1] - start):
+            return start, bounds[1] - start, total
+    if total is None and length is None:
+        raise _wrong(request, response, f"Content-Range {excerpt(content_range)!r} does not say where the object ends")
+    return fully_checked_range(request.first_part(), response)
 
 
 def _total_if_exact(request: ReadRequest, response: UncheckedHead) -> int | None:

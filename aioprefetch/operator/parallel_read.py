@@ -32,7 +32,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest
 
 # The requests for the rest of one object, and the size of each. Measured from a store 30 ms away: half
-# as many are slower, twice as many are not faster, and neither are parts of 4 or 16 MiB (docs/decisions/0021).
+# as many are slower, twice as many are not faster, and neither are parts of 4 or 16 MiB (docs/decisions/0025).
 REQUESTS_MAX = 16
 PART_BYTES_MAX = 8 << 20
 
@@ -142,6 +142,9 @@ class ParallelRead(CollectSink):
     def _begun(self, head: ReadHead) -> None:
         request = self._request
         first_bytes = request.first_bytes or 0
+        if head.size == head.total and head.size <= first_bytes:  # The usual case.
+            self._wanted = (0, head.size)
+            return
         self._wanted = wanted = _wanted(request, head)
         size = wanted[1] - wanted[0]
         if size <= first_bytes:

@@ -195,3 +195,51 @@ def test_the_fast_path_accepts_only_what_the_full_check_accepts(
     else:
         head = check_reply(request, response)
         assert (head.start, head.size, head.total) == expected
+
+
+numbers = st.integers(0, 12)
+
+
+@given(
+    offset=numbers,
+    size=st.none() | st.integers(1, 12),
+    suffix=st.none() | st.integers(1, 12),
+    first_bytes=st.integers(1, 12),
+    start=numbers,
+    last=numbers,
+    total=st.none() | numbers,
+    length=st.none() | numbers,
+    status=st.sampled_from([200, 206, 204]),
+)
+def test_a_first_part_is_checked_as_the_request_for_it(
+    offset: int,
+    size: int | None,
+    suffix: int | None,
+    first_bytes: int,
+    start: int,
+    last: int,
+    total: int | None,
+    length: int | None,
+    status: int,
+) -> None:
+    """Where the end of the object is missing it says so; without a range the response holds everything."""
+    if suffix is not None:
+        offset, size = 0, None
+    request = ask(offset, size, suffix=suffix, first_bytes=first_bytes)
+    response = UncheckedHead(
+        status=status, content_range=f"bytes {start}-{last}/{'*' if total is None else total}", content_length=length
+    )
+
+    def outcome(of: ReadRequest) -> object:
+        try:
+            return check_reply(of, response)
+        except Error as error:
+            return type(error)
+
+    found = outcome(request)
+    if total is None and size is None:
+        assert found is ProtocolError
+    else:
+        assert found == outcome(request.first_part())
+    response.content_range = None
+    assert outcome(request) == outcome(ask(offset, size, suffix=suffix))
