@@ -52,17 +52,17 @@ class HttpClient:
         pool = self._pool
         connection = pool.take_idle(target.route) or await pool.connect(target.route)
         request = target.head + fields + b"\r\n"
+        done = connection.send(request, receiver, is_head=target.is_head, body=body)
         try:
             try:
-                return await connection.send(request, receiver, is_head=target.is_head, body=body)
+                return await done
             except StaleConnection:
                 if not resends:
                     raise
                 self._runtime.counters["transport_stale_connections"] += 1
             connection = await pool.connect(target.route, is_fresh=True)
-            return await connection.send(request, receiver, is_head=target.is_head, body=body)
+            done = connection.send(request, receiver, is_head=target.is_head, body=body)
+            return await done
         except BaseException:
-            connection.close()
+            connection.break_off(done)
             raise
-        finally:
-            pool.release(connection)

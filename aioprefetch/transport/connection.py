@@ -27,13 +27,20 @@ from aioprefetch.transport.tls import TlsState
 SCRATCH_BYTES = 16 << 10
 # A body is passed to the loop in pieces of this size, the next one when the loop has sent most of the last one.
 SENT_PIECE_BYTES = 256 << 10
+# A response with at most this much to come is about to end: a new connection would take longer.
+ENDING_BYTES = 64 << 10
+# The longest wait for the end of a response in place of a new connection.
+ENDING_SECONDS_MAX = 0.1
 # Servers send one or two interim responses (100, 103), most send none.
 INTERIM_HEADS_MAX = 16
 _END_OF_HEAD = b"\r\n\r\n"
 
 
 class Destination(Protocol):
-    """The memory for a body, such as an ``aioprefetch.accessor.sink.Sink``."""
+    """The memory for a body, such as an ``aioprefetch.accessor.sink.Sink``.
+
+    It may have an attribute ``is_drained``: whether the rest of the body is received only to keep the connection.
+    """
 
     def writable(self) -> memoryview:
         """Memory for the next bytes, not empty while bytes are missing."""
@@ -68,6 +75,7 @@ class StaleConnection(Unavailable):
 class Connection(asyncio.BufferedProtocol):
     """The asyncio protocol of one connection. ``on_lost`` is called once, when the connection is closed.
 
+    ``on_free`` is called when a response is complete and the connection can take the next request.
     ``has_arrived`` returns whether the socket has bytes to receive, or has ended. The owner of the connection sets
     ``is_reused`` (it has served a request before) and ``is_idle`` (it waits for a request).
     """
@@ -82,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self.route = route
         self.is_reused = False
         self.is_idle = False
+        self.on_free: Callable[[Connection], None] | None = None
         self.made_seconds = self.idle_seconds = loop.time()
         self._loop = loop
         self._on_lost = on_lost
@@ -118,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         each piece of it. A response that comes before all of it was sent ends the request, and closes the connection.
 
         If the future fails, with an error of ``aioprefetch.errors`` or of the receiver, the connection is closed. A
-        caller that stops waiting must ``close`` the connection, which otherwise continues receiving the response.
+        caller that stops waiting must ``break_off`` the response, which is otherwise received to its end.
         """
         assert self._transport is not None
         assert self._done is None
@@ -155,6 +164,22 @@ class Connection(asyncio.BufferedProtocol):
     def is_busy(self) -> bool:
         """Whether the connection serves a request."""
         return self._done is not None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a request had better wait for the end of its response than for a new connection.
+
+        The rest is small, or it is received for the sake of the connection.
+        """
+        destination = self._destination
+        if destination is None or self._paused or self._closing or not self._keeps_alive:
+            return False
+        return self._left_bytes <= ENDING_BYTES or bool(getattr(destination, "is_drained", False))
+
+    def break_off(self, done: asyncio.Future[float]) -> None:
+        """Close the connection unless the response to the request of this future, from ``send``, is complete."""
+        if self._done is done:
+            self.close()
 
     def close(self, error: Exception | None = None) -> None:
         """Close the connection at once. A request in flight fails with ``error``. Further calls do nothing."""
@@ -376,6 +401,8 @@ class Connection(asyncio.BufferedProtocol):
         self._succeed()
         if is_clean and self._keeps_alive:
             self.resume()  # Its receiver may have paused it at the last byte; the next request is received.
+            if self.on_free is not None:
+                self.on_free(self)  # Now, and not in the turn of the caller: the next request may be sent before that.
         else:
             self._break_off()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from aioprefetch.errors import Closed, TimedOut
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.connecting import Connector
-from aioprefetch.transport.connection import Connection
+from aioprefetch.transport.connection import ENDING_SECONDS_MAX, Connection
 from aioprefetch.transport.errors import broken_off
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Route
@@ -89,6 +89,7 @@ class Pool:
         self._making: set[asyncio.Task[Connection]] = set()
         self._places: Counter[str] = Counter()
         self._waiters: list[_Waiter] = []
+        self._claims: dict[Connection, asyncio.Future[Connection | None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._emptied: asyncio.Future[None] | None = None
@@ -137,12 +138,17 @@ class Pool:
     async def connect(self, route: Route, *, is_fresh: bool = False) -> Connection:
         """An idle connection, or a new one as soon as there is a place for it; with ``is_fresh`` a new one.
 
+        If the response of a busy connection is about to end, it is awaited for a moment: that takes less time than a
+        new connection, and is all that a row of readers needs who leave the last bytes of their responses unread.
+
         Raises the errors of ``Connector.connect``, ``TimedOut`` if no place became free, and ``Closed``. If cancelled,
         nothing is left open.
         """
         if self._closed:
             raise Closed("the operator is closed")
-        idle = None if is_fresh else self.take_idle(route)
+        idle = None if is_fresh else self.take_idle(route) or await self._take_ending(route)
+        if self._closed:
+            raise Closed("the operator is closed")
         if idle is None and not self._waiters and self._has_place(route.key):
             self._places[route.key] += 1
         elif idle is None:
@@ -150,15 +156,24 @@ class Pool:
         return idle or await self._make(route)
 
     def release(self, connection: Connection) -> None:
-        """Take a connection back whose response is complete; closed ones are ignored."""
+        """Take a connection back whose response is complete, called by it; closed ones are ignored."""
         if connection.is_idle or not connection.is_usable:
             return
         connection.idle_seconds = now = self._loop.time()
         if self._closed or now - connection.made_seconds >= self._options.age_seconds_max:
             connection.close()
             return
+        claim = self._claims.pop(connection, None) if self._claims else None
+        if claim is not None and not claim.done():
+            claim.set_result(connection)
+            return
         connection.is_idle = True
-        self._idle.setdefault(connection.route.key, []).append(connection)
+        key = connection.route.key
+        idle = self._idle.get(key)
+        if idle is None:
+            self._idle[key] = [connection]
+        else:
+            idle.append(connection)
         if self._waiters:
             self._wake()
 
@@ -171,6 +186,8 @@ class Pool:
         for waiter in self._waiters:
             if waiter.future is not None and not waiter.future.done():
                 waiter.future.set_result(None)
+        for claim in tuple(self._claims.values()):
+            _let_go(claim)
         for task in tuple(self._making):
             task.cancel()
         for connection in tuple(self._open):
@@ -180,6 +197,35 @@ class Pool:
         if self._places.total():
             self._emptied = self._loop.create_future()
             await asyncio.wait([self._emptied], timeout=CLOSE_SECONDS_MAX)
+
+    async def _take_ending(self, route: Route) -> Connection | None:
+        """A connection whose response was about to end, when it has ended; ``None`` if there is none, or it lasts."""
+        if self._waiters:
+            return None
+        for connection in self._open:
+            if connection.route.key == route.key and connection not in self._claims and connection.is_ending:
+                break
+        else:
+            return None
+        claim: asyncio.Future[Connection | None] = self._loop.create_future()
+        self._claims[connection] = claim
+        timer = self._loop.call_later(ENDING_SECONDS_MAX, _let_go, claim)
+        try:
+            freed = await claim
+        except asyncio.CancelledError:
+            if claim.done() and not claim.cancelled() and claim.result() is not None:
+                self.release(connection)  # It was handed over in the turn in which the request was cancelled.
+            raise
+        finally:
+            timer.cancel()
+            if self._claims.get(connection) is claim:
+                del self._claims[connection]
+        if freed is None or not freed.is_usable or not freed.is_quiet():
+            if freed is not None:
+                freed.close()
+            return None
+        freed.is_reused = True
+        return freed
 
     # --- places -------------------------------------------------------------------------------------------------
 
@@ -219,6 +265,7 @@ class Pool:
             raise
         finally:
             self._making.discard(task)
+        connection.on_free = self.release
         self._open.add(connection)
         self._runtime.counters["transport_connections_opened"] += 1
         if not connection.is_usable:  # It was lost before it was counted.
@@ -235,6 +282,9 @@ class Pool:
         if connection not in self._open:  # ``_make`` gives its place back.
             return
         self._open.discard(connection)
+        claim = self._claims.pop(connection, None) if self._claims else None
+        if claim is not None:
+            _let_go(claim)
         idle = self._idle.get(connection.route.key)
         if idle and connection in idle:
             idle.remove(connection)
@@ -309,6 +359,11 @@ class Pool:
         if idle and connection in idle:
             idle.remove(connection)
             connection.close()
+
+
+def _let_go(claim: asyncio.Future[Connection | None]) -> None:
+    if not claim.done():
+        claim.set_result(None)
 
 
 def _origin_of(key: str) -> str:

@@ -224,7 +224,7 @@ async def test_a_waiter_that_is_cancelled_takes_nothing_with_it() -> None:
     gate = Gate()
     async with RawServer(gate) as server, client_of(connections_per_host_max=1) as client:
         for was_called in (False, True):
-            first = EndTaker(cancel_called if was_called else lambda: None, turns=2)
+            first = EndTaker(cancel_called if was_called else lambda: None, turns=1)
             fetched = asyncio.ensure_future(client.fetch(server.target(), b"", first))
             asked = [fetched, *(asyncio.ensure_future(get(client, server.target())) for _ in range(2))]
             await eventually(lambda: client.snapshot().waiting == 2)
