@@ -18,17 +18,21 @@ def counters_of(runtime: Runtime, segment: Segment) -> Counters:
 
 def count_begin(runtime: Runtime, fetch: Fetch) -> None:
     """A fetch begins."""
-    counters = runtime.ledger.of(fetch.account)
+    account = fetch.account
+    counters = runtime.ledger.own if account is None else account.counters
     counters["stream_read_block_fetches"] += 1
-    counters["stream_read_prefetch_operations"] += fetch.prefetched
-    fetch.started = runtime.now()
+    if fetch.prefetched:
+        counters["stream_read_prefetch_operations"] += 1
+        fetch.started = runtime.now()
 
 
 def count_end(runtime: Runtime, fetch: Fetch, error: Exception | None) -> None:
     """A fetch ends; ``Closed`` means that it was cancelled."""
     counters = runtime.ledger.of(fetch.account)
+    if fetch.is_drained and error is None:
+        counters["stream_drained"] += 1
     if isinstance(error, Closed):
-        if fetch.ticket is None:  # It had its memory, so its request was in flight.
+        if fetch.was_sent:
             counters["stream_aborted"] += 1
             size = fetch.end - fetch.start if fetch.head is None else fetch.head.size
             counters["stream_read_bytes_discarded_in_abort"] += size - fetch.received

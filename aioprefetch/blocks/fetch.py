@@ -2,8 +2,8 @@
 
 Each waiting read has a future of its own, so a cancelled one disturbs no other. It wakes as soon as the bytes that it
 needs have arrived, not when the request ends. A demand fetch is cancelled when its last waiter leaves, unless it has
-served a waiter already: then the rest of the block is read ahead for the next. A fetch that is nearly complete is never
-cancelled, because that would cost its connection.
+served a waiter already: then the rest of the block is read ahead for the next. A fetch that is nearly complete is not
+cancelled but **drained**: its rest costs less than the connection that would be broken off.
 """
 
 from __future__ import annotations
@@ -16,32 +16,39 @@ from typing import Protocol
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.blocks.block import Segment, SegmentState
 from aioprefetch.errors import Closed
-from aioprefetch.runtime.budget import MemoryBudget, Ticket
+from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.buffers import new_buffer
+from aioprefetch.runtime.eager_work import EagerWork
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import Lane, ReadHead
 
-FetchCall = Callable[["Fetch"], Awaitable[object]]
-
-# A request with at most this much to come is not cancelled: the rest takes one round trip, a new connection two.
-DRAIN_BYTES = 32 << 10
+# A drained response that takes longer than this is broken off after all.
+DRAIN_SECONDS_MAX = 1.0
 
 
 class Wait:
     """The wait of one read for the bytes of a fetch up to a position, until it is closed.
 
-    ``was_late`` says that the bytes had not arrived when it began.
+    ``future`` is ``None`` if there was nothing to wait for: the bytes were there when it began, or the fetch had ended,
+    with ``error`` if that is set. ``was_late`` says that the bytes had not arrived when it began.
     """
 
-    __slots__ = ("fetch", "future", "is_closed", "is_pinning", "position", "was_late")
+    __slots__ = ("error", "fetch", "future", "is_closed", "is_pinning", "position", "was_late")
 
     def __init__(self, fetch: Fetch, position: int) -> None:
         self.fetch = fetch
         self.position = position
         self.is_closed = self.is_pinning = False
         self.was_late = True
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[None] | None = None
+        self.error: Exception | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.future is None or self.future.done()
 
     def pin(self) -> None:
         """Keep the segments of the fetch from eviction until ``close``.
@@ -54,15 +61,21 @@ class Wait:
             for segment in self.fetch.segments:
                 segment.pins += 1
 
+    def fail(self, error: Exception) -> None:
+        """End the wait with an error, unless it is over."""
+        if self.future is not None and not self.future.done():
+            self.future.set_exception(error)
+
     def close(self) -> None:
         """Leave the fetch, after the bytes were used or the wait was cancelled. May be called twice."""
         self.fetch.leave(self)
 
 
 class FetchedFile(Protocol):
-    """The part of a file that the starter of a fetch uses."""
+    """The part of a file that a fetch uses."""
 
-    fetches: list[Fetch]
+    def add(self, fetch: Fetch) -> None:
+        """A fetch brings bytes of this file."""
 
     def place(self, fetch: Fetch, head: ReadHead) -> None:
         """Make the segments that the response fills."""
@@ -74,72 +87,101 @@ class FetchedFile(Protocol):
         """Leave the store if nothing is resident, in flight or open."""
 
 
+class FetchSource(Protocol):
+    """The sender of a fetch."""
+
+    def send(self, fetch: Fetch) -> Awaitable[object]:
+        """Send the request, with the fetch as the sink of its response."""
+
+    def file_of(self, fetch: Fetch, head: ReadHead) -> FetchedFile:
+        """The file that a response fills. Called before any segment is made; raises if it is from another object."""
+
+
+class FetchStarter(Protocol):
+    """The part of a block store that a fetch uses."""
+
+    runtime: Runtime
+
+    def start(self, fetch: Fetch) -> None:
+        """Start a request. A demand request is sent by this call if there is memory for it."""
+
+    def abandon(self, fetch: Fetch) -> None:
+        """End a fetch that was cancelled."""
+
+    def filled(self, segment: Segment) -> None:
+        """The last byte of a segment has arrived."""
+
+
 class Fetch(Sink):
     """A request for ``[start, end)`` as the sink of its own response.
 
-    ``place`` is called with the checked head and makes the segments to fill, by ``new_segment``, in order. The rest of
-    the body is already resident and is dropped. ``on_ready`` is called with each segment whose last byte has arrived.
+    ``is_drained``: no read needs it any more, and its rest is received for the sake of the connection.
+
+    The file of the response makes the segments to fill, by ``new_segment``, in order. The rest of the body is already
+    resident and is dropped. ``label`` is the name of the object in events. ``on_end`` is called once, however it ends.
     """
 
     __slots__ = (
-        "_budget",
+        "_drain_timer",
         "_next",
-        "_place",
         "_served",
+        "_store",
         "_waits",
-        "abandon",
         "account",
         "end",
         "error",
         "file",
         "finished",
         "headed",
+        "is_drained",
         "label",
         "lane",
-        "on_ready",
-        "owner",
+        "on_end",
         "prefetched",
         "reserved_bytes",
         "segments",
+        "source",
         "start",
         "started",
         "ticket",
         "tier",
+        "was_sent",
         "work",
     )
 
     def __init__(
         self,
+        store: FetchStarter,
+        source: FetchSource,
         start: int,
         end: int,
         *,
         lane: Lane,
-        budget: MemoryBudget,
-        place: Callable[[Fetch, ReadHead], None],
-        on_ready: Callable[[Segment], None],
+        label: str,
+        account: Account | None,
     ) -> None:
-        super().__init__()
+        Sink.__init__(self)
+        self.source = source
         self.start = start
         self.end = end
         self.lane: Lane = lane
         self.prefetched = lane == "prefetch"
+        self.account = account
         self.segments: list[Segment] = []
         self.file: FetchedFile | None = None
-        self.on_ready = on_ready
         self.ticket: Ticket | None = None
         self.reserved_bytes = 0
-        self.work: Work | None = None
-        self.abandon: Callable[[], None] | None = None
+        self.work: EagerWork | Work | None = None
         self.error: Exception | None = None
         self.finished = False
-        self.label = ""
-        self.owner: object = None
-        self.account: Account | None = None
+        self.label = label
+        self.on_end: Callable[[], None] | None = None
         self.started = 0.0
-        self.headed = 0.0  # When its head arrived, if this request is measured.
+        self.headed = 0.0  # When its head arrived, if this request is measured; negative before.
         self.tier = Tier.NETWORK
-        self._budget = budget
-        self._place = place
+        self.was_sent = self.is_drained = False
+        self._drain_timer: asyncio.TimerHandle | None = None
+        self._store = store
         self._served = False
         self._next = 0  # The index of the segment that is being filled.
         self._waits: list[Wait] = []
@@ -170,16 +212,23 @@ class Fetch(Sink):
         """
         wait = Wait(self, position)
         self._waits.append(wait)
+        if self.is_drained:
+            self._end_drain()
+        if self.finished or self._serves(wait):
+            wait.was_late = False
+            if self._serves(wait) or self.error is None:
+                self._served = True
+            else:
+                wait.error = _copy(self.error)
+        else:
+            wait.future = self._store.runtime.loop.create_future()
         if not position:  # A read that waits for the head uses the bytes that arrived with it in the same turn.
             wait.pin()
         if self.lane == "prefetch":
             self.lane = "demand"
             self.promote()
             if self.ticket is not None:
-                self._budget.promote(self.ticket)
-        if self.finished or self._serves(wait):
-            wait.was_late = False
-            self._settle(wait)
+                self._store.runtime.budget.promote(self.ticket)
         return wait
 
     def leave(self, wait: Wait) -> None:
@@ -190,23 +239,42 @@ class Fetch(Sink):
         self._waits.remove(wait)
         for segment in self.segments if wait.is_pinning else ():
             segment.pins -= 1
-        if wait.future.done() and not wait.future.cancelled():
-            wait.future.exception()
+        future = wait.future
+        if future is not None and future.done() and not future.cancelled():
+            future.exception()
         if not (self._waits or self.finished or self._served or self.prefetched):
             self.give_up()
         self._let_go()
 
     def give_up(self) -> None:
-        """Cancel the request because no read needs it any more, unless little of it is missing."""
-        if self.head is None or self.head.size - self.received > DRAIN_BYTES:
+        """Cancel the request because no read needs it any more, or drain it if little is missing.
+
+        That is ``drain_bytes``, and the rest of an object of at most a block: with it the object is resident.
+        """
+        head = self.head
+        if head is None:
             self.cancel()
+            return
+        options = self._store.runtime.options
+        left_bytes = head.size - self.received
+        is_small_object = options.drain_bytes and head.size == head.total and head.size <= options.block_bytes
+        if left_bytes > options.drain_bytes and not is_small_object:
+            self.cancel()
+        elif left_bytes and not (self.is_drained or self.finished):
+            self.is_drained = True
+            self._drain_timer = self._store.runtime.loop.call_later(DRAIN_SECONDS_MAX, self.cancel)
+
+    def _end_drain(self) -> None:
+        self.is_drained = False
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
 
     def cancel(self) -> None:
         """Cancel the request unless it is complete. Received bytes stay resident; later reads start another fetch."""
         if self.work is not None and not self.finished and not self.complete:
             self.work.cancel()
-            if self.abandon is not None:
-                self.abandon()
+            self._store.abandon(self)
 
     def finish(self, error: Exception | None) -> None:
         """End the fetch. Waiters that are not served get the error, each a copy of its own. Later calls do nothing."""
@@ -214,10 +282,11 @@ class Fetch(Sink):
             return
         self.finished = True
         self.error = error
-        self.abandon = None
+        if self.is_drained:
+            self._end_drain()
         self._piece, self._piece_end = memoryview(b""), self.received
         if self.reserved_bytes:
-            self._budget.give_up(self.reserved_bytes)
+            self._store.runtime.budget.give_up(self.reserved_bytes)
             self.reserved_bytes = 0
         for wait in self._waits:
             self._settle(wait)
@@ -225,52 +294,63 @@ class Fetch(Sink):
 
     def _let_go(self) -> None:
         # From now on the segments live as long as their blocks, however long this fetch object is held.
-        if self.finished and not any(wait.is_pinning for wait in self._waits):
+        if self.finished and not (self._waits and any(wait.is_pinning for wait in self._waits)):
             self.segments = []
-        self._budget.reconsider()
+        self._store.runtime.budget.reconsider()
 
     def new_segment(self, start: int, end: int) -> Segment:
         """A segment for ``[start, end)``, in memory from the reservation of this fetch."""
         size = end - start
-        buffer = new_buffer(size, self._budget)  # First, so that the reservation stays if the system has no memory.
-        taken = min(size, self.reserved_bytes)
+        budget = self._store.runtime.budget
+        buffer = new_buffer(size, budget)  # First, so that the reservation stays if the system has no memory.
+        taken = size if size < self.reserved_bytes else self.reserved_bytes
         self.reserved_bytes -= taken
-        self._budget.keep(taken)
+        budget.keep(taken)
         if taken < size:  # A response may be longer than the request only if the size was unknown.
-            self._budget.charge(size - taken)
+            budget.charge(size - taken)
         account = None if self.account is None else self.account.reference
         segment = Segment(start, end, buffer, prefetched=self.prefetched, account=account)
-        segment.pins = sum(wait.is_pinning for wait in self._waits)
+        for wait in self._waits:
+            segment.pins += wait.is_pinning
         self.segments.append(segment)
         return segment
 
     def _settle(self, wait: Wait) -> None:
-        if wait.future.done():
+        future = wait.future
+        if future is None or future.done():
             return
         if self._serves(wait) or self.error is None:
             self._served = True
-            wait.future.set_result(None)
+            future.set_result(None)
         else:
-            wait.future.set_exception(_copy(self.error))
-            wait.future.exception()  # Marked as retrieved, since the error may have no waiter.
+            future.set_exception(_copy(self.error))
+            future.exception()  # Marked as retrieved, since the error may have no waiter.
 
     def _serves(self, wait: Wait) -> bool:
-        return self.head is not None and self.position >= wait.position
+        return self.head is not None and self.head.start + self.received >= wait.position
 
-    def _wake(self) -> None:
+    def _wake(self, position: int) -> None:
+        """Wake the waits for bytes before ``position``."""
         for wait in self._waits:
-            if self._serves(wait):
+            if wait.position <= position:
                 self._settle(wait)
 
     def _begun(self, head: ReadHead) -> None:
         if self.finished:  # The request was cancelled, and its response arrived nevertheless.
             raise Closed("the request was cancelled", operation="read")
+        if self.headed:
+            self.headed = self._store.runtime.now()
         try:
-            self._place(self, head)
+            file = self.source.file_of(self, head)
+            self.start, self.end = head.start, head.end
+            if self.file is None:
+                self.file = file
+                file.add(self)
+            file.place(self, head)
         except Exception:
             self.head = None  # A refused response has served no waiter, not even those for its head.
             raise
-        self._wake()
+        self._wake(head.start)
 
     def _allocate(self, position: int, size: int) -> memoryview:
         assert self.head is not None
@@ -283,18 +363,24 @@ class Fetch(Sink):
         return segment.view[offset - segment.start :]
 
     def _advanced(self) -> None:
-        position = self.position
-        if self.finished:  # Cancelled: bytes that arrive nevertheless are dropped.
+        head = self.head
+        if self.finished or head is None:  # Cancelled: bytes that arrive nevertheless are dropped.
             return
-        while self._next < len(self.segments) and self.segments[self._next].start < position:
-            segment = self.segments[self._next]
-            segment.filled = min(position, segment.end) - segment.start
-            if position < segment.end:
+        position = head.start + self.received
+        segments = self.segments
+        while self._next < len(segments):
+            segment = segments[self._next]
+            if segment.start >= position:
                 break
+            if position < segment.end:
+                segment.filled = position - segment.start
+                break
+            segment.filled = segment.end - segment.start
             self._next += 1
             segment.become(SegmentState.READY)
-            self.on_ready(segment)
-        self._wake()
+            if self.prefetched:
+                self._store.filled(segment)
+        self._wake(position)
 
 
 def _copy(error: Exception) -> Exception:

@@ -6,20 +6,23 @@ Everything runs on the runtime's loop except the methods marked "any thread", wh
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 from aioprefetch.blocks.accounting import count_first_read, count_ready, settle
 from aioprefetch.blocks.block import Block, Segment, SegmentState
-from aioprefetch.blocks.fetch import Fetch, FetchCall, FetchedFile, Wait
+from aioprefetch.blocks.fetch import Fetch, FetchSource, FetchStarter, Wait
 from aioprefetch.ranges import BlockGrid, Range, subtract
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account
 from aioprefetch.values import Lane, ReadHead
 
 # A view of less than one part in _VIEW_SHARE of the memory it would keep alive is a copy instead.
 _VIEW_SHARE = 8
+
+_start_of = attrgetter("start")
 
 # Version id and ETag; without a strong version, two times ``None`` and an object that equals no other.
 Version = tuple[str | None, str | None] | tuple[None, None, object]
@@ -47,13 +50,15 @@ class ReaderPosition:
 class Survey:
     """The state of a range at one moment: every byte of a read before ``resident_end`` is resident.
 
-    ``gaps`` are the parts of ``[start, end)`` that are neither resident nor in flight.
+    ``gaps`` are the parts of ``[start, end)`` that are neither resident nor in flight; ``fetches`` are the requests in
+    flight that bring bytes of it.
     """
 
     start: int
     end: int
     resident_end: int
     gaps: list[Range]
+    fetches: list[Fetch]
 
     def missing_in(self, start: int, end: int) -> list[Range] | None:
         """The gaps within ``[start, end)``; ``None`` if it leaves the range that was looked at."""
@@ -80,14 +85,13 @@ class Residency:
     requested: tuple[Range, ...]
 
 
-class FileStore(Protocol):
+class FileStore(FetchStarter, Protocol):
     """The part of a block store that its files use.
 
     ``readers`` have a file open, ``tick`` counts uses of blocks, ``fetches`` counts requests. ``spent_bytes`` is the
     memory of the segments that are ``is_spent``.
     """
 
-    runtime: Runtime
     readers: weakref.WeakSet[ReaderPosition]
     tick: int
     fetches: int
@@ -95,20 +99,6 @@ class FileStore(Protocol):
 
     def arriving(self, file: BlockFile, start: int) -> None:
         """A request begins to fill a segment."""
-
-    def start_fetch(
-        self,
-        start: int,
-        end: int,
-        call: FetchCall,
-        file_of: Callable[[ReadHead], FetchedFile],
-        *,
-        file: FetchedFile | None = None,
-        lane: Lane,
-        label: str = "",
-        account: Account | None = None,
-    ) -> Fetch:
-        """Start a request. ``file_of`` names the file that its response fills, ``file`` does so in advance."""
 
 
 class BlockFile:
@@ -140,7 +130,8 @@ class BlockFile:
         self.size = size
         self.grid = BlockGrid(size, block_bytes)
         self.blocks: dict[int, Block] = {}
-        self.fetches: list[Fetch] = []
+        self.fetches: list[Fetch] = []  # In the order of their starts.
+        self._fetch_bytes_max = 0
         self.evicted_unread_bytes = 0
         self.footer_start = size  # Blocks from here on are evicted last.
         # Weakly, so that a reader that was dropped without closing does not keep the file open.
@@ -230,16 +221,32 @@ class BlockFile:
             return memoryview(bytes(segment.view[start - segment.start : end - segment.start]))
         return segment.export(start, end)
 
-    def missing(self, start: int, end: int) -> list[Range]:
-        """The parts of ``[start, end)`` neither resident nor in flight, cut where blocks on the disk end."""
+    def missing(self, start: int, end: int, fetches: list[Fetch] | None = None) -> list[Range]:
+        """The parts of ``[start, end)`` neither resident nor in flight, cut where blocks on the disk end.
+
+        ``fetches`` are the requests for bytes of this range, if they are known already.
+        """
         present: list[Range] = []
-        for index in self.grid.indices(start, end):
+        block_bytes = self.grid.block_bytes
+        for index in range(start // block_bytes, -(-end // block_bytes)):
             block = self.blocks.get(index)
             if block is not None:
                 present += block.bounds(start, end)
-        present += [(fetch.start, fetch.end) for fetch in self.fetches if fetch.head is None]
-        gaps = subtract((start, end), sorted(present))
+        for fetch in self.in_flight(start, end) if fetches is None else fetches:
+            if fetch.head is None:
+                present.append((fetch.start, fetch.end))
+        whole = [(start, end)] if start < end else []
+        gaps = subtract((start, end), sorted(present)) if present else whole
         return gaps if self._divide is None or not gaps else self._divide(self, gaps)
+
+    def in_flight(self, start: int, end: int) -> list[Fetch]:
+        """The requests for bytes of ``[start, end)`` that have not ended, in the order of their starts."""
+        fetches = self.fetches
+        if not fetches:
+            return []
+        low = bisect_left(fetches, start - self._fetch_bytes_max, key=_start_of)
+        high = bisect_left(fetches, end, lo=low, key=_start_of)
+        return [fetch for fetch in fetches[low:high] if fetch.end > start]
 
     def survey(self, start: int, end: int, low: int, high: int) -> Survey:
         """The end of the resident part of ``[start, end)`` and, if that is not all, the gaps of ``[low, high)``."""
@@ -247,9 +254,10 @@ class BlockFile:
         while position < end:
             segment = self.at(position)
             if segment is None:
-                return Survey(low, high, position, self.missing(low, high))
+                fetches = self.in_flight(low, high)
+                return Survey(low, high, position, self.missing(low, high, fetches), fetches)
             position = segment.start + segment.filled
-        return Survey(start, start, end, [])
+        return Survey(start, start, end, [], [])
 
     def resident_ranges(self) -> list[Range]:
         """The ranges that are resident, in order, neighbours joined."""
@@ -277,63 +285,59 @@ class BlockFile:
         )
 
     def start_fetch(
-        self,
-        start: int,
-        end: int,
-        call: FetchCall,
-        *,
-        lane: Lane,
-        check: Callable[[ReadHead], None] | None = None,
-        owner: object = None,
-        account: Account | None = None,
+        self, start: int, end: int, source: FetchSource, *, lane: Lane, account: Account | None = None
     ) -> Fetch:
         """Start a request for ``[start, end)``, none of which may be resident or in flight.
 
-        ``check`` gets the head of the response before any segment is made, and raises if it is from another object.
-        ``owner`` may cancel the request by ``cancel_prefetches``. It is counted for ``account``.
+        ``source`` sends it, may cancel it by ``cancel_prefetches``, and checks its response. It is counted for
+        ``account``.
         """
-
-        def file_of(head: ReadHead) -> BlockFile:
-            if check is not None:
-                check(head)
-            return self
-
-        fetch = self._store.start_fetch(
-            start, end, call, file_of, file=self, lane=lane, label=self.label, account=account
-        )
-        fetch.owner = owner
-        self.fetches.append(fetch)
+        store = self._store
+        fetch = Fetch(store, source, start, end, lane=lane, label=self.label, account=account)
+        fetch.file = self
+        self.add(fetch)
+        store.start(fetch)
         return fetch
 
-    def cancel_prefetches(self, owner: object, start: int, end: int, *, keep: Range = (0, 0)) -> None:
-        """Cancel the prefetches of ``owner`` in ``[start, end)`` that no read awaits, except within ``keep``."""
+    def add(self, fetch: Fetch) -> None:
+        """A fetch brings bytes of this file."""
+        fetches = self.fetches
+        size = fetch.end - fetch.start
+        if size > self._fetch_bytes_max:
+            self._fetch_bytes_max = size
+        fetches.insert(bisect_left(fetches, fetch.start, key=_start_of), fetch)
+
+    def cancel_prefetches(self, source: FetchSource, start: int, end: int, *, keep: Range = (0, 0)) -> None:
+        """Cancel the prefetches of ``source`` in ``[start, end)`` that no read awaits, except within ``keep``."""
         for fetch in tuple(self.fetches):
-            theirs = fetch.owner is owner and fetch.prefetched and not fetch.has_waiters
+            theirs = fetch.source is source and fetch.prefetched and not fetch.has_waiters
             far = fetch.end <= keep[0] or fetch.start >= keep[1]
             if theirs and far and start < fetch.end and fetch.start < end:
                 fetch.give_up()
 
     def join(self, start: int, end: int) -> list[Wait]:
         """Join every fetch that brings a byte of ``[start, end)``, in order. The caller closes the waits."""
-        joined = [fetch for fetch in self.fetches if fetch.start < end and start < fetch.end and not fetch.is_past(end)]
-        joined.sort(key=lambda fetch: fetch.start)
-        return [fetch.join(min(end, fetch.end)) for fetch in joined]
+        return [fetch.join(min(end, fetch.end)) for fetch in self.in_flight(start, end) if not fetch.is_past(end)]
 
     def place(self, fetch: Fetch, head: ReadHead) -> None:
         """Make the segments that a response fills: the parts of its range that are not resident."""
-        for index in self.grid.indices(head.start, head.end):
-            block = self.blocks.get(index)
+        store, blocks = self._store, self.blocks
+        block_bytes = self.grid.block_bytes
+        position, stop = head.start, head.end
+        while position < stop:
+            index = position // block_bytes
+            block = blocks.get(index)
             if block is None:
-                block = self.blocks[index] = Block(index)
-            low, high = self.grid.bounds(index)
-            wanted = (max(low, head.start), min(high, head.end))
-            store = self._store
-            for start, end in subtract(wanted, block.bounds(*wanted)):
+                block = blocks[index] = Block(index)
+            high = min((index + 1) * block_bytes, stop)
+            present = block.bounds(position, high) if block.segments else None
+            for start, end in subtract((position, high), present) if present else ((position, high),):
                 block.add(fetch.new_segment(start, end))
                 store.arriving(self, start)
             store.tick += 1
             block.touched = store.tick
             block.touched_fetch = store.fetches
+            position = high
 
     def settle(self, fetch: Fetch) -> None:
         """End a fetch: unfinished segments keep the bytes that arrived, and empty ones go."""

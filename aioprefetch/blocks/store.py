@@ -7,20 +7,21 @@ request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from aioprefetch.blocks.accounting import count_begin, count_end, count_ready
+from aioprefetch.blocks.block import Segment
 from aioprefetch.blocks.eviction import Eviction
-from aioprefetch.blocks.fetch import Fetch, FetchCall, FetchedFile
+from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile, ReaderPosition, Residency, Version
 from aioprefetch.blocks.line_rate import LineRate
 from aioprefetch.errors import BudgetExhausted, Closed
+from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.statistics import Account, Tier, count_for
-from aioprefetch.values import Lane, ReadHead
+from aioprefetch.runtime.statistics import Tier, count_for
 
 if TYPE_CHECKING:
     from aioprefetch.blocks.spill.tier import DiskTier
@@ -39,7 +40,6 @@ class BlockStore:
         self.fetches = 0
         self.line = LineRate()
         self.spent_bytes = 0
-        self._on_ready = partial(count_ready, runtime)
         self.eviction = eviction = Eviction(self)
         self.arriving = eviction.arriving
         self.disk = None if runtime.options.disk_cache is None else self._open_disk()
@@ -130,55 +130,56 @@ class BlockStore:
         if self._newest.get((file.name, block_bytes)) is file:
             del self._newest[file.name, block_bytes]
 
-    def start_fetch(
-        self,
-        start: int,
-        end: int,
-        call: FetchCall,
-        file_of: Callable[[ReadHead], FetchedFile],
-        *,
-        file: FetchedFile | None = None,
-        lane: Lane,
-        label: str = "",
-        account: Account | None = None,
-    ) -> Fetch:
-        """Start a request. Its file may be unknown until the head of its response has arrived.
+    def start(self, fetch: Fetch) -> None:
+        """Start a request.
 
-        Memory is reserved first; then ``call(fetch)`` sends the request with the fetch as its sink.
+        Memory is reserved first; then the source of the fetch sends the request, with the fetch as its sink. A demand
+        request is sent by this call if there is memory for it, and its response may have arrived when the call returns.
+        Prefetches begin in the next turn of the loop, in the task group of the runtime.
         """
-        is_measured = self.line.samples(self.fetches)
-
-        def place(fetch: Fetch, head: ReadHead) -> None:
-            if is_measured:
-                fetch.headed = self.runtime.now()
-            fetched = file_of(head)
-            if fetch.file is None:
-                fetch.file = fetched
-                fetched.fetches.append(fetch)
-            fetch.start, fetch.end = head.start, head.end
-            fetched.place(fetch, head)
-
-        fetch = Fetch(start, end, lane=lane, budget=self.runtime.budget, place=place, on_ready=self._on_ready)
-        fetch.file, fetch.label, fetch.account = file, label, account
+        runtime, lane = self.runtime, fetch.lane
+        size = fetch.end - fetch.start
+        if self.line.samples(self.fetches):
+            fetch.headed, fetch.started = -1.0, runtime.now()
         self.fetches += 1
-        count_begin(self.runtime, fetch)
-        fetch.abandon = partial(self._abandon, fetch)
-        fetch.ticket = self.runtime.budget.request(end - start, lane, is_promise=True)
-        fetch.work = self.runtime.supervisor.spawn(
-            self._run(fetch, call), name=f"fetch {start}-{end}", on_end=fetch.abandon
-        )
-        return fetch
+        count_begin(runtime, fetch)
+        if runtime.budget.promise(size):
+            fetch.reserved_bytes = size
+        else:
+            fetch.ticket = runtime.budget.request(size, lane, is_promise=True)
+        supervisor = runtime.supervisor
+        if lane == "prefetch":
+            fetch.work = supervisor.spawn(self._run(fetch), name="prefetch", on_end=partial(self.abandon, fetch))
+            return
+        fetch.work = work = supervisor.start(self._run(fetch), runtime.loop, name="fetch")
+        work.start()
+        if supervisor.closed:
+            self.abandon(fetch)
 
-    async def _run(self, fetch: Fetch, call: FetchCall) -> None:
+    async def _run(self, fetch: Fetch) -> None:
         count_for(fetch.account)
+        runtime = self.runtime
         try:
-            await self._reserve(fetch)
-            fetch.tier = Tier.NETWORK if self.disk is None else Tier.DISK
-            file = fetch.file
-            if self.disk is None or not isinstance(file, BlockFile) or not await self.disk.serve(fetch, file):
+            if fetch.ticket is not None:
+                await self._reserve(fetch, fetch.ticket)
+            disk, file = self.disk, fetch.file
+            if disk is not None and isinstance(file, BlockFile):
+                fetch.tier = Tier.DISK
+                if await disk.serve(fetch, file):
+                    self._end(fetch, None)
+                    return
                 fetch.tier = Tier.NETWORK
-                with self.runtime.timer("stream_read_block_read"):
-                    await call(fetch)
+            counters = runtime.ledger.current
+            counters["stream_read_block_read"] += 1
+            started = runtime.loop.time()
+            fetch.was_sent = True
+            try:
+                await fetch.source.send(fetch)
+            except Exception as error:
+                if not isinstance(error, Closed):
+                    counters.failed("stream_read_block_read")
+                raise
+            counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
         except Exception as error:
             self._end(fetch, _without_frames(error))
         except asyncio.CancelledError:
@@ -187,7 +188,11 @@ class BlockStore:
         else:
             self._end(fetch, None)
 
-    def _abandon(self, fetch: Fetch) -> None:
+    def filled(self, segment: Segment) -> None:
+        """The last byte of a segment has arrived."""
+        count_ready(self.runtime, segment)
+
+    def abandon(self, fetch: Fetch) -> None:
         """End a fetch that was cancelled. Does nothing if it has ended by itself."""
         if not fetch.finished:
             self._end(fetch, _was_closed())
@@ -195,8 +200,9 @@ class BlockStore:
     def _end(self, fetch: Fetch, error: Exception | None) -> None:
         if fetch.finished:
             return
-        count_end(self.runtime, fetch, error)
-        if fetch.headed and error is None and fetch.tier is Tier.NETWORK:
+        if error is not None or fetch.prefetched or fetch.is_drained:
+            count_end(self.runtime, fetch, error)
+        if fetch.headed > 0 and error is None and fetch.tier is Tier.NETWORK:
             self.line.note(
                 first_byte_seconds=fetch.headed - fetch.started,
                 size_bytes=fetch.received,
@@ -209,23 +215,26 @@ class BlockStore:
         if file is not None:
             file.settle(fetch)
         fetch.finish(error)
-        self.runtime.events.publish(
-            "block.fetched",
-            fetch.label,
-            start=fetch.start,
-            end=fetch.end,
-            received=fetch.received,
-            lane=fetch.lane,
-            error=None if error is None else type(error).__name__,
-        )
+        events = self.runtime.events
+        if events.listeners:
+            events.publish(
+                "block.fetched",
+                fetch.label,
+                start=fetch.start,
+                end=fetch.end,
+                received=fetch.received,
+                lane=fetch.lane,
+                error=None if error is None else type(error).__name__,
+            )
         if self.disk is not None:
             self.disk.writer.filled(fetch.received)
+        if fetch.on_end is not None:
+            fetch.on_end()
         if file is not None:
             file.forget_if_empty()
 
-    async def _reserve(self, fetch: Fetch) -> None:
-        ticket, budget = fetch.ticket, self.runtime.budget
-        assert ticket is not None
+    async def _reserve(self, fetch: Fetch, ticket: Ticket) -> None:
+        budget = self.runtime.budget
         if not ticket.granted:
             limit_seconds = self.runtime.options.budget_wait_seconds
             try:

@@ -36,6 +36,7 @@ OPERATOR_OPTIONS = (
     "concurrency",
     "disk_cache",
     "budget_wait_seconds",
+    "drain_bytes",
     "attempts_max",
     "retry_seconds",
 )

@@ -68,6 +68,9 @@ class Operator:
         How many blocks a stream fetches ahead.
     concurrency
         Requests in flight at once.
+    drain_bytes
+        A response whose rest no read needs is received to its end if at most this much is missing, to keep its
+        connection; 0: it is always broken off.
     budget_wait_seconds
         How long a read waits for memory before it is ``BudgetExhausted``.
     attempts_max, retry_seconds
@@ -84,6 +87,7 @@ class Operator:
         concurrency: int = 64,
         disk_cache: DiskCache | str | os.PathLike[str] | None = None,
         budget_wait_seconds: float = 60.0,
+        drain_bytes: int = 1 << 20,
         attempts_max: int = 4,
         retry_seconds: float = 60.0,
     ) -> None:
@@ -95,6 +99,7 @@ class Operator:
             concurrency=concurrency,
             disk_cache=DiskCache.of(disk_cache),
             budget_wait_seconds=budget_wait_seconds,
+            drain_bytes=drain_bytes,
         )
         stack = default_stack(service, attempts_max=attempts_max, retry_seconds=retry_seconds)
         self._assemble(service, stack, RuntimeFamily(options))

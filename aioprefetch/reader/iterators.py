@@ -83,7 +83,7 @@ class RangeIterator:
                 await self._copy(self._plan, self._pending.popleft())
                 continue
             if not any(_is_done(waits) for _, waits in self._active):
-                late = [wait for _, waits in self._active for wait in waits if not wait.future.done()]
+                late = [wait for _, waits in self._active for wait in waits if not wait.is_over]
                 await self._plan.reads.first_completed(late)
             await self._collect(self._plan)
         return self._ready.popleft()
@@ -177,7 +177,8 @@ class RangeIterator:
         if self._plan is not None:
             for _, waits in self._active:
                 for wait in waits:
-                    wait.future.cancel()  # Another task may be waiting for the next result.
+                    if wait.future is not None:
+                        wait.future.cancel()  # Another task may be waiting for the next result.
                 self._plan.reads.opened.release(waits)
         self._active.clear()
         self._plan = None
@@ -257,7 +258,7 @@ class ChunkIterator:
 
 
 def _is_done(waits: Sequence[Wait]) -> bool:
-    return all(wait.future.done() for wait in waits)
+    return all(wait.is_over for wait in waits)
 
 
 def check_ends(ranges: Sequence[Range], size: int, *, path: str) -> None:

@@ -13,11 +13,12 @@ import io
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from operator import attrgetter
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.block import NO_MARK, Segment
-from aioprefetch.blocks.fetch import Wait
+from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied, Unexpected
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range
@@ -26,6 +27,7 @@ from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import MIB, Fill, Policy, extent, policy_number, steps
 from aioprefetch.reader.small_reads import SmallReads
+from aioprefetch.reader.window import WindowDecision
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
@@ -33,6 +35,8 @@ from aioprefetch.values import Lane
 
 # The number of attempts for bytes that were evicted before their copy, or whose prefetch failed.
 _TRIES = 4
+
+_start_of = attrgetter("fetch.start")
 
 # One read sends requests of at most this size, side by side.
 _DEMAND_BYTES = 8 * MIB
@@ -272,34 +276,73 @@ class ObjectReads:
         if start >= end:
             return Tier.MEMORY
         opened = self.opened
-        first_survey = self._survey(opened.open_file(), start, end)
-        decision = self.ahead.on_miss(first_survey, start, end, at_cursor=at_cursor)
-        survey: Survey | None = first_survey
+        file = opened.open_file()
+        survey = self._survey(file, start, end)
+        decision = self.ahead.on_miss(survey, start, end, at_cursor=at_cursor)
         fill = decision.fill
-        wide_end = self._wide_end(first_survey, end, fill)
-        cuts = steps(start, end, fill=fill, step_bytes=self._step_bytes(fill))
+        wide_end = self._wide_end(survey, end, fill)
+        first = next(steps(start, end, fill=fill, step_bytes=self._step_bytes(fill)))
+        if survey.resident_end >= first[1]:
+            waits = []
+        else:
+            waits = self.request_and_join(*first, fill=fill, survey=survey, wide_end=wide_end)
+        if first[1] < end:
+            return await self._copy_steps(first, end, waits, write, decision, wide_end)
+        self.ahead.apply(decision, start)  # After the read's own requests, so that they are first in every queue.
+        try:
+            if len(waits) == 1 and survey.resident_end == start:
+                view = await self._arrived(file, start, end, waits[0])
+                if view is not None:
+                    write(view)
+                    return waits[0].fetch.tier
+            return await self._deliver(start, end, waits, write, fill, has_prefix=survey.resident_end > start)
+        finally:
+            opened.release(waits)
+
+    async def _arrived(self, file: BlockFile, start: int, end: int, wait: Wait) -> memoryview | None:
+        """``[start, end)`` when the one request for it has brought it; ``None`` if it has not, or has failed."""
+        wait.pin()
+        if wait.future is not None:
+            try:
+                await self.opened.wait_for(wait.future)
+            except Exception:
+                return None  # ``_deliver`` decides what the error means.
+        segment = file.find(start, end)
+        return None if segment is None else segment.view[start - segment.start : end - segment.start]
+
+    async def _copy_steps(
+        self,
+        first: Range,
+        end: int,
+        waits: list[Wait],
+        write: Callable[[memoryview], object],
+        decision: WindowDecision,
+        wide_end: int,
+    ) -> Tier:
+        """Copy up to ``end`` with several steps in flight; the ``first`` one was requested already."""
+        opened, fill = self.opened, decision.fill
+        cuts = steps(first[1], end, fill=fill, step_bytes=self._step_bytes(fill))
         cut = next(cuts, None)
-        steps_in_flight: deque[tuple[int, int, list[Wait]]] = deque()
-        bytes_in_flight = 0
-        is_first, has_prefix = True, first_survey.resident_end > start
+        steps_in_flight: deque[tuple[int, int, list[Wait]]] = deque([(*first, waits)])
+        bytes_in_flight = first[1] - first[0]
+        is_first = True
         tier = Tier.MEMORY
         try:
             while cut is not None or steps_in_flight:
                 if cut is not None and cut[0] >= opened.end_of_reads():
                     cut = None  # The object ends here, even if the declared size is larger.
                 while cut is not None and self.has_room(len(steps_in_flight), bytes_in_flight, cut):
-                    waits = self.request_and_join(*cut, fill=fill, survey=survey, wide_end=wide_end)
+                    waits = self.request_and_join(*cut, fill=fill, wide_end=wide_end)
                     steps_in_flight.append((*cut, waits))
                     bytes_in_flight += cut[1] - cut[0]
-                    cut, survey = next(cuts, None), None
-                if is_first:  # After the read's own requests, so that they are first in every queue.
-                    self.ahead.apply(decision, start)
+                    cut = next(cuts, None)
+                if is_first:
+                    self.ahead.apply(decision, first[0])
                     is_first = False
                 if not steps_in_flight:
                     break
                 low, high, waits = steps_in_flight[0]
-                tier = max(tier, await self._deliver(low, high, waits, write, fill, has_prefix))
-                has_prefix = True
+                tier = max(tier, await self._deliver(low, high, waits, write, fill, has_prefix=True))
                 opened.release(waits)
                 steps_in_flight.popleft()
                 bytes_in_flight -= high - low
@@ -324,7 +367,7 @@ class ObjectReads:
         opened = self.opened
         joined = list(waits)
         tries = 0
-        if has_prefix:
+        if has_prefix or any(wait.is_over for wait in waits):
             start = self._copy_available(start, end, write)
         while start < min(end, opened.end_of_reads()):
             while waits and (waits[0].position <= start or waits[0].fetch.succeeded):
@@ -395,7 +438,8 @@ class ObjectReads:
     async def first_completed(self, waits: Iterable[Wait]) -> None:
         """Wait until one of the waits has ended, with or without an error."""
         with self.opened.waiting():
-            await asyncio.wait([wait.future for wait in waits], return_when=asyncio.FIRST_COMPLETED)
+            futures = [wait.future for wait in waits if wait.future is not None]
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
     def request_and_join(
         self, start: int, end: int, *, fill: Fill, survey: Survey | None = None, wide_end: int = 0
@@ -404,15 +448,26 @@ class ObjectReads:
 
         A request that would end with the range may bring missing bytes up to ``wide_end`` too.
         """
-        file = self.opened.open_file()
-        under_way = len(file.fetches)
-        before = set(map(id, file.fetches)) if under_way else ()
-        self._request_missing(
+        opened = self.opened
+        file = opened.open_file()
+        is_surveyed = survey is not None and survey.start <= start and end <= survey.end
+        earlier = survey.fetches if survey is not None and is_surveyed else file.in_flight(start, end)
+        started = self._request_missing(
             start, end, lane="demand", fill=fill, request_bytes=self._step_bytes(fill), survey=survey, wide_end=wide_end
         )
-        waits = self.opened.join(file, start, end)
-        if before:
-            self._counters["stream_read_block_joins"] += sum(id(wait.fetch) in before for wait in waits)
+        waits = [fetch.join(min(end, fetch.end)) for fetch in started if fetch.start < end and start < fetch.end]
+        for wait in waits:
+            wait.was_late = True  # Also if the response came with the call.
+        if earlier:
+            joined = [
+                fetch.join(min(end, fetch.end))
+                for fetch in earlier
+                if fetch.start < end and start < fetch.end and not (fetch.finished or fetch.is_past(end))
+            ]
+            self._counters["stream_read_block_joins"] += len(joined)
+            waits += joined
+            waits.sort(key=_start_of)
+        opened.waits.update(waits)
         return waits
 
     def request_ahead(self, start: int, end: int) -> None:
@@ -431,7 +486,7 @@ class ObjectReads:
         request_bytes: int,
         survey: Survey | None = None,
         wide_end: int = 0,
-    ) -> None:
+    ) -> list[Fetch]:
         """Start requests for the bytes of ``[start, end)`` that are neither resident nor in flight."""
         opened = self.opened
         file = opened.open_file()
@@ -439,19 +494,23 @@ class ObjectReads:
         low, high = extent(start, min(end, limit), fill=fill, grid=file.grid)
         if fill == "block" and lane == "demand":
             low, high = opened.within_share(start, end, (low, high))
-        if opened.policy.keeps_footer and high > file.footer_start:
+        if opened.policy.first == "tail" and high > file.footer_start:
             # The whole footer, as a first request without a size brings it.
             low, high = min(low, file.footer_start), limit
         high = min(high, limit)
         gaps = None if survey is None else survey.missing_in(low, high)
         gaps = file.missing(low, high) if gaps is None else gaps
+        started: list[Fetch] = []
+        if lane == "demand" and not any(begin < end and start < stop for begin, stop in gaps):
+            return started  # All that the read wants is there or in flight: the rest is not worth a request.
         if wide_end > high and gaps and gaps[-1][1] == high < limit:
             beyond = file.missing(high, min(wide_end, limit))
             if beyond and beyond[0][0] == high:
                 gaps = [*gaps[:-1], (gaps[-1][0], beyond[0][1])]
         for gap in gaps:
             for begin, stop in steps(*gap, fill=fill, step_bytes=request_bytes):
-                opened.fetch(file, begin, stop, lane=lane)
+                started.append(opened.fetch(file, begin, stop, lane=lane))
+        return started
 
     def _wide_end(self, survey: Survey, end: int, fill: Fill) -> int:
         """The end of the request for a small read that ends at ``end``, 0 if it ends there; see ``SmallReads``."""
@@ -518,7 +577,7 @@ class ObjectReads:
         resident = sum(block.resident_bytes for block in list(file.blocks.values()))
         return {
             "stream_read_active_prefetch_operations": sum(
-                fetch.owner is self.opened and fetch.prefetched for fetch in fetches
+                fetch.source is self.opened and fetch.prefetched for fetch in fetches
             ),
             "stream_read_blocks_in_cache": len(file.blocks),
             "stream_read_active_memory_in_use": resident + sum(fetch.reserved_bytes for fetch in fetches),

@@ -2,25 +2,19 @@
 
 Nothing is sent before bytes are wanted. The first request brings size, ETag and bytes together; reads that arrive
 meanwhile wait for its head alone. Each later request carries the ETag, and its response is compared with the pin.
-
-Readers that open one object at the same time share the first request as long as it was not sent. A reader that comes
-after that waits for the head and then asks whether the object is still of that version, so that every read sees
-all writes before its reader was opened.
+Readers that open one object at the same time share the first request (``openings``).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
-from functools import partial
-from typing import NoReturn
-from weakref import WeakValueDictionary
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.version_pin import VersionPin
-from aioprefetch.blocks.fetch import Fetch, FetchCall, Wait
+from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, ReaderPosition
-from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,
@@ -29,9 +23,9 @@ from aioprefetch.errors import (
     ObjectChanged,
     ProtocolError,
     RangeNotSatisfied,
-    Unexpected,
 )
 from aioprefetch.ranges import Range
+from aioprefetch.reader.openings import Opening, Openings
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import Runtime
@@ -41,49 +35,6 @@ from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatReq
 # A response may bring the size alone, if nothing lies at the requested place; the next request then lies within that
 # size. An object that shrinks meanwhile refuses again; a store that refuses ranges of its own size does so forever.
 _OPENINGS_MAX = 4
-
-
-class Opening:
-    """A first request for ``[start, end)``, or for the last bytes of the object, and the ``readers`` that share it."""
-
-    __slots__ = ("__weakref__", "end", "fetch", "is_suffix", "readers", "start", "was_sent")
-
-    fetch: Fetch
-
-    def __init__(self, start: int, end: int, *, is_suffix: bool) -> None:
-        self.start = start
-        self.end = end
-        self.is_suffix = is_suffix
-        self.was_sent = False
-        self.readers: list[OpenObject] = []
-
-    def brings(self, offset: int | None, size: int) -> bool:
-        """Whether the request covers ``size`` bytes at ``offset`` for certain; an offset of ``None`` is the end."""
-        if self.is_suffix or offset is None:
-            return self.is_suffix and offset is None
-        return self.start <= offset and max(offset + 1, offset + size) <= self.end
-
-    def equals(self, first: FirstRequest) -> bool:
-        """Whether both requests are for the same bytes."""
-        return (self.start, self.end, self.is_suffix) == (first.offset, first.offset + first.size, first.suffix)
-
-    def pin(self, etag: str | None, version: str | None, total: int) -> BlockFile:
-        """Pin the version that the response names, for every reader that may share the request."""
-        first, *others = self.readers
-        file = first.pin_version(etag, version, total)
-        for reader in others:
-            if first.is_shared:
-                reader.pin_version(etag, version, total)
-            else:  # Without a version, two responses may be of two objects: each reader sends a request of its own.
-                reader.open_alone()
-        return file
-
-    def leave(self, reader: OpenObject) -> None:
-        """Forget a closed reader. The request is given up with the last one."""
-        if reader in self.readers:
-            self.readers.remove(reader)
-        if not self.readers:
-            self.fetch.give_up()
 
 
 class OpenObject:
@@ -114,15 +65,15 @@ class OpenObject:
         self.position = ReaderPosition()
         self.closed = False
         self._accessor = accessor
-        self._session = ReadSession()
-        self.store = BlockStore.of(runtime)
+        self.session = ReadSession()
+        self._openings = openings = Openings.of(accessor, runtime)
+        self.store = openings.store
         self._block_bytes = options.block_bytes
         self._declared = size
         self._tail_bytes = options.footer_bytes
         self._split = options.split
         self._opening: Opening | None = None
         self._opens_alone = False
-        self._openings = runtime.shared("openings", WeakValueDictionary[Hashable, Opening])
         self._opening_timer: Timer | None = None
         self.waits: set[Wait] = set()
         self._end_error: Callable[[], Error] = self._was_closed
@@ -139,7 +90,7 @@ class OpenObject:
     @property
     def name(self) -> tuple[object, ...]:
         """The object in the block store: the namespace of its store, and its path."""
-        return (self._accessor.info.namespace, self.path)
+        return (self._openings.namespace, self.path)
 
     # --- the first request --------------------------------------------------------------------------------------
 
@@ -196,25 +147,28 @@ class OpenObject:
         self._opening, self._opens_alone = None, True
 
     def _join_opening(self, offset: int | None, size: int) -> Opening | None:
-        """The request of another reader that brings these bytes and was not sent yet, shared from now on."""
+        """The request of another reader that brings these bytes, if it may be shared: this reader shares it now."""
         opening = self._find_opening(offset, size)
-        if opening is None or opening.was_sent:
+        if opening is None or not opening.is_open or not opening.join(self):
             return None
-        opening.readers.append(self)
         self.account.counters["stream_read_block_joins"] += 1
-        self._begin_opening()
+        if self.file is None:
+            self._begin_opening()
         return opening
 
     def _find_sent_opening(self, offset: int | None, size: int) -> Opening | None:
         """The request of another reader that brings these bytes, was sent already and has no response yet."""
         opening = self._find_opening(offset, size)
-        return None if opening is None or opening.fetch.head is not None or not self._may_revalidate else opening
+        if opening is None or opening.fetch.finished or opening.fetch.head is not None or not self._may_revalidate:
+            return None
+        return opening
 
     def _find_opening(self, offset: int | None, size: int) -> Opening | None:
-        opening = None if self._opens_alone else self._openings.get(self._opening_key)
-        if opening is None or opening.fetch.finished:
+        openings = self._openings
+        opening = openings.find(self._opening_key) if len(openings) and not self._opens_alone else None
+        if opening is None or not (opening.brings(offset, size) or opening.equals(self._first_range(offset, size))):
             return None
-        return opening if opening.brings(offset, size) or opening.equals(self._first_range(offset, size)) else None
+        return opening
 
     async def _wait_for_head(self, other: Opening) -> None:
         """Wait until another reader has pinned a version, or has failed to."""
@@ -231,12 +185,12 @@ class OpenObject:
     @property
     def _opening_key(self) -> Hashable:
         pin = self.pin
-        return (self.name, id(self._accessor), self._block_bytes, self._declared, pin.etag, pin.version)
+        return (self.path, self._block_bytes, self._declared, pin.etag, pin.version)
 
     @property
     def _may_revalidate(self) -> bool:
         """Whether a first request may name the version that is resident already (``If-None-Match``)."""
-        return not self.is_shared and self._declared is None and self._accessor.capability.read_if_none_match
+        return self._declared is None and self._openings.revalidates and not self.is_shared
 
     def _begin_opening(self) -> None:
         if self._opening_timer is None:
@@ -249,20 +203,11 @@ class OpenObject:
 
     def _start_opening(self, offset: int | None, size: int) -> Opening:
         first = self._first_range(offset, size)
-        opening = Opening(first.offset, first.offset + first.size, is_suffix=first.suffix)
-        opening.readers.append(self)
+        opening = Opening(self._openings, self._opening_key, first, self, self._resident_file(first, offset, size))
         if not self._opens_alone:
-            self._openings[self._opening_key] = opening
+            self._openings.add(opening)
         self._begin_opening()
-        opening.fetch = self.store.start_fetch(
-            opening.start,
-            opening.end,
-            self._first_call(opening, self._resident_file(opening, offset, size)),
-            partial(self._first_file, opening),
-            lane="demand",
-            label=self.path,
-            account=self.account,
-        )
+        self.store.start(opening.fetch)
         return opening
 
     def _first_range(self, offset: int | None, size: int) -> FirstRequest:
@@ -299,54 +244,17 @@ class OpenObject:
                 start = max(start, split[0])
         return FirstRequest(start, end - start, suffix=False)
 
-    def _resident_file(self, opening: Opening, offset: int | None, size: int) -> BlockFile | None:
+    def _resident_file(self, first: FirstRequest, offset: int | None, size: int) -> BlockFile | None:
         """The newest version in the block store, if the wanted bytes of it are resident or in flight."""
         file = self.store.newest(self.name, self._block_bytes)
         if file is None or not self._may_revalidate or file.version[1] is None:
             return None
-        low, high = opening.start, min(opening.end, file.size)
-        if opening.is_suffix:
-            low, high = max(0, file.size - opening.end), file.size
+        low, high = first.offset, min(first.offset + first.size, file.size)
+        if first.suffix:
+            low, high = max(0, file.size - first.size), file.size
         elif size and offset is not None:
             low, high = offset, min(offset + size, file.size)
         return file if low < high and not file.missing(low, high) else None
-
-    def _first_file(self, opening: Opening, head: ReadHead) -> BlockFile:
-        if head.total is None:
-            raise Unexpected("the response does not name the size of the object", operation="read", path=self.path)
-        return opening.pin(head.etag, head.version, head.total)
-
-    def _first_call(self, opening: Opening, resident: BlockFile | None) -> FetchCall:
-        """The call that sends the first request; with ``resident``, on condition that the object has changed."""
-        version, etag = resident.version[:2] if resident is not None else (None, None)
-        key = self._opening_key
-
-        async def call(fetch: Fetch) -> None:
-            opening.was_sent = True
-            size = opening.end - opening.start
-            request = ReadRequest(
-                path=self.path,
-                offset=0 if opening.is_suffix else opening.start,
-                size=None if opening.is_suffix else size,
-                suffix=size if opening.is_suffix else None,
-                if_match=self.pin.etag,
-                if_none_match=etag,
-                version=self.pin.version,
-                lane=fetch.lane,
-                session=self._session,
-            )
-            try:
-                await self._accessor.read(request, fetch)
-            except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
-                if resident is not None and isinstance(error, ConditionNotMatch):
-                    opening.pin(etag, version, resident.size)
-                else:
-                    await self._raise_explained(error, is_first=True)
-            finally:
-                if self._openings.get(key) is opening:
-                    del self._openings[key]
-
-        return call
 
     # --- the pinned version -------------------------------------------------------------------------------------
 
@@ -424,42 +332,41 @@ class OpenObject:
         low = blocks[0] + (start - blocks[0]) // cell * cell
         return low, min(blocks[1], low - (low - end) // cell * cell)
 
-    def fetch(self, file: BlockFile, start: int, end: int, *, lane: Lane) -> None:
+    def fetch(self, file: BlockFile, start: int, end: int, *, lane: Lane) -> Fetch:
         """Start a request for ``[start, end)``, none of which may be resident or in flight."""
-        file.start_fetch(
-            start,
-            end,
-            self._call(start, end),
-            lane=lane,
-            check=partial(self._check_same, file),
-            owner=self,
-            account=self.account,
+        return file.start_fetch(start, end, self, lane=lane, account=self.account)
+
+    async def send(self, fetch: Fetch) -> None:
+        """Send a request for bytes of the pinned version."""
+        pin = self.pin
+        request = ReadRequest(
+            path=self.path,
+            offset=fetch.start,
+            size=fetch.end - fetch.start,
+            if_match=pin.etag,
+            version=pin.version,
+            lane=fetch.lane,
+            session=self.session,
         )
+        try:
+            await self._accessor.read(request, fetch)
+        except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+            explained = await self.explain(error, is_first=False)
+            if explained is error:
+                raise
+            raise explained from error
 
-    def _call(self, start: int, end: int) -> FetchCall:
-        async def call(fetch: Fetch) -> None:
-            pin = self.pin
-            request = ReadRequest(
-                path=self.path,
-                offset=start,
-                size=end - start,
-                if_match=pin.etag,
-                version=pin.version,
-                lane=fetch.lane,
-                session=self._session,
-            )
-            try:
-                await self._accessor.read(request, fetch)
-            except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
-                await self._raise_explained(error, is_first=False)
+    def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
+        """The file that a response fills.
 
-        return call
-
-    def _check_same(self, file: BlockFile, head: ReadHead) -> None:
-        """Raise ``ObjectChanged`` unless a response is of the pinned version, also if the store ignores conditions."""
+        Raises ``ObjectChanged`` unless the response is of the pinned version, also if the store ignores conditions.
+        """
+        file = fetch.file
+        assert isinstance(file, BlockFile)
         self.pin.check(head)
         if not self._accepts_size(file, head.total):
             replace(self.pin, size=file.size).check(head)
+        return file
 
     def _accepts_size(self, file: BlockFile, total: int | None) -> bool:
         """Whether an object of the pinned version may have ``total`` bytes. A new size becomes the end of reads."""
@@ -474,13 +381,7 @@ class OpenObject:
         self.size = self._reachable(total)
         return True
 
-    async def _raise_explained(self, error: Error, *, is_first: bool) -> NoReturn:
-        explained = await self._explain(error, is_first=is_first)
-        if explained is error:
-            raise error
-        raise explained from error
-
-    async def _explain(self, error: Error, *, is_first: bool) -> Error:
+    async def explain(self, error: Error, *, is_first: bool) -> Error:
         """``ObjectChanged`` in place of a refused request, once a version is pinned; otherwise the error itself."""
         pin = self.pin
         is_pinned = pin.etag is not None or pin.version is not None
@@ -500,12 +401,6 @@ class OpenObject:
 
     # --- waiting and closing ------------------------------------------------------------------------------------
 
-    def join(self, file: BlockFile, start: int, end: int) -> list[Wait]:
-        """Join every request that brings a byte of ``[start, end)``, until ``release``."""
-        waits = file.join(start, end)
-        self.waits.update(waits)
-        return waits
-
     def release(self, waits: Iterable[Wait]) -> None:
         """Leave these waits: their bytes were used, or are not needed any more."""
         for wait in waits:
@@ -518,12 +413,16 @@ class OpenObject:
         With ``ignores_prefetch`` the error of a prefetch is dropped, because it says nothing about the read: the read
         sends a request of its own.
         """
+        future = wait.future
+        if future is None and wait.error is None:
+            return
         try:
-            if wait.future.done():
-                await wait.future
+            if future is None:
+                raise wait.error or AssertionError
+            if future.done():
+                future.result()
             else:
-                with self.waiting():
-                    await wait.future
+                await self.wait_for(future)
         except Error as error:
             if ignores_prefetch and wait.fetch.prefetched and not isinstance(error, Closed):
                 return
@@ -532,6 +431,23 @@ class OpenObject:
         except Exception:
             if not (ignores_prefetch and wait.fetch.prefetched):
                 raise
+
+    async def wait_for(self, future: asyncio.Future[None]) -> None:
+        """Await the future of a wait, as a read that waits for bytes."""
+        # As with ``waiting``, which costs each miss twice as much.
+        counters, now = self.account.counters, self.runtime.loop.time
+        counters["stream_read_block_acquire_read"] += 1
+        started = now()
+        try:
+            await future
+        except Exception as error:
+            if not isinstance(error, Closed):
+                counters.failed("stream_read_block_acquire_read")
+            raise
+        else:
+            counters.succeeded("stream_read_block_acquire_read", now() - started)
+        finally:
+            counters["demand_wait_microseconds"] += round((now() - started) * 1e6)
 
     def waiting(self) -> Timer:
         """``with opened.waiting():`` measures how long a read waits for bytes."""
@@ -548,12 +464,11 @@ class OpenObject:
         ``reason`` makes the error of these reads, ``Closed`` by default.
         """
         self.closed = True
-        self._session.close()
+        self.session.close()
         if reason is not None:
             self._end_error = reason
         for wait in self.waits:
-            if not wait.future.done():
-                wait.future.set_exception(self._end_error())
+            wait.fail(self._end_error())
         self.release(tuple(self.waits))  # At once, so that no request continues until the reading tasks have a turn.
         if self._opening is not None and self.file is None:
             self._opening.leave(self)

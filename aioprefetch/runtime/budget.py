@@ -104,6 +104,24 @@ class MemoryBudget:
             self._enqueue(ticket)
         return ticket
 
+    def promise(self, size_bytes: int) -> bool:
+        """Reserve bytes that will be allocated later, if they are free and no reservation waits; whether that was so.
+
+        What ``request`` grants at once without evicting anything, at a fraction of its cost. End it by ``keep`` and
+        ``release``, or by ``give_up``.
+        """
+        lanes = self._lanes
+        used_bytes = self.used_bytes + size_bytes
+        if used_bytes > self.limit_bytes or lanes["demand"] or lanes["prefetch"]:
+            return False
+        self._promised_bytes += size_bytes
+        self.used_bytes = used_bytes
+        if used_bytes > self.peak_bytes:
+            self.peak_bytes = used_bytes
+        if self.idle.size_bytes:
+            self._make_room()
+        return True
+
     def cancel(self, ticket: Ticket) -> None:
         """End a ticket, whether it was granted or still waits."""
         if ticket.granted:
@@ -127,7 +145,9 @@ class MemoryBudget:
 
     def reconsider(self) -> None:
         """Look at the queue again, because something became evictable."""
-        self._schedule_grant()
+        lanes = self._lanes
+        if lanes["demand"] or lanes["prefetch"]:
+            self._schedule_grant()
 
     def room(self, need_bytes: int, lane: Lane) -> int:
         """The bytes left of the limit, after reclaiming memory to make it at least ``need_bytes``.
@@ -146,7 +166,8 @@ class MemoryBudget:
     def keep(self, size_bytes: int) -> None:
         """Report that ``size_bytes`` of the promised bytes were allocated."""
         self._promised_bytes -= size_bytes
-        self._make_room()
+        if self.idle.size_bytes:
+            self._make_room()
 
     def give_up(self, size_bytes: int) -> None:
         """Release promised bytes that were never allocated."""
@@ -165,8 +186,9 @@ class MemoryBudget:
         self.used_bytes -= size_bytes
         if mapping is not None and not self._loop.is_closed():
             self.idle.add(mapping)
-        self._make_room()
-        self._schedule_grant()
+        if self.idle.size_bytes:
+            self._make_room()
+        self.reconsider()
 
     # --- idle memory --------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ COUNTERS: Mapping[str, str] = {
     "stream_leaks": "readers collected without having been closed",
     "stream_read_unbuffered": "calls of unbuffer()",
     "stream_aborted": "requests broken off",
+    "stream_drained": "requests that no read needed to their end, and that were finished to keep their connection",
     "stream_read_bytes": "bytes that readers gave to their callers",
     "stream_read_total_bytes": "bytes of object bodies received, wanted or not",
     "stream_read_bytes_discarded_in_abort": "bytes that the requests broken off had not brought yet",

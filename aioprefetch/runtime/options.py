@@ -112,11 +112,16 @@ def _cache_invalid(message: str) -> ConfigInvalid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeOptions:
-    """The limits of a runtime. Sizes in bytes, times in seconds; ``executor_threads`` serves files and hashing."""
+    """The limits of a runtime. Sizes in bytes, times in seconds; ``executor_threads`` serves files and hashing.
+
+    ``drain_bytes``: a response of which no read needs the rest is received to its end if at most this much is missing,
+    so that its connection is kept, and broken off otherwise. 0 breaks every such response off.
+    """
 
     memory_bytes: int = 256 << 20
     block_bytes: int = 8 << 20
     prefetch_blocks: int = 8
+    drain_bytes: int = 1 << 20
     concurrency: int = 64
     executor_threads: int = 8
     budget_wait_seconds: float = 60.0
@@ -131,6 +136,10 @@ class RuntimeOptions:
         if type(self.prefetch_blocks) is not int or self.prefetch_blocks < 0:
             raise ConfigInvalid(
                 f"prefetch_blocks must be an integer of at least 0, not {self.prefetch_blocks!r}", operation="configure"
+            )
+        if type(self.drain_bytes) is not int or self.drain_bytes < 0:
+            raise ConfigInvalid(
+                f"drain_bytes must be an integer of at least 0, not {self.drain_bytes!r}", operation="configure"
             )
         checked_seconds("budget_wait_seconds", self.budget_wait_seconds)
         if self.memory_bytes < self.block_bytes:

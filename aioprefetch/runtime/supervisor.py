@@ -1,14 +1,16 @@
 """The task of a runtime that owns all its background work, so that no work outlives the runtime.
 
-Readers never enter a task group: they spawn work here. Work reports failures to its own waiters; an exception that
-still escapes is a bug: it is logged, and other work continues.
+Readers never enter a task group: they spawn work here, or start it in their own turn (``start``). Work reports failures
+to its own waiters; an exception that still escapes is a bug: it is logged, and other work continues.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 
+from aioprefetch.runtime.eager_work import EagerWork
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.statistics import count_for
 
@@ -73,7 +75,27 @@ class Supervisor:
         self._group: asyncio.TaskGroup | None = None
         self._pending: list[tuple[Work, Coroutine[object, object, None], str]] = []
         self._closers: list[Closer] = []
+        self._started: set[EagerWork] = set()
+        self._all_ended: asyncio.Future[None] | None = None
         self.closed = False
+
+    def start(self, work: Coroutine[object, object, None], loop: asyncio.AbstractEventLoop, *, name: str) -> EagerWork:
+        """Work that begins in the caller, at ``start()`` of the result, and needs no task.
+
+        Once closed, it is cancelled at its first step.
+        """
+        if self._main is None:
+            self._ensure_started()
+        begun = EagerWork(work, loop, self._eager_ended, name=name)
+        self._started.add(begun)
+        if self.closed:
+            begun.cancel()
+        return begun
+
+    def _eager_ended(self, work: EagerWork) -> None:
+        self._started.discard(work)
+        if not self._started and self._all_ended is not None and not self._all_ended.done():
+            self._all_ended.set_result(None)
 
     def spawn(
         self, work: Coroutine[object, object, None], *, name: str, on_end: Callable[[], None] | None = None
@@ -120,6 +142,7 @@ class Supervisor:
             pass
         finally:
             self._start_pending(None)
+            await self._end_started()
             await self._close_resources()
 
     async def _run_group(self) -> None:
@@ -140,6 +163,21 @@ class Supervisor:
         self.closed = True
         _running.discard(main)
         self._start_pending(None)  # Left over when the loop was shut down before the first step.
+        self._cancel_started()
+
+    def _cancel_started(self) -> None:
+        for work in tuple(self._started):
+            work.cancel()
+
+    async def _end_started(self) -> None:
+        """Cancel the work that began in its callers, and wait until all of it has ended."""
+        self._cancel_started()
+        while self._started:
+            self._all_ended = asyncio.get_running_loop().create_future()
+            with contextlib.suppress(
+                asyncio.CancelledError
+            ):  # As in a task group, which waits for its work in any case.
+                await self._all_ended
 
     async def _close_resources(self) -> None:
         while self._closers:

@@ -365,6 +365,7 @@ _OPTIONS = (
     Option("concurrency", "operator", "concurrency", count),
     Option("diskCache", "operator", "disk_cache", text),
     Option("budgetWaitSeconds", "operator", "budget_wait_seconds", seconds),
+    Option("drainBytes", "operator", "drain_bytes", count_or_zero),
     Option("connectTimeoutSeconds", "operator", "connect_timeout_seconds", seconds),
     Option("readTimeoutSeconds", "operator", "read_timeout_seconds", seconds),
     Option("partBytes", "operator", "part_bytes", size_bytes),

@@ -202,6 +202,7 @@ async def bench(
     memory_bytes: int = 8 * MIB,
     block_bytes: int = 64 * KIB,
     prefetch_blocks: int = 0,
+    drain_bytes: int = 32 * KIB,
     **more: Any,
 ) -> AsyncIterator[Bench]:
     """A bench whose object "k" has ``size`` bytes; closed at the end, when nothing of it may be left.
@@ -209,7 +210,12 @@ async def bench(
     Nothing is fetched ahead unless ``prefetch_blocks`` says so.
     """
     options = RuntimeOptions(
-        memory_bytes=memory_bytes, block_bytes=block_bytes, prefetch_blocks=prefetch_blocks, random_seed=7, **more
+        memory_bytes=memory_bytes,
+        block_bytes=block_bytes,
+        prefetch_blocks=prefetch_blocks,
+        drain_bytes=drain_bytes,
+        random_seed=7,
+        **more,
     )
     made = Bench(size, options, layers)
     try:

@@ -8,13 +8,29 @@ from hypothesis import strategies as st
 from aioprefetch import RangeReader
 from aioprefetch.blocks.eviction import FAR, distance, rank
 from aioprefetch.blocks.fetch import Fetch
-from aioprefetch.blocks.file import ReaderPosition
+from aioprefetch.blocks.file import BlockFile, ReaderPosition
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
+from aioprefetch.values import ReadHead
 from tests.benches.gated_reader import KIB, MIB, Bench, bench, file_of, resident_blocks, settle
 
 BLOCK = 64 * KIB
+
+
+class NeverSent:
+    """A source whose requests bring nothing."""
+
+    def __init__(self, file: BlockFile) -> None:
+        self._file = file
+
+    async def send(self, fetch: Fetch) -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+
+    def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
+        """The file."""
+        return self._file
 
 
 def resident(reader: RangeReader) -> set[int]:
@@ -215,9 +231,6 @@ async def test_an_evicted_part_of_a_block_counts_and_is_published() -> None:
 async def test_a_small_first_fetch_does_not_pass_for_a_lack_of_memory() -> None:
     """What is spare is counted before what was asked for is taken off it."""
 
-    async def never(fetch: Fetch) -> None:
-        await asyncio.Event().wait()
-
     async with bench(memory_bytes=256 * MIB) as b:
         store = BlockStore.of(b.runtime)
         b.runtime.budget.charge(130 * MIB)
@@ -225,7 +238,7 @@ async def test_a_small_first_fetch_does_not_pass_for_a_lack_of_memory() -> None:
         for number, cursor in enumerate(cursors):
             store.file(("k", number), (None, "etag"), size=MIB, block_bytes=8 * MIB).open(cursor)
         file = next(iter(store.files.values()))
-        fetch = file.start_fetch(0, 10, never, lane="demand")
+        fetch = file.start_fetch(0, 10, NeverSent(file), lane="demand")
         assert store.eviction.cell_bytes(8 * MIB) == 4 * MIB
         fetch.cancel()
         await settle()

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from aioprefetch.blocks.block import SegmentState
-from aioprefetch.blocks.fetch import DRAIN_BYTES
 from aioprefetch.errors import Closed, Unavailable
 from aioprefetch.values import ReadHead
 from tests.benches.gated_reader import KIB, MIB, bench, file_of, settle
 
 BLOCK = 64 * KIB
+DRAIN_BYTES = 32 * KIB
 
 
 async def test_many_readers_of_one_block_share_one_request() -> None:
@@ -251,6 +251,7 @@ async def test_closing_the_last_reader_leaves_a_request_to_who_waits_for_it() ->
         await asyncio.gather(task, return_exceptions=True)
         assert not call.cancelled
         call.finish()
+        assert wait.future is not None
         await wait.future
         wait.close()
         assert file.holds(BLOCK, 2 * BLOCK)
@@ -304,7 +305,7 @@ async def test_what_is_nearly_there_when_its_reader_closes_is_received(
     left: int, is_received: bool, served: bool
 ) -> None:
     """To break it off would cost its connection."""
-    async with bench(2 * BLOCK, block_bytes=2 * BLOCK) as b:
+    async with bench(4 * BLOCK, block_bytes=2 * BLOCK, drain_bytes=DRAIN_BYTES) as b:
         reader = b.reader()
         b.gate.open = False
         task = asyncio.create_task(reader.read_at(0 if served else 2 * BLOCK - 1, 1))
@@ -320,9 +321,10 @@ async def test_what_is_nearly_there_when_its_reader_closes_is_received(
         await settle()
         assert (call.ended, call.cancelled) == (True, not is_received)
         assert b.operator.statistics["stream_aborted"] == (not is_received)
+        assert b.operator.statistics["stream_drained"] == (is_received and left > 0)
         again = b.reader()
         b.gate.open = True
-        assert await again.read_at(BLOCK, BLOCK) == b.data[BLOCK:]
+        assert await again.read_at(BLOCK, BLOCK) == b.data[BLOCK : 2 * BLOCK]
         assert b.calls[-1].request.if_none_match == (again.etag if is_received else None)
         await again.aclose()
 

@@ -13,6 +13,7 @@ from aioprefetch.errors import (
     Unavailable,
     Unexpected,
 )
+from aioprefetch.reader.openings import Openings
 from aioprefetch.reader.policy import find_policy
 from tests.benches.gated_reader import KIB, MIB, bench, settle, with_etag, with_total
 from tests.profile import combinations
@@ -338,7 +339,7 @@ async def test_twenty_readers_that_open_an_object_at_once_send_one_request(polic
         assert await asyncio.gather(*(one() for _ in range(20))) == [b.data[:size]] * 20
         assert len(b.calls) == 1
         await settle()
-        assert not b.runtime.peek("openings")
+        assert not len(Openings.of(b.operator.accessor(), b.runtime))
 
 
 async def test_readers_that_open_after_the_request_was_sent_ask_after_its_version_together() -> None:

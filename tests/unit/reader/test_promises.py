@@ -13,6 +13,7 @@ from aioprefetch.errors import Closed, InvalidType, ObjectChanged, RangeNotSatis
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
+from tests.benches.gated_reader import bench
 
 KIB = 1 << 10
 DATA = bytes(range(256)) * 40
@@ -115,15 +116,16 @@ async def test_counts_of_several_ranges_are_of_what_was_delivered(operator: Oper
         assert counts["stream_read_exceptions"] == 1
 
 
-async def test_closing_the_operator_names_the_path_of_the_reads_it_ends(operator: Operator) -> None:
+async def test_closing_the_operator_names_the_path_of_the_reads_it_ends() -> None:
     """The block store knows no paths; the reader's errors have them all the same."""
-    reader = operator.reader("k")
-    reading = asyncio.create_task(reader.read_at(0, 10))
-    await asyncio.sleep(0)
-    await operator.aclose()
-    with pytest.raises(Closed) as ended:
-        await reading
-    assert (ended.value.operation, ended.value.path) == ("read", "k")
+    async with bench() as b:
+        b.gate.open = False
+        reading = asyncio.create_task(b.reader().read_at(0, 10))
+        await b.next_call()
+        await b.operator.aclose()
+        with pytest.raises(Closed) as ended:
+            await reading
+        assert (ended.value.operation, ended.value.path) == ("read", "k")
 
 
 async def test_a_foreign_loop_is_refused_by_every_method(operator: Operator) -> None:

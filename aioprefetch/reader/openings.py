@@ -1,0 +1,237 @@
+"""The first requests of readers, each shared by all readers that open the object at that moment.
+
+A first request is shared until the turn of the loop in which it was sent has ended: within one turn no response can
+have told a reader of a write that the request does not see. If the response itself came within that turn, from a store
+in memory, it is shared with other tasks unless something was written meanwhile. A reader that comes later waits for the
+head and asks whether the object is still of that version, so that every read sees all writes before its reader was
+opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Protocol
+
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.blocks.fetch import Fetch
+from aioprefetch.blocks.file import BlockFile
+from aioprefetch.blocks.store import BlockStore
+from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Unexpected
+from aioprefetch.reader.policy import FirstRequest
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import Account
+from aioprefetch.values import ReadHead, ReadRequest, ReadSession
+
+
+class Opener(Protocol):
+    """An open object that has no version yet, as its first request sees it."""
+
+    path: str
+    pin: VersionPin
+    account: Account
+    session: ReadSession
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether readers of the pinned version may share its blocks."""
+
+    def pin_version(self, etag: str | None, version: str | None, total: int) -> BlockFile:
+        """Pin the version of the response."""
+
+    def open_alone(self) -> None:
+        """Leave the shared request, and share none any more."""
+
+    async def explain(self, error: Error, *, is_first: bool) -> Error:
+        """The error that a refused request means."""
+
+
+class Opening:
+    """A first request for ``[start, end)``, or for the last bytes of the object, and the ``readers`` that share it.
+
+    ``resident``: a version in memory that has these bytes; the request asks for another one. ``is_open``: it may be
+    shared. ``pinned``: ETag, version and size in the response, once it is there.
+    """
+
+    __slots__ = (
+        "_openings",
+        "_sender",
+        "_task",
+        "_writes",
+        "end",
+        "fetch",
+        "is_open",
+        "is_suffix",
+        "key",
+        "pinned",
+        "readers",
+        "resident",
+        "start",
+    )
+
+    def __init__(
+        self, openings: Openings, key: Hashable, first: FirstRequest, sender: Opener, resident: BlockFile | None
+    ) -> None:
+        self._openings = openings
+        self._sender = sender
+        self.key = key
+        self.start = first.offset
+        self.end = first.offset + first.size
+        self.is_suffix = first.suffix
+        self.resident = resident
+        self.is_open = True
+        self.pinned: tuple[str | None, str | None, int] | None = None
+        self.readers: list[Opener] = [sender]
+        self._task = asyncio.current_task()
+        self._writes = openings.writes
+        self.fetch = Fetch(
+            openings.store, self, self.start, self.end, lane="demand", label=sender.path, account=sender.account
+        )
+        self.fetch.on_end = self.ended
+
+    def brings(self, offset: int | None, size: int) -> bool:
+        """Whether the request covers ``size`` bytes at ``offset`` for certain; an offset of ``None`` is the end."""
+        if self.is_suffix or offset is None:
+            return self.is_suffix and offset is None
+        return self.start <= offset and max(offset + 1, offset + size) <= self.end
+
+    def equals(self, first: FirstRequest) -> bool:
+        """Whether both requests are for the same bytes."""
+        return (self.start, self.end, self.is_suffix) == (first.offset, first.offset + first.size, first.suffix)
+
+    def join(self, reader: Opener) -> bool:
+        """Let another reader share the request; ``False`` if it has failed, or brought nothing that can be shared.
+
+        If the response is there already, the version is pinned by this call.
+        """
+        if self.pinned is not None:
+            seen = asyncio.current_task() is self._task or self._writes != self._openings.writes
+            if seen or not self.readers[0].is_shared:
+                return False
+            reader.pin_version(*self.pinned)
+        elif self.fetch.finished:
+            return False
+        self.readers.append(reader)
+        return True
+
+    def leave(self, reader: Opener) -> None:
+        """Forget a closed reader. The request is given up with the last one."""
+        if reader in self.readers:
+            self.readers.remove(reader)
+        if not self.readers:
+            self.fetch.give_up()
+
+    async def send(self, fetch: Fetch) -> None:
+        """Send the request; with a ``resident`` version, on condition that the object has changed."""
+        sender, resident = self._sender, self.resident
+        version, etag = (None, None) if resident is None else resident.version[:2]
+        size = self.end - self.start
+        self._openings.was_sent(self)
+        request = ReadRequest(
+            path=sender.path,
+            offset=0 if self.is_suffix else self.start,
+            size=None if self.is_suffix else size,
+            suffix=size if self.is_suffix else None,
+            if_match=sender.pin.etag,
+            if_none_match=etag,
+            version=sender.pin.version,
+            lane=fetch.lane,
+            session=sender.session,
+        )
+        try:
+            await self._openings.accessor.read(request, fetch)
+        except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+            if resident is not None and isinstance(error, ConditionNotMatch):
+                self._pin(etag, version, resident.size)
+                return
+            explained = await sender.explain(error, is_first=True)
+            if explained is error:
+                raise
+            raise explained from error
+
+    def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
+        """Pin the version that the head names, for every reader that shares the request."""
+        if head.total is None:
+            raise Unexpected(
+                "the response does not name the size of the object", operation="read", path=self._sender.path
+            )
+        return self._pin(head.etag, head.version, head.total)
+
+    def ended(self) -> None:
+        """The request has ended."""
+        self._openings.ended(self)
+
+    def _pin(self, etag: str | None, version: str | None, total: int) -> BlockFile:
+        self.pinned = (etag, version, total)
+        first, *others = self.readers
+        file = first.pin_version(etag, version, total)
+        for reader in others:
+            if first.is_shared:
+                reader.pin_version(etag, version, total)
+            else:  # Without a version, two responses may be of two objects: each reader sends a request of its own.
+                reader.open_alone()
+        return file
+
+
+class Openings:
+    """The first requests over one stack of layers in one runtime, and what all readers over it have in common."""
+
+    def __init__(self, accessor: Accessor, runtime: Runtime) -> None:
+        self.accessor = accessor
+        self.store = BlockStore.of(runtime)
+        self.namespace = accessor.info.namespace
+        self.revalidates = accessor.capability.read_if_none_match
+        self._loop = runtime.loop
+        self._ledger = runtime.ledger
+        self._by_key: dict[Hashable, Opening] = {}
+        self._sent_now: list[Opening] = []
+
+    @classmethod
+    def of(cls, accessor: Accessor, runtime: Runtime) -> Openings:
+        """Those of a runtime."""
+        openings = runtime.peek(("openings", id(accessor)))  # Which holds the accessor, so that the number stays its.
+        if not isinstance(openings, cls):
+            openings = runtime.shared(("openings", id(accessor)), lambda: cls(accessor, runtime))
+        return openings
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    @property
+    def writes(self) -> int:
+        """The writes in this runtime so far."""
+        own = self._ledger.own
+        return (
+            own.get("object_put_request", 0) + own.get("object_delete_request", 0) + own.get("object_copy_request", 0)
+        )
+
+    def find(self, key: Hashable) -> Opening | None:
+        """The request under a key that has not ended, or ended in this turn of the loop."""
+        return self._by_key.get(key)
+
+    def add(self, opening: Opening) -> None:
+        """Share a request from now on."""
+        self._by_key[opening.key] = opening
+
+    def was_sent(self, opening: Opening) -> None:
+        """The request is being sent: it is shared until this turn of the loop has ended."""
+        if not self._sent_now:
+            self._loop.call_soon(self._end_turn)
+        self._sent_now.append(opening)
+
+    def ended(self, opening: Opening) -> None:
+        """The request has ended."""
+        if opening not in self._sent_now:
+            self._remove(opening)
+
+    def _end_turn(self) -> None:
+        sent, self._sent_now = self._sent_now, []
+        for opening in sent:
+            opening.is_open = False
+            if opening.fetch.finished:
+                self._remove(opening)
+
+    def _remove(self, opening: Opening) -> None:
+        if self._by_key.get(opening.key) is opening:
+            del self._by_key[opening.key]

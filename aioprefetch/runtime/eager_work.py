@@ -1,0 +1,152 @@
+"""Work that begins in its caller: no task is made for it, and no turn of the loop passes before its first step.
+
+``EagerWork`` runs a coroutine up to its first wait within the call of ``start``, and continues it in the callbacks of
+the futures that it waits for, like a task. It is independent of its caller, who may end or be cancelled meanwhile. For
+the code within it, it **is** the current task (the "third party task" of asyncio's documentation): ``asyncio.timeout``,
+``asyncio.TaskGroup`` and the cancel scopes of anyio cancel the work, never its caller. From Python 3.12 on asyncio has
+eager tasks; this is the part of them that work for a read needs, on every version and at less cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, cast
+
+from aioprefetch.runtime.events import logger
+
+
+class EagerWork:
+    """A coroutine that runs from ``start`` on; ``on_end`` is called once, however it ends.
+
+    The methods besides ``start`` are those of ``asyncio.Task`` that timeouts, task groups and cancel scopes call.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_cancel_requests",
+        "_context",
+        "_coro",
+        "_fut_waiter",
+        "_loop",
+        "_must_cancel",
+        "_on_end",
+        "name",
+    )
+
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, None],
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[EagerWork], None],
+        *,
+        name: str,
+    ) -> None:
+        self.name = name
+        self._coro: Coroutine[Any, Any, None] | None = work
+        self._loop = loop
+        self._on_end = on_end
+        self._context = copy_context()
+        self._cancel_requests = 0
+        self._must_cancel = False
+        self._fut_waiter: asyncio.Future[Any] | None = None
+
+    def start(self) -> None:
+        """Run the first step, up to the first wait, in a copy of the caller's context."""
+        self._context.run(self._step)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Raise ``CancelledError`` within the work at its next step; ``False`` when it has ended."""
+        if self._coro is None:
+            return False
+        self._cancel_requests += 1
+        if self._fut_waiter is None or not self._fut_waiter.cancel():
+            self._must_cancel = True
+        return True
+
+    def cancelling(self) -> int:
+        """The number of cancellations that were requested and not taken back."""
+        return self._cancel_requests
+
+    def uncancel(self) -> int:
+        """Take one cancellation back; returns the number that is left."""
+        if self._cancel_requests:
+            self._cancel_requests -= 1
+            if not self._cancel_requests:
+                self._must_cancel = False
+        return self._cancel_requests
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._coro is None
+
+    def get_name(self) -> str:
+        """The name, for people."""
+        return self.name
+
+    def get_coro(self) -> Coroutine[Any, Any, None] | None:
+        """The coroutine, ``None`` when it has ended."""
+        return self._coro
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop on which it runs."""
+        return self._loop
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _step(self, error: BaseException | None = None) -> None:
+        coro = self._coro
+        if coro is None:
+            return
+        if self._must_cancel:
+            self._must_cancel = False
+            if not isinstance(error, asyncio.CancelledError):
+                error = asyncio.CancelledError()
+        self._fut_waiter = None
+        loop, this = self._loop, cast("asyncio.Task[Any]", self)
+        outer = asyncio.current_task(loop)
+        if outer is not None:
+            asyncio._leave_task(loop, outer)
+        asyncio._enter_task(loop, this)
+        try:
+            awaited = coro.send(None) if error is None else coro.throw(error)
+        except (StopIteration, asyncio.CancelledError):
+            self._end()
+        except Exception:
+            logger.exception("background work failed: %s", self.name)
+            self._end()
+        except BaseException:  # SystemExit and KeyboardInterrupt end the loop, as they do in a task.
+            self._end()
+            raise
+        else:
+            self._wait_for(awaited)
+        finally:
+            asyncio._leave_task(loop, this)
+            if outer is not None:
+                asyncio._enter_task(loop, outer)
+
+    def _wait_for(self, awaited: Any) -> None:
+        if getattr(awaited, "_asyncio_future_blocking", None):
+            awaited._asyncio_future_blocking = False
+            awaited.add_done_callback(self._wake, context=self._context)
+            self._fut_waiter = awaited
+            if self._must_cancel and awaited.cancel():
+                self._must_cancel = False
+        elif awaited is None:  # ``asyncio.sleep(0)``
+            self._loop.call_soon(self._step, context=self._context)
+        else:
+            misuse = RuntimeError(f"{self.name} waits for {awaited!r}, which is no future of its loop")
+            self._loop.call_soon(self._step, misuse, context=self._context)
+
+    def _wake(self, future: asyncio.Future[Any]) -> None:
+        try:
+            future.result()
+        except BaseException as error:
+            self._step(error)
+        else:
+            self._step()
+
+    def _end(self) -> None:
+        self._coro = None
+        self._on_end(self)
