@@ -3,7 +3,7 @@
 Each waiting read has a future of its own, so a cancelled one disturbs no other. It wakes as soon as the bytes that it
 needs have arrived, not when the request ends. A demand fetch is cancelled when its last waiter leaves, unless it has
 served a waiter already: then the rest of the block is read ahead for the next. A fetch that is nearly complete is not
-cancelled but **drained**: its rest costs less than the connection that would be broken off.
+cancelled but **drained**: its rest costs less than a new connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aioprefetch.runtime.statistics import Account, Tier
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import Lane, ReadHead
 
-# A drained response that takes longer than this is broken off after all.
+# A drained response that takes longer than this is cancelled.
 DRAIN_SECONDS_MAX = 1.0
 
 

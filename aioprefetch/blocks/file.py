@@ -14,8 +14,9 @@ from typing import Protocol
 
 from aioprefetch.blocks.accounting import count_first_read, count_ready, settle
 from aioprefetch.blocks.block import Block, Segment, SegmentState
-from aioprefetch.blocks.fetch import Fetch, FetchSource, FetchStarter, Wait
+from aioprefetch.blocks.fetch import Fetch, FetchSource, Wait
 from aioprefetch.ranges import BlockGrid, Range, subtract
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account
 from aioprefetch.values import Lane, ReadHead
 
@@ -85,17 +86,27 @@ class Residency:
     requested: tuple[Range, ...]
 
 
-class FileStore(FetchStarter, Protocol):
+class FileStore(Protocol):
     """The part of a block store that its files use.
 
     ``readers`` have a file open, ``tick`` counts uses of blocks, ``fetches`` counts requests. ``spent_bytes`` is the
     memory of the segments that are ``is_spent``.
     """
 
+    runtime: Runtime
     readers: weakref.WeakSet[ReaderPosition]
     tick: int
     fetches: int
     spent_bytes: int
+
+    def start(self, fetch: Fetch) -> None:
+        """Start a request."""
+
+    def abandon(self, fetch: Fetch) -> None:
+        """End a fetch that was cancelled."""
+
+    def filled(self, segment: Segment) -> None:
+        """The last byte of a segment has arrived."""
 
     def arriving(self, file: BlockFile, start: int) -> None:
         """A request begins to fill a segment."""

@@ -62,15 +62,10 @@ class Operator:
         Where the objects are: one of ``aioprefetch.services``.
     memory_bytes
         The one budget for cached blocks, prefetch and requests in flight.
-    block_bytes
-        The grid on which readers fetch and keep bytes.
-    prefetch_blocks
-        How many blocks a stream fetches ahead.
-    concurrency
-        Requests in flight at once.
-    drain_bytes
-        A response whose rest no read needs is received to its end if at most this much is missing, to keep its
-        connection; 0: it is always broken off.
+    block_bytes, prefetch_blocks
+        The grid on which readers fetch and keep bytes; how many blocks a stream fetches ahead.
+    concurrency, drain_bytes
+        Requests in flight at once; how much of an unneeded response is received to keep its connection.
     budget_wait_seconds
         How long a read waits for memory before it is ``BudgetExhausted``.
     attempts_max, retry_seconds

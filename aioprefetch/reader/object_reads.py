@@ -282,9 +282,8 @@ class ObjectReads:
         fill = decision.fill
         wide_end = self._wide_end(survey, end, fill)
         first = next(steps(start, end, fill=fill, step_bytes=self._step_bytes(fill)))
-        if survey.resident_end >= first[1]:
-            waits = []
-        else:
+        waits: list[Wait] = []
+        if survey.resident_end < first[1]:
             waits = self.request_and_join(*first, fill=fill, survey=survey, wide_end=wide_end)
         if first[1] < end:
             return await self._copy_steps(first, end, waits, write, decision, wide_end)
@@ -448,8 +447,7 @@ class ObjectReads:
 
         A request that would end with the range may bring missing bytes up to ``wide_end`` too.
         """
-        opened = self.opened
-        file = opened.open_file()
+        opened, file = self.opened, self.opened.open_file()
         is_surveyed = survey is not None and survey.start <= start and end <= survey.end
         earlier = survey.fetches if survey is not None and is_surveyed else file.in_flight(start, end)
         started = self._request_missing(

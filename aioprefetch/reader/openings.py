@@ -1,10 +1,10 @@
 """The first requests of readers, each shared by all readers that open the object at that moment.
 
-A first request is shared until the turn of the loop in which it was sent has ended: within one turn no response can
-have told a reader of a write that the request does not see. If the response itself came within that turn, from a store
-in memory, it is shared with other tasks unless something was written meanwhile. A reader that comes later waits for the
-head and asks whether the object is still of that version, so that every read sees all writes before its reader was
-opened.
+A first request is shared until the turn of the loop in which it was sent has ended: in one turn no response arrives,
+so no reader can know of a write that the request does not see. If the response itself came within that turn, from a
+store in memory, it is shared with other tasks unless something was written meanwhile. A reader that comes later waits
+for the head and asks whether the object is still of that version, so that every read sees all writes before its reader
+was opened.
 """
 
 from __future__ import annotations

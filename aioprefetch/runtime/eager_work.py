@@ -136,7 +136,7 @@ class EagerWork:
         elif awaited is None:  # ``asyncio.sleep(0)``
             self._loop.call_soon(self._step, context=self._context)
         else:
-            misuse = RuntimeError(f"{self.name} waits for {awaited!r}, which is no future of its loop")
+            misuse = RuntimeError(f"{self.name} waits for {awaited!r}, which is not a future of its loop")
             self._loop.call_soon(self._step, misuse, context=self._context)
 
     def _wake(self, future: asyncio.Future[Any]) -> None:

@@ -115,7 +115,7 @@ class RuntimeOptions:
     """The limits of a runtime. Sizes in bytes, times in seconds; ``executor_threads`` serves files and hashing.
 
     ``drain_bytes``: a response of which no read needs the rest is received to its end if at most this much is missing,
-    so that its connection is kept, and broken off otherwise. 0 breaks every such response off.
+    so that its connection is kept, and cancelled otherwise. 0 cancels every such response.
     """
 
     memory_bytes: int = 256 << 20
