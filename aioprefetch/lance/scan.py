@@ -12,7 +12,7 @@ from aioprefetch.lance.dataset import open_dataset
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.parts import ScanRequest, TablePart, TableScan, file_table, prepared_scan, scan_request
 from aioprefetch.lance.schema import arrow_schema, project
-from aioprefetch.operator.operator import list_literally
+from aioprefetch.operator.listing import list_literally
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.pages import PreparedScan

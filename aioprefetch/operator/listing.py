@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
+from typing import Protocol
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidArgument, InvalidType, ProtocolError
 from aioprefetch.layers.error_context import path_hint
+from aioprefetch.operator.arguments import checked_path
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Entry, ListPage, ListRequest
 
@@ -227,3 +229,21 @@ class Lister:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class Listed(Protocol):
+    """An operator, as far as a listing needs it."""
+
+    def accessor(self) -> Accessor:
+        """The live stack on the running loop."""
+        ...
+
+    def runtime(self) -> Runtime:
+        """The runtime of the running loop."""
+        ...
+
+
+def list_literally(operator: Listed, prefix: str, *, recursive: bool = False, start_after: str | None = None) -> Lister:
+    """List like ``Operator.list``, but a prefix without entries is never an error, even if it looks like a pattern."""
+    request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
+    return Lister(operator.accessor, operator.runtime, request, is_literal=True)

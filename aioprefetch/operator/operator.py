@@ -16,8 +16,9 @@ from aioprefetch.operator.from_uri import check_bytes, configure
 from aioprefetch.operator.parallel_read import ParallelFill, ParallelRead, first_bytes_of
 from aioprefetch.operator.stack import bare_stack, check_order, default_stack, with_layer
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
+from aioprefetch.runtime.family import Member, RuntimeFamily
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
-from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Statistics
 from aioprefetch.values import (
     Capability,
@@ -53,8 +54,8 @@ class Operator:
 
     An Operator is a recipe: it holds no connection, pickles (literal secrets become references), and may be used on any
     number of event loops, in threads and after a fork. The live parts are made at the first use on a loop and shared by
-    this Operator and those made from it with ``layer``. ``aclose`` (or ``async with``) closes the live parts on the
-    running loop; the recipe stays usable.
+    this Operator, those made from it with ``layer``, and unpickled copies: its family. ``aclose`` (or ``async with``)
+    gives them up on the running loop, and the last of the family closes them; the recipe stays usable.
 
     Parameters
     ----------
@@ -97,9 +98,9 @@ class Operator:
             drain_bytes=drain_bytes,
         )
         stack = default_stack(service, attempts_max=attempts_max, retry_seconds=retry_seconds)
-        self._assemble(service, stack, RuntimeFamily(options))
+        self._assemble(service, stack, Member(RuntimeFamily(options)))
 
-    def _assemble(self, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> None:
+    def _assemble(self, service: Service, layers: tuple[Layer, ...], member: Member) -> None:
         check_order(layers)
         if not hasattr(service, "build"):
             raise ConfigInvalid(
@@ -108,14 +109,14 @@ class Operator:
             )
         self._service = service
         self._layers = layers
-        self._family = family
-        self._first_bytes = first_bytes_of(family.options)
-        self._live: tuple[Accessor, Runtime] | None = None
+        self._member = member
+        self._family = member.family
+        self._first_bytes = first_bytes_of(self._family.options)
 
     @classmethod
-    def _of(cls, service: Service, layers: tuple[Layer, ...], family: RuntimeFamily) -> Self:
+    def _of(cls, service: Service, layers: tuple[Layer, ...], member: Member) -> Self:
         operator = cls.__new__(cls)
-        operator._assemble(service, layers, family)
+        operator._assemble(service, layers, member)
         return operator
 
     @classmethod
@@ -135,7 +136,7 @@ class Operator:
         ``options`` is the ``aioprefetch.runtime.options.RuntimeOptions`` of its runtime; by default the constructor's
         defaults.
         """
-        return cls._of(service, bare_stack(), RuntimeFamily(options or RuntimeOptions()))
+        return cls._of(service, bare_stack(), Member(RuntimeFamily(options or RuntimeOptions())))
 
     def layer(self, layer: Layer, *, inside: type[Layer] | None = None) -> Self:
         """An Operator with ``layer`` in its stack, and the same runtime.
@@ -144,7 +145,8 @@ class Operator:
         places it directly inside another layer instead: ``op.layer(x, inside=ap.layers.RetryLayer)`` runs ``x`` once
         for each attempt. ``ConfigInvalid`` for other objects, and for an ``inside`` that is not in the stack.
         """
-        return self._of(self._service, with_layer(self._layers, layer, inside=inside), self._family)
+        layers = with_layer(self._layers, layer, inside=inside)
+        return self._of(self._service, layers, Member(self._family, self._member))
 
     # --- description -------------------------------------------------------------------------------------------
 
@@ -186,7 +188,13 @@ class Operator:
         return f"<Operator {self.info.url} [{layers}]>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self)._of, (self._service, self._layers, self._family)
+        recipe = self._service, self._layers
+        return type(self)._restored, (*recipe, *self._member.pickled(recipe, self.info))
+
+    @classmethod
+    def _restored(cls, service: Service, layers: tuple[Layer, ...], *names: Any) -> Self:
+        member = Member.unpickled(service.info, *names)
+        return cls._of(*member.recipe((service, layers)), member)
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -511,6 +519,8 @@ class Operator:
     async def delete_all(self, prefix: str) -> None:
         """Delete every object below the directory ``prefix``, and the directory. A missing directory is ignored."""
         check_directory(prefix, "delete_all")
+        from aioprefetch.operator.listing import list_literally
+
         paths: list[str] = []
         async for entry in list_literally(self, prefix, recursive=True):
             paths.append(entry.path)
@@ -560,25 +570,26 @@ class Operator:
         return self._connect()[0]
 
     def _connect(self) -> tuple[Accessor, Runtime]:
-        live = self._live
+        live: tuple[Accessor, Runtime] | None = self._member.live
         if live is not None and live[1].is_usable():
             return live
-        runtime = self._family.current()
-        accessor: Accessor = runtime.shared(("service", id(self._service)), lambda: self._service.build(runtime))
+        runtime = self._family.current(self._member)
+        service = self._service
+        # With the service, so that no other one gets its id.
+        accessor: Accessor = runtime.shared(("service", id(service)), lambda: (service.build(runtime), service))[0]
         for layer in self._layers:
             accessor = layer.wrap(accessor, runtime)
-        live = self._live = (accessor, runtime)
+        live = self._member.live = (accessor, runtime)
         return live
 
     async def aclose(self) -> None:
-        """Close connections and end background work on the running loop; open readers fail with ``Closed``.
+        """Stop using the connections, memory and background work of the running loop; the last user closes them.
 
-        Needs no response from the network. The next use starts a new runtime.
+        Users are the operators of the family, each from its first use on; those made from this one by ``layer`` stop
+        with it. Closing needs no response from the network; open readers fail with ``Closed`` when the last user
+        has stopped. The next use starts again.
         """
-        self._live = None
-        runtime = self._family.existing()
-        if runtime is not None:
-            await runtime.aclose()
+        await self._member.leave()
 
     async def __aenter__(self) -> Self:
         return self
@@ -587,13 +598,3 @@ class Operator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-def list_literally(
-    operator: Operator, prefix: str, *, recursive: bool = False, start_after: str | None = None
-) -> Lister:
-    """List like ``Operator.list``, but a prefix without entries is never an error, even if it looks like a pattern."""
-    from aioprefetch.operator.listing import Lister
-
-    request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
-    return Lister(operator.accessor, operator.runtime, request, is_literal=True)

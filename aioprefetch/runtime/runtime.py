@@ -1,8 +1,8 @@
 """The live parts of an Operator: one runtime for each process and event loop, made at first use.
 
-An Operator is a recipe; its **family** (itself and all that is derived from it by ``.layer()``) shares runtimes. A
-runtime holds the supervisor, the byte budget, clock, random generator, executor, counters and events. Other parts
-keep theirs under ``shared``: connections, semaphores, the block store.
+An Operator is a recipe; the operators of a **family** (see ``family``) share runtimes. A runtime holds the supervisor,
+the byte budget, clock, random generator, executor, counters and events. Other parts keep theirs under ``shared``:
+connections, semaphores, the block store.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+def leak_after_fork(*parents: object) -> None:
+    """In a child: keep objects of the parent process for ever, so that no destructor of them runs."""
+    _kept_after_fork.append(parents)
+
+
 def fork_generation() -> int:
     """The number of forks between this process and the first one."""
     return _generation
@@ -70,6 +75,7 @@ class Runtime:
         self._executor: ThreadPoolExecutor | None = None
         self._shared: dict[Hashable, Any] = {}
         self._finishers: list[Callable[[], Awaitable[None]]] = []
+        self._holds: dict[int, weakref.finalize[..., object]] = {}
 
     @property
     def closed(self) -> bool:
@@ -153,23 +159,71 @@ class Runtime:
                 path=path,
             )
 
+    @property
+    def holders(self) -> int:
+        """The number of operators that use it."""
+        return len(self._holds)
+
+    def hold(self, holder: object) -> None:
+        """Count an operator as one that uses this runtime, until it lets go or is collected."""
+        if id(holder) not in self._holds:
+            hold = self._holds[id(holder)] = weakref.finalize(holder, _holder_collected, self, id(holder))
+            hold.atexit = False
+
+    def let_go(self, holder: object) -> bool:
+        """Give up the hold of an operator. Whether it had one: then the runtime has to be closed if none is left."""
+        hold = self._holds.pop(id(holder), None)
+        return hold is not None and hold.detach() is not None
+
+    def forget_holders(self) -> None:
+        """Release what the holds keep alive: the loop has ended, and with it this runtime."""
+        while self._holds:
+            self._holds.popitem()[1].detach()
+
+    def drop(self, holder_id: int) -> None:
+        """Forget an operator that was collected, from any thread; the last one ends the runtime in the background."""
+        self._holds.pop(holder_id, None)
+        self._end_if_unheld()
+
+    def _end_if_unheld(self) -> None:
+        if self._holds or self.closed:
+            return
+        if asyncio._get_running_loop() is self.loop:
+            self.supervisor.end()
+            return
+        with contextlib.suppress(RuntimeError):  # The loop closed in between, and with it all that ran on it.
+            self.loop.call_soon_threadsafe(self._end_if_unheld)
+
     def before_close(self, finish: Callable[[], Awaitable[None]]) -> None:
-        """Await ``finish`` before anything is cancelled at closing, for as long as ``FINISH_SECONDS_MAX``."""
+        """Await ``finish`` whenever an operator closes, before anything is cancelled; up to ``FINISH_SECONDS_MAX``."""
         self._finishers.append(finish)
 
     async def aclose(self) -> None:
-        """End all background work and close every connection. Needs no response from the network."""
+        """Finish what was read; if no operator holds the runtime, end all background work and close every connection.
+
+        Needs no response from the network. An operator that begins to use the runtime meanwhile keeps it open.
+        """
         try:
-            async with asyncio.timeout(FINISH_SECONDS_MAX) as limit:
-                while self._finishers and not self.closed:
-                    await self._finishers.pop()()
-        except TimeoutError:
-            if not limit.expired():
-                raise
+            await self._finish()
+        finally:  # when it is cancelled too
+            if not self._holds:
+                self.supervisor.end()
+        if self._holds:
+            return
         await self.supervisor.aclose()
         self._shared.clear()
         self.gauges.clear()
         self.budget.close()
+
+    async def _finish(self) -> None:
+        try:
+            async with asyncio.timeout(FINISH_SECONDS_MAX) as limit:
+                for finish in tuple(self._finishers):
+                    if not self.closed:
+                        await finish()
+        except TimeoutError:
+            if not limit.expired():
+                raise
 
     async def _close_budget(self) -> None:
         self.budget.close()
@@ -180,74 +234,8 @@ class Runtime:
             self._executor = None
 
 
-class RuntimeFamily:
-    """The runtimes of one recipe, by loop. Pickles as its options: the copy starts its own runtimes."""
-
-    def __init__(self, options: RuntimeOptions) -> None:
-        self.options = options
-        self._reset()
-
-    def _reset(self) -> None:
-        self._generation = _generation
-        self._lock = threading.Lock()
-        self._past = Counters()
-        self._ended: list[Ledger] = []
-        self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
-        # A family that is dropped without closing: its runtimes end when the last operator and reader are gone.
-        self._finalizer = weakref.finalize(self, _end_all, self._runtimes)
-        self._finalizer.atexit = False
-
-    def current(self) -> Runtime:
-        """The runtime of the running loop, made if there is none or the last one was closed."""
-        if self._generation != _generation:
-            _kept_after_fork.append((self._runtimes, self._lock))
-            self._finalizer.detach()
-            self._reset()
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            runtime = self._runtimes.get(loop)
-            if runtime is None or runtime.closed:
-                self._retire()
-                runtime = self._runtimes[loop] = Runtime(self.options)
-            return runtime
-
-    def _retire(self) -> None:
-        """Forget the runtimes that ended, but keep their counts, and the ledgers of readers that are still open."""
-        for loop in [loop for loop, runtime in self._runtimes.items() if runtime.closed]:
-            self._ended.append(self._runtimes.pop(loop).ledger)
-        for ledger in [ledger for ledger in self._ended if ledger.is_settled()]:
-            self._ended.remove(ledger)
-            self._past.merge(ledger.total())
-
-    def existing(self) -> Runtime | None:
-        """The open runtime of the running loop, if there is one."""
-        loop = asyncio._get_running_loop()
-        if loop is None or self._generation != _generation:
-            return None
-        with self._lock:
-            runtime = self._runtimes.get(loop)
-        return None if runtime is None or runtime.closed else runtime
-
-    def statistics(self) -> Statistics:
-        """All counts in this process, those of runtimes that ended included, and the gauges of the others."""
-        total = Counters()
-        gauges: Counter[str] = Counter()
-        if self._generation == _generation:
-            with self._lock:
-                total.merge(self._past)
-                for ledger in self._ended:
-                    total.merge(ledger.total())
-                for runtime in self._runtimes.values():
-                    total.merge(runtime.ledger.total())
-                    gauges.update(runtime.gauged())
-        return total.snapshot(gauges)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.options,)
-
-
-def _end_all(runtimes: dict[asyncio.AbstractEventLoop, Runtime]) -> None:
-    for loop, runtime in runtimes.items():
-        if runtime.generation == _generation and not runtime.closed:
-            with contextlib.suppress(RuntimeError):  # The loop closed in between, and with it all that ran on it.
-                loop.call_soon_threadsafe(runtime.supervisor.end)
+def _holder_collected(runtime: Runtime, holder_id: int) -> None:
+    if runtime.generation == _generation:
+        runtime.drop(holder_id)
+    else:
+        leak_after_fork(runtime)

@@ -23,6 +23,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.shared import shared_twin
 from aioprefetch.source.reading import reason_of
 from aioprefetch.spark import worker
 from aioprefetch.spark.options import OPTIONS
@@ -71,7 +72,8 @@ def operator_at(root: str, options: Mapping[str, Any]) -> Operator:
 
 
 def _new_operator(root: str, options: Mapping[str, Any]) -> Operator:
-    return Operator.from_uri(root, **worker.with_memory(options))
+    operator = Operator.from_uri(root, **worker.with_memory(options))
+    return shared_twin(operator) or operator
 
 
 @contextlib.contextmanager

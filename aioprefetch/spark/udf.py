@@ -24,6 +24,7 @@ from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, InvalidType, TimedOut
 from aioprefetch.operator.from_uri import configure
 from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.shared import shared_twin
 from aioprefetch.ranges import at_least
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import checked_seconds
@@ -202,6 +203,9 @@ OPERATOR = "operator"
 class WarmOperator:
     """A recipe that pickles without secrets, and finds its Operator in each process.
 
+    In a process all functions and sources with the same URL and options, or with copies of one Operator, share
+    connections, memory and credentials.
+
     ``store`` is a URL with the options of ``Operator.from_uri``, checked at once, or an ``Operator``. An Operator from
     a URL gets the worker's share of memory unless ``memory_bytes`` is given.
     """
@@ -265,7 +269,8 @@ class _UrlRecipe:
         Operator(service, **options)  # to have its options checked where they were written
 
     def operator(self) -> Operator:
-        return Operator(self.service, **worker.with_memory(self._options))
+        operator = Operator(self.service, **worker.with_memory(self._options))
+        return shared_twin(operator) or operator
 
 
 def with_operator(store: str | Operator, **options: Any) -> Callable[[F], Callable[..., Any]]:

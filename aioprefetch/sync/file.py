@@ -26,10 +26,12 @@ from aioprefetch.errors import (
 from aioprefetch.operator.from_uri import BUILT_IN, split_uri, store_options, unknown_option
 from aioprefetch.operator.open_file import KeyedBuilder
 from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.shared import shared_twin
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.reader.options import READER_OPTIONS, ProgressCallback
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
+from aioprefetch.sync.kept import kept_operators
 from aioprefetch.sync.loop_thread import leak_in_child, loop_thread, process_lock
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class SyncFile(io.RawIOBase):
         *,
         name: str | None = None,
         owns_operator: bool = False,
+        shares_runtime: bool = False,
     ) -> None:
         super().__init__()
         self.name = path if name is None else name
@@ -74,6 +77,7 @@ class SyncFile(io.RawIOBase):
         self._options = dict(reader_options or {})
         self._on_progress: ProgressCallback | None = self._options.pop("on_progress", None)
         self._owns_operator = owns_operator
+        self._shares_runtime = shares_runtime
         self._open_reader()
 
     def __repr__(self) -> str:
@@ -95,7 +99,10 @@ class SyncFile(io.RawIOBase):
 
     @property
     def operator(self) -> Operator:
-        """The operator that the file reads from; of a file opened by a URL its own, which is closed with it."""
+        """The operator that the file reads from; of a file opened by a URL its own, which is closed with it.
+
+        It shares connections, memory and statistics with those of other files with the same options and principal.
+        """
         return self._operator
 
     # Facts of the object
@@ -285,7 +292,9 @@ class SyncFile(io.RawIOBase):
                 if reader is not None:
                     await reader.aclose()
             finally:
-                if operator is not None:
+                if operator is not None and self._shares_runtime and reader is not None and reader.size is not None:
+                    await kept_operators().take_over(operator)
+                elif operator is not None:
                     await operator.aclose()
 
         self._thread.finish(release, timeout_seconds=CLOSE_SECONDS_MAX if wait else 0)
@@ -481,8 +490,11 @@ def open(  # noqa: A001 - it replaces the builtin
         raise unknown_option(name, names, of=f"a file at {scheme}://", operation="open", path=shown)
     of_reader = {name: value for name, value in options.items() if name in READER_OPTIONS - SHARED_OPTIONS}
     of_store = {name: value for name, value in options.items() if name not in of_reader}
-    own_operator = Operator.from_uri(store, **of_store)
-    return SyncFile(own_operator, path, of_reader, name=redact(url), owns_operator=True)
+    alone = Operator.from_uri(store, **of_store)
+    shared = shared_twin(alone)
+    return SyncFile(
+        shared or alone, path, of_reader, name=redact(url), owns_operator=True, shares_runtime=shared is not None
+    )
 
 
 def check_reader_options(options: Mapping[str, Any], *, path: str) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from aioprefetch.errors import Error, NotFound, Unsupported
-from aioprefetch.operator.operator import list_literally
+from aioprefetch.operator.listing import list_literally
 from aioprefetch.values import Entry
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aioprefetch.errors import NotFound
-from aioprefetch.operator.operator import Operator, list_literally
+from aioprefetch.operator.listing import list_literally
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.json_fields import each, fields_of, integer, listed, optional, parsed, text
 from aioprefetch.source.state.checksummed_json import damaged

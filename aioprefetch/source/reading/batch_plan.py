@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.errors import Error
-from aioprefetch.operator.operator import Operator, list_literally
+from aioprefetch.operator.listing import list_literally
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.columns.directories import DirectoryFilter, directories_of, directory_fields, names_of
 from aioprefetch.source.fetch.partitioning import check_partition_options, divide, partition_count, piece_bytes
 from aioprefetch.source.files import FetchItem, SourceFile

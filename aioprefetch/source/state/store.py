@@ -36,7 +36,8 @@ from aioprefetch.errors import (
     StateConflict,
     Unsupported,
 )
-from aioprefetch.operator.operator import Operator, list_literally
+from aioprefetch.operator.listing import list_literally
+from aioprefetch.operator.operator import Operator
 from aioprefetch.source.json_fields import parsed
 from aioprefetch.source.state.checksummed_json import damaged, to_bytes
 from aioprefetch.values import Metadata

@@ -15,12 +15,13 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.errors import Closed, ConfigInvalid, WrongLoop
+from aioprefetch.runtime.family import RuntimeFamily
 from aioprefetch.runtime.options import RuntimeOptions
-from aioprefetch.runtime.runtime import Runtime, RuntimeFamily
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import WriteRequest
 from tests.benches.gated_reader import bench
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -48,24 +49,24 @@ def test_limits_that_cannot_be_are_refused_by_name(wrong: dict[str, object]) -> 
 async def test_one_runtime_for_each_loop() -> None:
     family = RuntimeFamily(RuntimeOptions())
     assert family.existing() is None
-    here = family.current()
-    assert family.current() is here is family.existing()
+    here = family.current(family)
+    assert family.current(family) is here is family.existing()
     there: list[Runtime] = []
 
     async def elsewhere() -> None:
-        there.append(family.current())
+        there.append(family.current(family))
         with pytest.raises(WrongLoop) as caught:
             here.check_loop(operation="read", path="k")
         assert (caught.value.operation, caught.value.path) == ("read", "k")
-        await there[0].aclose()
+        await family.leave([family])
 
     await here.run_blocking(lambda: asyncio.run(elsewhere()))
     assert there[0] is not here
-    await here.aclose()
+    await family.leave([family])
     assert here.closed
-    again = family.current()
+    again = family.current(family)
     assert again is not here
-    await again.aclose()
+    await family.leave([family])
 
 
 def test_a_loop_that_is_gone_leaves_no_runtime_behind() -> None:

@@ -1,0 +1,174 @@
+"""The runtimes that operators share: one family for all copies of an operator, and for all that look the same one up.
+
+A family has one runtime for each event loop. An operator that uses it there is one of its **holders**, from its first
+use until its ``aclose`` or until it is collected. A runtime closes with its last holder. Statistics are the family's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import Any, TypeVar
+
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime, fork_generation, leak_after_fork
+from aioprefetch.runtime.statistics import Counters, Ledger, Statistics
+
+T = TypeVar("T")
+
+
+class RuntimeFamily:
+    """The runtimes of one recipe, by loop."""
+
+    def __init__(self, options: RuntimeOptions, token: str = "") -> None:
+        self.options = options
+        self._token = token
+        self._kept: dict[str, Any] = {}
+        self._reset()
+
+    @classmethod
+    def find(cls, key: Hashable, options: RuntimeOptions, token: str = "") -> RuntimeFamily:
+        """The family of this process under ``key``; a new one, named ``token``, if there is none any more."""
+        with _register.lock:
+            family = _register.families.get((key, options))
+            if family is None:
+                family = _register.families[key, options] = cls(options, token)
+            return family
+
+    @property
+    def token(self) -> str:
+        """The name of the family in pickles: random, and no secret."""
+        if not self._token:
+            self._token = os.urandom(16).hex()
+        return self._token
+
+    def join(self, key: Hashable) -> None:
+        """Let ``find`` return this family under ``key``, unless it has another one there already."""
+        with _register.lock:
+            _register.families.setdefault((key, self.options), self)
+
+    def keep(self, name: str, made: T) -> T:
+        """The object of the first call for ``name``: copies of one operator then share its service and layers."""
+        first: T = self._kept.setdefault(name, made)
+        return first
+
+    def _reset(self) -> None:
+        self._generation = fork_generation()
+        self._lock = threading.Lock()
+        self._past = Counters()
+        self._ended: list[Ledger] = []
+        self._runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
+
+    def current(self, holder: object) -> Runtime:
+        """The runtime of the running loop, made if there is none or the last one was closed, held by ``holder``."""
+        if self._generation != fork_generation():
+            leak_after_fork(self._runtimes, self._lock)
+            self._reset()
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            runtime = self._runtimes.get(loop)
+            if runtime is None or runtime.closed:
+                self._retire()
+                runtime = self._runtimes[loop] = Runtime(self.options)
+            runtime.hold(holder)
+            return runtime
+
+    async def leave(self, holders: Iterable[object]) -> None:
+        """Give up holds on the runtime of the running loop; the last holder closes it."""
+        runtime = self.existing()
+        if runtime is not None and sum(map(runtime.let_go, holders)):
+            await runtime.aclose()
+
+    def _retire(self) -> None:
+        """Forget the runtimes that ended, but keep their counts, and the ledgers of readers that are still open."""
+        for loop in [loop for loop, runtime in self._runtimes.items() if runtime.closed]:
+            runtime = self._runtimes.pop(loop)
+            runtime.forget_holders()
+            self._ended.append(runtime.ledger)
+        for ledger in [ledger for ledger in self._ended if ledger.is_settled()]:
+            self._ended.remove(ledger)
+            self._past.merge(ledger.total())
+
+    def existing(self) -> Runtime | None:
+        """The open runtime of the running loop, if there is one."""
+        loop = asyncio._get_running_loop()
+        if loop is None or self._generation != fork_generation():
+            return None
+        with self._lock:
+            runtime = self._runtimes.get(loop)
+        return None if runtime is None or runtime.closed else runtime
+
+    def statistics(self) -> Statistics:
+        """All counts in this process, those of runtimes that ended included, and the gauges of the others."""
+        total = Counters()
+        gauges: Counter[str] = Counter()
+        if self._generation == fork_generation():
+            with self._lock:
+                total.merge(self._past)
+                for ledger in self._ended:
+                    total.merge(ledger.total())
+                for runtime in self._runtimes.values():
+                    total.merge(runtime.ledger.total())
+                    gauges.update(runtime.gauged())
+        return total.snapshot(gauges)
+
+
+class Member:
+    """One operator in its family: a holder of runtimes, together with those that are made from it by ``layer``.
+
+    ``live`` is what it uses on the loop where it was used last.
+    """
+
+    def __init__(self, family: RuntimeFamily, maker: Member | None = None, token: str = "") -> None:
+        self.family = family
+        self.live: Any = None
+        self._token = token
+        self._derived: weakref.WeakSet[Member] = weakref.WeakSet()
+        makers = () if maker is None else maker._lineage
+        self._lineage: tuple[weakref.WeakSet[Member], ...] = (*makers, self._derived)
+        for derived in makers:
+            derived.add(self)
+
+    def pickled(self, recipe: object, identity: Hashable) -> tuple[RuntimeOptions, str, str]:
+        """The arguments of ``unpickled``, which then finds this family and recipe in this process."""
+        if not self._token:
+            self._token = os.urandom(16).hex()
+        self.family.join(("pickled", self.family.token, identity))
+        self.family.keep(self._token, recipe)
+        return self.family.options, self.family.token, self._token
+
+    @classmethod
+    def unpickled(cls, identity: Hashable, options: RuntimeOptions, family_token: str, token: str) -> Member:
+        """A member of the family that copies of that operator have in this process, for that identity."""
+        return cls(RuntimeFamily.find(("pickled", family_token, identity), options, family_token), token=token)
+
+    def recipe(self, own: T) -> T:
+        """The recipe of the first copy: all copies share its objects."""
+        return self.family.keep(self._token, own)
+
+    async def leave(self) -> None:
+        """Give up the holds of the operator, and of those made from it, on the running loop."""
+        members = (self, *self._derived)
+        for member in members:
+            member.live = None
+        await self.family.leave(members)
+
+
+class _Register:
+    """The families of this process that can be found. It keeps none of them: a family lives with its operators."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.families: weakref.WeakValueDictionary[Any, RuntimeFamily] = weakref.WeakValueDictionary()
+
+    def forked(self) -> None:
+        """In a child: another thread of the parent may have held the lock."""
+        self.lock = threading.Lock()
+
+
+_register = _Register()
+os.register_at_fork(after_in_child=_register.forked)

@@ -1,0 +1,278 @@
+"""Families: which operators share connections, memory and statistics, and when these are closed."""
+
+import asyncio
+import gc
+import os
+import pickle
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+import aioprefetch as ap
+from aioprefetch.operator.family_key import family_key
+from aioprefetch.operator.shared import shared_twin
+from aioprefetch.testing import FaultServer
+
+DATA = bytes(range(256)) * 64
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FaultServer]:
+    """A server that counts its connections."""
+    async with FaultServer({"k": DATA}) as server:
+        yield server
+
+
+def operator_at(server: FaultServer, **options: Any) -> ap.Operator:
+    """An operator on it."""
+    return ap.Operator.from_uri(f"{server.url}/", **options)
+
+
+def twin_of(operator: ap.Operator) -> ap.Operator:
+    """The shared twin of an operator, which must have one."""
+    twin = shared_twin(operator)
+    assert twin is not None
+    return twin
+
+
+async def read(operator: ap.Operator) -> None:
+    """One read."""
+    assert await operator.read("k", size=100) == DATA[:100]
+
+
+Copy = Callable[[ap.Operator], ap.Operator]
+COPIES: dict[str, Copy] = {
+    "unpickled": lambda operator: pickle.loads(pickle.dumps(operator)),
+    "found by its recipe": lambda operator: twin_of(ap.Operator(operator.service)),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES)
+async def test_copies_share_one_runtime_until_the_last_is_closed(server: FaultServer, copy: Copy) -> None:
+    original = operator_at(server)
+    first, second, third = (copy(original) for _ in range(3))
+    for one in (first, second, third, first):
+        await read(one)
+    runtime = third.runtime()
+    assert first.runtime() is second.runtime() is runtime
+    assert server.connections == 1
+    assert first.statistics["transport_connections_open"] == 1
+    async with first.reader("k") as reader:
+        assert await reader.read_at(0, 10) == DATA[:10]
+        await first.aclose()
+        await second.aclose()
+        await second.aclose()
+        assert await reader.read_at(9000, 10) == DATA[9000:9010]
+        await read(third)
+        assert third.runtime() is runtime
+        assert not runtime.closed
+    await first.aclose()  # the reader has used it again
+    await third.aclose()
+    await server.wait_until_idle()
+    assert first.statistics == third.statistics
+    assert third.statistics["action_http_get_request"] >= 5
+
+
+async def test_a_copy_shares_with_its_original(server: FaultServer) -> None:
+    original = operator_at(server)
+    await read(original)
+    copy = pickle.loads(pickle.dumps(original))
+    await read(copy)
+    assert copy.runtime() is original.runtime()
+    assert copy.service is original.service
+    await original.aclose()
+    await read(copy)
+    assert server.connections == 1
+    await copy.aclose()
+    await server.wait_until_idle()
+
+
+async def test_operators_of_two_calls_share_nothing(server: FaultServer) -> None:
+    async with operator_at(server) as one, operator_at(server) as other:
+        await read(one)
+        await read(other)
+        assert one.runtime() is not other.runtime()
+        assert server.connections == 2
+
+
+async def test_a_derived_operator_closes_alone_and_its_origin_closes_both(server: FaultServer) -> None:
+    base = operator_at(server)
+    derived = base.layer(ap.layers.RetryLayer(attempts_max=2))
+    last = derived.layer(ap.layers.TimeoutLayer(timeout_seconds=5))
+    for one in (base, derived, last):
+        await read(one)
+    await derived.aclose()
+    await read(base)
+    assert server.connections == 1
+    await read(last)
+    await base.aclose()
+    await server.wait_until_idle()
+
+
+async def test_operators_that_are_collected_leave_nothing(server: FaultServer) -> None:
+    """The last one that is collected closes the connections, even while a family member lives that uses none."""
+    unused = operator_at(server)
+    for _ in range(3):
+        await read(pickle.loads(pickle.dumps(unused)))
+        await read(unused.layer(ap.layers.RetryLayer()))
+    gc.collect()
+    await server.wait_until_idle()
+    assert unused.statistics["transport_connections_open"] == 0
+    assert unused.statistics["action_http_get_request"] == 6
+
+
+async def test_a_thread_with_a_loop_of_its_own_has_a_runtime_of_its_own(server: FaultServer) -> None:
+    operator = operator_at(server)
+    await read(operator)
+    copy = pickle.loads(pickle.dumps(operator))
+
+    def elsewhere() -> None:
+        asyncio.run(read(copy))  # Its loop ends without aclose, and with it the runtime.
+
+    await asyncio.to_thread(elsewhere)
+    await server.wait_until_idle(connections_max=1)
+    await read(operator)
+    assert server.connections == 2
+    await operator.aclose()
+    await server.wait_until_idle()
+
+
+async def test_a_close_that_is_cancelled_closes(server: FaultServer) -> None:
+    operator = operator_at(server)
+    await read(operator)
+    closing = asyncio.create_task(operator.aclose())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    await server.wait_until_idle()
+
+
+async def test_copies_share_slots_and_the_memory_of_one_budget(server: FaultServer) -> None:
+    """Two limits of 64 would be 128 requests, and two budgets twice the memory."""
+    original = operator_at(server, concurrency=3)
+    copies = [pickle.loads(pickle.dumps(original)) for _ in range(4)]
+    await asyncio.gather(*(read(one) for one in copies for _ in range(8)))
+    assert server.connections <= 3
+    assert len({id(one.layers[3]) for one in copies}) == 1
+    assert len({id(one.runtime().budget) for one in copies}) == 1
+    for one in copies:
+        await one.aclose()
+
+
+# --- which recipes are equal --------------------------------------------------------------------------------------
+
+
+def s3(**options: Any) -> ap.Operator:
+    """An operator on S3 that is never used."""
+    return ap.Operator.from_uri("s3://bucket", region="x", endpoint_url="http://127.0.0.1:1", **options)
+
+
+def key_of(operator: ap.Operator) -> object:
+    """The key by which it finds its family."""
+    return family_key(operator.service, operator.layers, operator.options)
+
+
+def test_equal_recipes_have_one_key_and_others_another() -> None:
+    keys = {"access_key_id": "AK", "secret_access_key": "SK"}
+    assert key_of(s3(**keys)) == key_of(s3(**keys))
+    others = (
+        {**keys, "secret_access_key": "other"},
+        {**keys, "access_key_id": "other"},
+        {**keys, "session_token": "T"},
+        {**keys, "memory_bytes": 1 << 26},
+        {**keys, "attempts_max": 2},
+        {**keys, "proxies": {"http": "http://127.0.0.1:2"}},
+        {"anonymous": True},
+    )
+    assert len({key_of(s3(**one)) for one in ({**keys}, *others)}) == 1 + len(others)
+    assert "SK" not in repr(key_of(s3(**keys)))
+
+
+def test_another_principal_is_another_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys in variables, named by ``env:`` or found: a variable that changes does not reach the old family."""
+    for options in ({"access_key_id": "env:KEY_ID", "secret_access_key": "env:SECRET"}, {}):
+        found = []
+        for name in ("one", "two", "one"):
+            for variable in ("KEY_ID", "SECRET", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                monkeypatch.setenv(variable, f"{variable} {name}")
+            found.append((key_of(s3(**options)), pickle.loads(pickle.dumps(s3(**options)))))
+        assert found[0][0] == found[2][0] != found[1][0]
+
+
+def test_an_unpickled_copy_for_another_principal_is_of_another_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = s3()
+    pickled, copies = b"", []
+    for name in ("one", "two", "one"):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", name)
+        pickled = pickled or pickle.dumps(operator)
+        copies.append(pickle.loads(pickled))
+
+    async def runtimes() -> list[object]:
+        return [copy.runtime() for copy in copies]
+
+    first, other, again = asyncio.run(runtimes())
+    assert first is again is not other
+
+
+class Plain(ap.Layer):
+    """A layer without __eq__: two of them may do different things."""
+
+    def wrap(self, inner: ap.Accessor, runtime: Any) -> ap.Accessor:
+        return inner
+
+
+class Sized(Plain):
+    """A layer that says when it is equal."""
+
+    def __init__(self, size: int, act: object = None) -> None:
+        self.size, self.act = size, act
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sized) and other.size == self.size
+
+    def __hash__(self) -> int:
+        return hash(self.size)
+
+
+def test_what_cannot_be_compared_is_never_shared() -> None:
+    base = ap.Operator.from_uri("memory://shared")
+    assert shared_twin(base.layer(Plain())) is None
+    assert shared_twin(base.layer(ap.layers.LruCacheLayer(cache=base))) is None
+    assert shared_twin(base.layer(Sized(1))) is not None
+    assert key_of(base.layer(Sized(1))) == key_of(base.layer(Sized(1))) != key_of(base.layer(Sized(2)))
+
+
+async def test_a_family_is_forgotten_with_its_operators() -> None:
+    first = twin_of(ap.Operator.from_uri("memory://forgotten"))
+    await first.write("k", b"x")
+    assert await first.read("k") == b"x"
+    assert twin_of(ap.Operator.from_uri("memory://forgotten")).statistics == first.statistics
+    assert any(first.statistics.values())
+    await first.aclose()
+    del first
+    gc.collect()
+    again = twin_of(ap.Operator.from_uri("memory://forgotten"))
+    assert not any(again.statistics.values())
+
+
+async def test_a_fork_starts_without_its_parent_and_harms_it_not(server: FaultServer) -> None:
+    """The child drops operators of its parent, whose connections go on."""
+    operator = operator_at(server)
+    copy = pickle.loads(pickle.dumps(operator))
+    await read(copy)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            del copy
+            gc.collect()
+            status = len(operator.statistics) and int(operator.statistics["transport_connections_open"])
+        finally:
+            os._exit(status)
+    _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    await read(copy)
+    assert server.connections == 1
+    await copy.aclose()
+    await server.wait_until_idle()
