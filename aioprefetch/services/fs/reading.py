@@ -102,8 +102,8 @@ class FileReads:
         """Read without waiting for anything. ``None`` if that cannot be done: ``read`` knows why, and may succeed."""
         if self._turn_bytes <= 0 or self._runtime.closed:
             return None
-        with self._runtime.timer("action_http_get_request"):
-            file = self._find(request, names)
+        started = self._runtime.now()
+        file = self._find(request, names)
         if file is None:
             return None
         try:
@@ -115,8 +115,12 @@ class FileReads:
             if data is None:
                 return None
             self._keep(request, file)
+            # Counted only now: ``read`` counts the request that this one leaves to it.
+            counters = self._runtime.counters
+            counters["action_http_get_request"] += 1
+            counters.succeeded("action_http_get_request", self._runtime.now() - started)
             sink.begin(head, path=request.path)
-            self._runtime.counters["stream_read_total_bytes"] += len(data)
+            counters["stream_read_total_bytes"] += len(data)
             sink.feed(data)
         finally:
             _let_go(request, file)

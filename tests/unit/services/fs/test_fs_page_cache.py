@@ -317,6 +317,7 @@ async def test_reads_that_never_wait(root: Path, runtime: Runtime, layers: str) 
     reply = read_now(ReadRequest(path="k", offset=5, size=10, if_match=etag), sink)
     assert reply is not None
     assert (reply.head.start, reply.received, sink.to_bytes()) == (5, 10, DATA[5:15])
+    assert runtime.counters["action_http_get_request"] == 2
     for request in (
         ReadRequest(path="none"),
         ReadRequest(path="../k"),
@@ -330,6 +331,7 @@ async def test_reads_that_never_wait(root: Path, runtime: Runtime, layers: str) 
         cache.script = iter([step])
         assert read_now(ReadRequest(path="k"), refused := CollectSink()) is None
         assert (refused.head, refused.received) == (None, 0)
+    assert runtime.counters["action_http_get_request"] == 2
     await runtime.aclose()
     assert read_now(ReadRequest(path="k"), CollectSink()) is None
 
