@@ -25,6 +25,7 @@ class EagerWork:
 
     __slots__ = (
         "__weakref__",
+        "_cancel_message",
         "_cancel_requests",
         "_context",
         "_coro",
@@ -49,6 +50,7 @@ class EagerWork:
         self._on_end = on_end
         self._context = copy_context()
         self._cancel_requests = 0
+        self._cancel_message: Any | None = None
         self._must_cancel = False
         self._fut_waiter: asyncio.Future[Any] | None = None
 
@@ -61,8 +63,9 @@ class EagerWork:
         if self._coro is None:
             return False
         self._cancel_requests += 1
-        if self._fut_waiter is None or not self._fut_waiter.cancel():
+        if self._fut_waiter is None or not self._fut_waiter.cancel(msg=msg):
             self._must_cancel = True
+            self._cancel_message = msg  # By which the cancel scopes of anyio know their own cancellations.
         return True
 
     def cancelling(self) -> int:
@@ -102,7 +105,8 @@ class EagerWork:
         if self._must_cancel:
             self._must_cancel = False
             if not isinstance(error, asyncio.CancelledError):
-                error = asyncio.CancelledError()
+                message, self._cancel_message = self._cancel_message, None
+                error = asyncio.CancelledError() if message is None else asyncio.CancelledError(message)
         self._fut_waiter = None
         loop, this = self._loop, cast("asyncio.Task[Any]", self)
         outer = asyncio.current_task(loop)
@@ -131,7 +135,7 @@ class EagerWork:
             awaited._asyncio_future_blocking = False
             awaited.add_done_callback(self._wake, context=self._context)
             self._fut_waiter = awaited
-            if self._must_cancel and awaited.cancel():
+            if self._must_cancel and awaited.cancel(msg=self._cancel_message):
                 self._must_cancel = False
         elif awaited is None:  # ``asyncio.sleep(0)``
             self._loop.call_soon(self._step, context=self._context)

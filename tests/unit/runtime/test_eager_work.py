@@ -1,0 +1,161 @@
+"""Work that begins in its caller: it is a task of its own for the code within, and independent of its caller."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+
+from aioprefetch.runtime.supervisor import Supervisor
+
+value: ContextVar[int] = ContextVar("value", default=0)
+
+
+async def settle() -> None:
+    """Let everything that is scheduled happen."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def started(supervisor: Supervisor, work: Coroutine[Any, Any, None]) -> Any:
+    """The work, after its first step."""
+    eager = supervisor.start(work, asyncio.get_running_loop(), name="test")
+    eager.start()
+    return eager
+
+
+async def test_it_runs_up_to_its_first_wait_at_once_and_then_by_itself() -> None:
+    seen: list[str] = []
+    gate = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        seen.append("began")
+        await gate
+        await asyncio.sleep(0)
+        seen.append("ended")
+
+    supervisor = Supervisor()
+    eager = started(supervisor, work())
+    assert (seen, eager.done()) == (["began"], False)
+    gate.set_result(None)
+    await settle()
+    assert (seen, eager.done()) == (["began", "ended"], True)
+    await supervisor.aclose()
+
+
+async def test_it_is_the_current_task_in_a_context_of_its_own() -> None:
+    tasks: list[Any] = []
+
+    async def work() -> None:
+        value.set(5)
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0)
+        tasks.append((asyncio.current_task(), value.get()))
+
+    supervisor = Supervisor()
+    caller = asyncio.current_task()
+    eager = started(supervisor, work())
+    assert asyncio.current_task() is caller
+    assert value.get() == 0
+    await settle()
+    assert tasks == [eager, (eager, 5)]
+    await supervisor.aclose()
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "anyio"])
+async def test_time_limits_within_it_end_it_alone(kind: str) -> None:
+    outcomes: list[str] = []
+
+    async def work() -> None:
+        if kind == "asyncio":
+            try:
+                async with asyncio.timeout(0):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                outcomes.append("timed out")
+        else:
+            with anyio.move_on_after(0) as scope:
+                await anyio.sleep_forever()
+            outcomes.append("timed out" if scope.cancelled_caught else "passed")
+        await asyncio.sleep(0)
+        outcomes.append("went on")
+
+    supervisor = Supervisor()
+    eager = started(supervisor, work())
+    async with asyncio.timeout(5):
+        while not eager.done():  # noqa: ASYNC110 - the work has no event for its end
+            await asyncio.sleep(0)
+    assert outcomes == ["timed out", "went on"]
+    current = asyncio.current_task()
+    assert current is not None
+    assert current.cancelling() == 0
+    await supervisor.aclose()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_cancelled_at_every_wait_it_ends_by_cancellation(turns: int) -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            for _ in range(5):
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    supervisor = Supervisor()
+    eager = started(supervisor, work())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert eager.cancel()
+    await settle()
+    assert (ended, eager.done(), eager.cancel()) == (["cancelled"], True, False)
+    await supervisor.aclose()
+
+
+async def test_closing_cancels_it_and_waits_until_it_has_ended() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            seen.append("cleaned up")
+
+    async def closer() -> None:
+        seen.append("closed")
+
+    supervisor = Supervisor()
+    supervisor.on_close(closer)
+    started(supervisor, work())
+    await asyncio.sleep(0)
+    await supervisor.aclose()
+    assert seen == ["cleaned up", "closed"]
+
+
+async def test_after_closing_it_does_not_begin() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        seen.append("began")
+
+    supervisor = Supervisor()
+    await supervisor.aclose()
+    assert started(supervisor, work()).done()
+    assert seen == []
+
+
+async def test_an_error_that_escapes_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("a bug")
+
+    supervisor = Supervisor()
+    started(supervisor, work())
+    await settle()
+    assert "background work failed: test" in caplog.text
+    await supervisor.aclose()
