@@ -1,8 +1,8 @@
 """The values that travel between caller, layers and services: slotted, keyword-only, without I/O.
 
-No code changes one. Requests and responses are not frozen, because a frozen dataclass takes three times as long to fill
-and each read makes several: a layer that wants another request makes a copy with ``dataclasses.replace``. A test
-checks that.
+No code changes one. Requests, responses and entries of a listing are not frozen, because a frozen dataclass takes three
+times as long to fill and each read makes several: a layer that wants another request makes a copy with
+``dataclasses.replace``. A test checks that.
 
 Byte ranges are half open, ``[start, end)``. Times are ``datetime`` with a time zone, durations are seconds, and a
 ``deadline`` is a point of the event loop's monotonic clock (``loop.time()``).
@@ -42,7 +42,7 @@ class Metadata:
         return self.kind == "directory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Entry:
     """One line of a listing. A directory's path ends with ``/``; every file has its ``size`` in bytes."""
 

@@ -98,11 +98,19 @@ class ConcurrentLimitAccessor(WrappedAccessor):
             slots.release(lane)
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        lane = await self.acquire(request, "demand")
+        slots = self.slots
+        lane: Lane = "demand" if slots.try_acquire("demand") else await self._wait(request, "demand")
         try:
-            return await self.observed(forward(request))
+            response = await forward(request)
+        except Error as error:
+            self.failed(error)
+            raise
+        else:
+            if slots.limit < slots.limit_max:
+                self._responded()
+            return response
         finally:
-            self.slots.release(lane)
+            slots.release(lane)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return ConcurrentLimitWriteBody(await self.around(request, self.inner.open_write), self, request)

@@ -149,14 +149,27 @@ class RetryAccessor(WrappedAccessor):
         return Attempts(self._layer, self._runtime, self.bucket, request, started)
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        return await self._repeat(request, lambda: forward(request), conditional=False)
+        started = self._now()
+        try:
+            result = await forward(request)
+        except Error as error:
+            if not error.is_temporary:
+                raise
+            attempts = self.attempts(request, started)
+            pause = attempts.failed(error)
+        else:
+            self.bucket.put(1)
+            return result
+        await asyncio.sleep(pause)
+        return await self._repeat(lambda: forward(request), attempts)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        conditional = request.if_not_exists or request.if_match is not None
-        return await self._repeat(request, lambda: self.inner.write(request, data), conditional=conditional)
-
-    async def _repeat(self, request: Request, call: Callable[[], Awaitable[T]], *, conditional: bool) -> T:
+        if not request.if_not_exists and request.if_match is None:
+            return await self.around(request, lambda sent: self.inner.write(sent, data))
         attempts = self.attempts(request, self._now())
+        return await self._repeat(lambda: self.inner.write(request, data), attempts, conditional=True)
+
+    async def _repeat(self, call: Callable[[], Awaitable[T]], attempts: Attempts, *, conditional: bool = False) -> T:
         while True:
             try:
                 result = await call()

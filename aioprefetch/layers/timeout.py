@@ -29,7 +29,7 @@ from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Stalled, TimedOut
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
+from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -78,6 +78,7 @@ class TimeoutAccessor(WrappedAccessor):
         if stall_seconds is not None and inner_seconds is not None and inner_seconds <= stall_seconds:
             stall_seconds = None  # The inner accessor keeps the limit by itself.
         self.read_now = read_now_of(inner)
+        self._ends_waits = inner_seconds is not None and inner_seconds <= (layer.timeout_seconds or inner_seconds)
         self._timeout_seconds = layer.timeout_seconds
         self._stall_seconds = stall_seconds
         self._loop = runtime.loop
@@ -109,6 +110,12 @@ class TimeoutAccessor(WrappedAccessor):
                 watchdog.stop(watch)
             if timer is not None:
                 timer.cancel()
+
+    def stat(self, request: StatRequest) -> Coroutine[Any, Any, Metadata]:
+        # Where the inner accessor ends its own waits, a stat needs no timer either.
+        if self._ends_waits and request.deadline is None:
+            return self.inner.stat(request)
+        return self.around(request, self.inner.stat)
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
         return await self.bounded(request, self._timeout_seconds, lambda: forward(request))

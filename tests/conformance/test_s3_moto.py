@@ -62,3 +62,11 @@ class TestAccessor(OnMoto, AccessorSuite):
 
 class TestReader(OnMoto, ReaderSuite):
     """Readers."""
+
+
+class TestAccessorThroughAiobotocore(OnMoto, AccessorSuite):
+    """Operations, of a recipe with a setting that only botocore knows."""
+
+    @pytest.fixture(autouse=True)
+    def _way(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_S3_USE_ARN_REGION", "true")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.errors import CredentialsExpired, Error, TimedOut
+from aioprefetch.errors import CredentialsExpired, Error, PermissionDenied, TimedOut
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.key_source import LOOK_SECONDS, RENEW_SECONDS_MIN
@@ -233,6 +233,19 @@ async def test_new_keys_of_the_environment_are_taken_once_a_minute(monkeypatch: 
         seconds_later(monkeypatch, RENEW_SECONDS_MIN)
         await refused(store, 3)
         assert any(map(signed_with(5), store.gets()))
+
+
+@checks("reliability:S51")
+async def test_a_stat_with_expired_keys_looks_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response to a HEAD has no body that says why it was refused; what can be found again is looked for once."""
+    async with with_variables(monkeypatch) as store:
+        refusal = Fault(status=400, body=b"")
+        store.server.add(Rule(fault=refusal, key="bucket/k", matches=signed_with(1), times=None))
+        with pytest.raises(PermissionDenied):
+            await store.operator.stat("k")
+        seconds_later(monkeypatch, RENEW_SECONDS_MIN)
+        monkeypatch.setenv("AWS_SESSION_TOKEN", "token2")
+        assert (await store.operator.stat("k")).size == SIZE
 
 
 @checks("reliability:S51")

@@ -34,7 +34,7 @@ VALUE_KINDS = {
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind is not values.UncheckedHead
 }
 FIELDS = {field.name for kind in VALUE_KINDS.values() for field in fields(kind)}
-NAMES = ("request", "head", "reply")
+NAMES = ("request", "head", "reply", "entry")
 
 
 @KINDS

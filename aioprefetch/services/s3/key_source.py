@@ -91,19 +91,22 @@ class KeySource:
             explained = self._explainer.explained(error, request)
         raise explained from explained.__cause__
 
-    def renew(self, generation: int) -> None:
-        """The store calls the keys of that generation expired: find others for the next request.
+    def renew(self, generation: int) -> bool:
+        """The store calls the keys of that generation expired: find others for the next request, if that is possible.
 
         Keys given as literals cannot be found again, and nothing is asked twice within ``RENEW_SECONDS_MIN``.
         """
         now = self._now()
-        if generation != self.generation or self._has_literal_keys():
-            return
+        if generation != self.generation:
+            return True
+        if self._has_literal_keys():
+            return False
         if self._renewed_at is not None and now - self._renewed_at < RENEW_SECONDS_MIN:
-            return
+            return False
         self._renewed_at = now
         self.generation += 1
         self._keys = self._chain = None
+        return True
 
     def _has_literal_keys(self) -> bool:
         secret = Secret.of(self._options.access_key_id)

@@ -6,7 +6,8 @@ document type, where entities would be, or that has more tags than any page of S
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote_plus
@@ -23,6 +24,11 @@ BODY_TAGS_MAX = 60_000
 _PIECE_BYTES = 64 << 10
 # Where no element has begun by then, expat looks at a comment from its beginning for each piece.
 _PROLOG_BYTES_MAX = 64 << 10
+_ATTRIBUTE = re.compile(rb"=\s*[\"']")
+# The fields of a file or a directory; ``Prefix`` is a field of the page too, which comes before all directories.
+_ENTRY_FIELDS = frozenset({"Key", "Size", "ETag", "LastModified", "Prefix"})
+# A size of S3 has at most 19 digits.
+_DIGITS_MAX = 20
 # Every page of a listing has one of these fields, an empty page too. A page of a captive portal has none.
 _PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name", "Contents", "CommonPrefixes"})
 
@@ -74,13 +80,17 @@ class ListedPage:
         """Add a key. Raises ``ProtocolError`` for a size that is none."""
         if not key.startswith(self._prefix):
             self.strangers.append(key)
-        if not (size.isascii() and size.isdecimal() and len(size) < 20 and int(size) <= OFFSET_MAX):
+        # A number of many digits is expensive to parse.
+        size_bytes = int(size) if size.isdecimal() and len(size) < _DIGITS_MAX else -1
+        if not 0 <= size_bytes <= OFFSET_MAX:
             raise ProtocolError(f"the listing gives {excerpt(key)!r} the size {excerpt(size) or None}")
         path = key[self._root_length :]
         if path.endswith("/") or not path:
             self.entries.append(Entry(path=path, kind="directory"))
-        else:
-            self.entries.append(Entry(path=path, size=int(size), etag=unquote_etag(etag), last_modified=modified))
+            return
+        if etag is not None:  # The usual form needs no parsing.
+            etag = etag[1:-1] if len(etag) > 2 and etag[0] == etag[-1] == '"' else unquote_etag(etag)
+        self.entries.append(Entry(path=path, size=size_bytes, etag=etag, last_modified=modified))
 
 
 def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage:
@@ -89,107 +99,110 @@ def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage
     Raises ``ProtocolError`` for another body; a permanent one for too many tags and for a document type, since another
     attempt would cost as much.
     """
-    parser = _PageParser(ListedPage(root, path))
+    if body.count(b"<") > BODY_TAGS_MAX:
+        raise _refused(f"holds more than {BODY_TAGS_MAX} tags")
+    check_attributes(body)
+    parser = _PageParser()
     try:
         for start in range(0, len(body), _PIECE_BYTES):
             parser.feed(body[start : start + _PIECE_BYTES])
-        return parser.end()
+        return parser.page_of(root, path)
     except expat.ExpatError as error:
         raise ProtocolError(f"the page of the listing is not valid XML: {expat.ErrorString(error.code)}") from None
 
 
-class _PageParser:
-    """Expat with handlers that fill a page. The texts of the fields of one entry are kept until the entry ends."""
+def check_attributes(body: bytes | bytearray) -> None:
+    """Raise ``ProtocolError`` for a body with more attributes than a response of S3 has tags."""
+    # Keys may hold many of these signs, but are no attributes.
+    if body.count(b"=") > BODY_TAGS_MAX and len(_ATTRIBUTE.findall(body)) > BODY_TAGS_MAX:
+        raise _refused(f"holds more than {BODY_TAGS_MAX} attributes")
 
-    def __init__(self, page: ListedPage) -> None:
-        self._page = page
-        self._expat = expat.ParserCreate("utf-8")
-        self._expat.buffer_text = True
-        self._expat.StartElementHandler = self._begin
-        self._expat.EndElementHandler = self._end
-        self._expat.StartDoctypeDeclHandler = self._refuse_type
-        self._texts: list[str] = []
-        self._expat.CharacterDataHandler = self._texts.append
-        self._fields: dict[str, str] = {}
-        self._tags = 0
+
+class _PageParser:
+    """Expat with handlers that collect the fields of entries, and those of the page. They run for every tag."""
+
+    def __init__(self) -> None:
+        self.page_fields: dict[str, str] = {}
+        self._files: list[dict[str, str]] = []
+        self._directories: list[dict[str, str]] = []
+        self._empty: set[str] = set()
+        self._root: str | None = None
         self._fed_bytes = 0
-        self._is_page = False
-        self._is_encoded = False
-        self._prefixes: list[str] = []
-        self._files: list[tuple[str, str, str | None, str | None]] = []
+        self._texts: list[str] = []
+        self._expat = parser = expat.ParserCreate("utf-8")
+        parser.buffer_text = True
+        parser.CharacterDataHandler = self._texts.append
+        parser.StartElementHandler = self._begin_root
+        parser.EndElementHandler = self._end_handler()
+        parser.StartDoctypeDeclHandler = self._refuse_type
 
     def feed(self, piece: bytes | bytearray) -> None:
         """Parse a piece of the body."""
         self._fed_bytes += len(piece)
         self._expat.Parse(piece, False)
-        if not self._tags and self._fed_bytes > _PROLOG_BYTES_MAX:
+        if self._root is None and self._fed_bytes > _PROLOG_BYTES_MAX:
             raise _refused("begins with too much before its first tag")
 
-    def end(self) -> ListedPage:
+    def page_of(self, root: str, path: str) -> ListedPage:
         """The page. Its keys are decoded now, because the field that says so may come after them."""
         self._expat.Parse(b"", True)
-        page = self._page
-        if page.is_error:
+        page, fields = ListedPage(root, path), self.page_fields
+        if self._root == "Error":
+            page.is_error = True
             return page
-        if not self._is_page:
+        if not (self._files or self._directories or _PAGE_FIELDS & (fields.keys() | self._empty)):
             raise _no_page()
-        decoded = unquote_plus if self._is_encoded else str
-        for prefix in self._prefixes:
-            page.add_directory(decoded(prefix))
-        for key, size, etag, modified in self._files:
-            page.add_file(
-                unquote_plus(key) if self._is_encoded and ("%" in key or "+" in key) else key,
-                size,
-                etag,
-                None if modified is None else _time_of(modified),
-            )
+        page.is_truncated = fields.get("IsTruncated", "").strip().lower() == "true"
+        page.next_token = fields.get("NextContinuationToken")
+        is_encoded = fields.get("EncodingType", "").strip() == "url"
+        for entry in self._directories:
+            prefix = entry.get("Prefix", "")
+            page.add_directory(unquote_plus(prefix) if is_encoded else prefix)
+        for entry in self._files:
+            key, modified = entry.get("Key", ""), entry.get("LastModified")
+            if is_encoded and ("%" in key or "+" in key):
+                key = unquote_plus(key)
+            when = None if modified is None else _time_of(modified)
+            page.add_file(key, entry.get("Size", ""), entry.get("ETag"), when)
         return page
 
-    def _begin(self, name: str, attributes: dict[str, str]) -> None:
-        self._tags += 1 + len(attributes)
-        if self._tags > BODY_TAGS_MAX:
-            raise _refused(f"holds more than {BODY_TAGS_MAX} tags")
-        if self._tags == 1 + len(attributes):
-            self._page.is_error = name.rpartition(":")[2] == "Error"
-        if name in _ENTRIES:
-            self._fields.clear()
-        self._texts.clear()
+    def _begin_root(self, name: str, attributes: dict[str, str]) -> None:
+        forget = self._texts.clear
 
-    def _end(self, name: str) -> None:
-        texts = self._texts
-        if name == "Contents":
-            get = self._fields.get
-            self._is_page = True
-            self._files.append((get("Key", ""), get("Size", ""), get("ETag"), get("LastModified")))
-            self._fields.clear()
-        elif name == "CommonPrefixes":
-            self._is_page = True
-            self._prefixes.append(self._fields.get("Prefix", ""))
-            self._fields.clear()
-        elif texts:
-            self._fields[name] = texts[0] if len(texts) == 1 else "".join(texts)
-            texts.clear()
-            if name in _PAGE_FIELDS or name in _ENDS:
-                self._end_page_field(name)
-        elif name in _PAGE_FIELDS:
-            self._is_page = True
+        def begin(name: str, attributes: dict[str, str]) -> None:
+            forget()
 
-    def _end_page_field(self, name: str) -> None:
-        value = self._fields.pop(name)
-        self._is_page = self._is_page or name in _PAGE_FIELDS
-        if name == "IsTruncated":
-            self._page.is_truncated = value.strip().lower() == "true"
-        elif name == "NextContinuationToken":
-            self._page.next_token = value
-        elif name == "EncodingType":
-            self._is_encoded = value.strip() == "url"
+        self._root = name.rpartition(":")[2]
+        self._expat.StartElementHandler = begin
+
+    def _end_handler(self) -> Callable[[str], None]:
+        texts, page_fields, empty = self._texts, self.page_fields, self._empty
+        forget = texts.clear
+        entry: dict[str, str] = {}
+
+        def end(name: str) -> None:
+            nonlocal entry
+            if texts:
+                text = texts[0] if len(texts) == 1 else "".join(texts)
+                forget()
+                if name in _ENTRY_FIELDS:
+                    entry[name] = text
+                    return
+                page_fields[name] = text
+            # White space may stand between the fields of an entry.
+            if name == "Contents":
+                self._files.append(entry)
+                entry = {}
+            elif name == "CommonPrefixes":
+                self._directories.append(entry)
+                entry = {}
+            else:
+                empty.add(name)
+
+        return end
 
     def _refuse_type(self, *_: object) -> None:
         raise _refused("declares a document type")
-
-
-_ENTRIES = frozenset({"Contents", "CommonPrefixes"})
-_ENDS = frozenset({"NextContinuationToken", "EncodingType"})
 
 
 def _time_of(text: str) -> datetime | None:

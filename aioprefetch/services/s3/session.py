@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
@@ -24,7 +23,7 @@ from aioprefetch.errors import ProtocolError
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.error_body import ERROR_BODY_BYTES_MAX
 from aioprefetch.services.s3.body_collector import BODY_BYTES_MAX
-from aioprefetch.services.s3.list_page import BODY_TAGS_MAX
+from aioprefetch.services.s3.list_page import BODY_TAGS_MAX, check_attributes
 from aioprefetch.services.s3.xml_guard import has_document_type
 
 # aiohttp pauses a connection beyond twice this size; small buffers mean many wake-ups per megabyte.
@@ -33,7 +32,6 @@ WRITE_CHUNK_BYTES = 256 << 10
 # A longer body is parsed in a thread, piece by piece: the C code of a parser lets no other thread run.
 LOOP_PARSE_BYTES_MAX = 8 << 10
 _PARSED_PIECE_BYTES = 64 << 10
-_ATTRIBUTE = re.compile(rb"=\s*[\"']")
 
 
 class ClientCall:
@@ -168,8 +166,7 @@ def parser_factory(runtime: Runtime) -> Any:
             return runtime.run_blocking(super()._do_parse, response, shape)
 
         def _parse_xml_string_to_dom(self, xml_string: bytes) -> ET.Element:
-            if xml_string.count(b"=") > BODY_TAGS_MAX and len(_ATTRIBUTE.findall(xml_string)) > BODY_TAGS_MAX:
-                raise _refused(f"holds more than {BODY_TAGS_MAX} attributes: no response of S3 does")
+            check_attributes(xml_string)
             parser = ET.XMLParser(encoding=self.DEFAULT_ENCODING)
             try:
                 for start in range(0, len(xml_string), _PARSED_PIECE_BYTES):

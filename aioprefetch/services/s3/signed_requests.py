@@ -117,9 +117,15 @@ class SignedRequests:
         error = self._explainer.from_response(response, request)
         if counter in DURATIONS and not is_unmodified(request, error):
             self._runtime.counters.failed(counter)
-        if is_renewed or not _is_expired(response, signed):
+        if is_renewed:
             raise error
-        if response.code in EXPIRED_KEY_CODES:
+        if not response.code and response.http_status == 400 and response.region is None:
+            # The response to a HEAD has no body that could say more.
+            if not self._keys.renew(signed.generation):
+                raise error
+        elif not _is_expired(response, signed):
+            raise error
+        elif response.code in EXPIRED_KEY_CODES:
             self._keys.renew(signed.generation)
 
     # --- the other requests -------------------------------------------------------------------------------------

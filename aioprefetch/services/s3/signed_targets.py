@@ -134,22 +134,40 @@ class SignedTargets:
         path = self._endpoint.bucket_path if key is None else f"{self._endpoint.root}{encoded_path(key)}"
         text = encoded_query(query)
         extra = self._extra if key is None or method == "DELETE" else self._object_extra
-        # Headers beyond ASCII go out as UTF-8; the check takes each of its bytes for a character.
-        more = {**extra, **headers}
+        if not headers and payload == UNSIGNED_PAYLOAD and keys is not ANONYMOUS and extra == self._object_extra:
+            # The headers are those of reads.
+            signed = self._read_headers(keys, made_at)
+            assert self._signer is not None
+            fields = f"{self._lines}{self._signer.signature(method, path, text, signed, payload)}\r\n"
+        else:
+            fields = self._fields(request, keys, method, path, text, payload, {**extra, **headers}, made_at)
+        target = Target.on(self._route, f"{path}?{text}" if text else path, method, fields.encode())
+        return Signed(target, made_at, 0.0, self._keys.generation)
+
+    def _fields(
+        self,
+        request: Request,
+        keys: AccessKeys,
+        method: Method,
+        path: str,
+        query: str,
+        payload: str,
+        headers: Mapping[str, str],
+        seconds: float,
+    ) -> str:
+        """The header lines of a request with headers of its own."""
         try:
-            encoded_fields({name: value.encode().decode("latin-1") for name, value in more.items()})
+            # Headers beyond ASCII go out as UTF-8; the check takes each of its bytes for a character.
+            encoded_fields({name: value.encode().decode("latin-1") for name, value in headers.items()})
         except InvalidPath as error:
             raise InvalidArgument(error.message, operation=request.operation, path=request.path) from None
         if keys is ANONYMOUS:
-            lines = "".join([f"{name}: {value}\r\n" for name, value in {"host": self._host, **more}.items()])
-        else:
-            signer = self._signer_of(keys)
-            signed = signer.headers(self._host, payload, more, made_at)
-            signature = signer.signature(method, path, text, signed, payload)
-            lines = f"{signed.fields}Authorization: {signed.authorization}{signature}\r\n"
-        url = f"{path}?{text}" if text else path
-        target = Target.on(self._route, url, method, f"{lines}{_CLIENT_LINES}".encode())
-        return Signed(target, made_at, 0.0, self._keys.generation)
+            lines = [f"{name}: {value}\r\n" for name, value in {"host": self._host, **headers}.items()]
+            return "".join([*lines, _CLIENT_LINES])
+        signer = self._signer_of(keys)
+        signed = signer.headers(self._host, payload, headers, seconds)
+        signature = signer.signature(method, path, query, signed, payload)
+        return f"{signed.fields}{_CLIENT_LINES}Authorization: {signed.authorization}{signature}\r\n"
 
     def forget(self, request: ReadRequest, signed: Signed) -> None:
         """Drop a target that the store calls expired."""

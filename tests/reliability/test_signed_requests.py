@@ -1,0 +1,176 @@
+"""Every request that we sign: the n-th one fails, the caller gives up at any step, a clock is wrong, a body hangs."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from aioprefetch.errors import ClockSkew, Error, TimedOut
+from aioprefetch.operator.operator import Operator
+from aioprefetch.services.s3 import S3
+from aioprefetch.testing import Fault, FaultServer, Rule
+from tests.profile import chosen
+from tests.reliability.scripted import NO_PAUSES
+
+PAGE = (
+    b"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated>"
+    b"<Contents><Key>k</Key><Size>10</Size></Contents></ListBucketResult>"
+)
+KEYS: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": "secret"}
+BODY = bytes(range(256)) * 4096
+
+
+def success() -> list[Rule]:
+    """What a store says to listings, puts and deletes."""
+    return [
+        Rule(fault=Fault(status=200, body=PAGE), matches=lambda request: "list-type" in request.target, times=None),
+        Rule(fault=Fault(status=200, body=b"", headers={"ETag": '"e"'}), method="PUT", times=None),
+        Rule(fault=Fault(status=204), method="DELETE", times=None),
+    ]
+
+
+@asynccontextmanager
+async def opened(*faults: Rule, **options: Any) -> AsyncIterator[tuple[FaultServer, Operator]]:
+    """A store with one object, whose faults come first."""
+    async with FaultServer({"bucket/k": b"the object"}, [*faults, *success()]) as server:
+        service = S3(bucket="bucket", endpoint_url=server.url, proxies={}, **{**KEYS, **options})
+        async with Operator(service).layer(NO_PAUSES) as operator:
+            yield server, operator
+        await server.wait_until_idle()
+
+
+async def listed(operator: Operator) -> list[str]:
+    """The paths of a listing."""
+    return [entry.path async for entry in operator.list("")]
+
+
+CALLS: dict[str, tuple[Callable[[Operator], Any], Callable[[Any], object], object]] = {
+    "read": (lambda operator: operator.read("k"), bytes, b"the object"),
+    "stat": (lambda operator: operator.stat("k"), lambda found: found.size, 10),
+    "list": (listed, list, ["k"]),
+    "write": (lambda operator: operator.write("k", BODY), lambda written: (written.size, written.etag), (1 << 20, "e")),
+    "delete": (lambda operator: operator.delete("k"), lambda nothing: nothing, None),
+}
+FAULTS = {
+    "500": Fault(status=500, code="InternalError"),
+    "slow down": Fault(status=503, code="SlowDown"),
+    "dropped": Fault(drop=True),
+    "reset": Fault(reset_before_head=True),
+    "expired": Fault(status=400, code="ExpiredToken"),
+    "a clock": Fault(status=403, code="RequestTimeTooSkewed"),
+    "cut": Fault(close_after_bytes=3),
+}
+
+
+async def check(operator: Operator, name: str) -> None:
+    """Call, and compare."""
+    call, shown, expected = CALLS[name]
+    assert shown(await call(operator)) == expected
+
+
+@pytest.mark.parametrize("signing", ["header", "presigned"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_the_nth_request_fails(fault: str, signing: str) -> None:
+    """Whichever it is: the call succeeds at its second attempt, and no connection stays open for the first one."""
+    names = list(CALLS)
+    for number in range(len(names)):
+        if names[number] == "stat" and FAULTS[fault].status in (400, 403):
+            continue  # A HEAD has no body that could say why; of keys that are given nothing better is known.
+        async with opened(Rule(fault=FAULTS[fault], index=number), signing=signing) as (server, operator):
+            for name in names:
+                await check(operator, name)
+            # Of an empty body nothing is cut.
+            assert len(names) + (fault != "cut") <= len(server.requests) <= len(names) + 1
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_clock_that_stays_wrong_is_named(name: str) -> None:
+    """After one more signature."""
+    async with opened(Rule(fault=FAULTS["a clock"], times=None)) as (server, operator):
+        with pytest.raises(Error) as caught:
+            await check(operator, name)
+        # The response to a HEAD has no body that could say so.
+        assert isinstance(caught.value, ClockSkew) or name == "stat"
+        assert len(server.requests) == (1 if name == "stat" else 2)
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_the_caller_gives_up_at_any_step(name: str) -> None:
+    """Before the head, within a body that is sent or received: the next call has a slot and its own response."""
+    call, _, _ = CALLS[name]
+    for steps in range(0, chosen(quick=60, full=400), chosen(quick=3, full=1)):
+        async with opened(Rule(fault=Fault(hang_before_head=True), index=1)) as (server, operator):
+            await check(operator, name)
+            task = asyncio.ensure_future(call(operator))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            server.release()
+            for other in CALLS:
+                await check(operator, other)
+
+
+async def test_a_body_that_nobody_takes_is_given_up() -> None:
+    """A put of 64 MiB to a store that stops receiving ends with the time-out of its response."""
+    stopped = asyncio.Event()
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1 << 20)
+        await stopped.wait()
+        writer.close()
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    service = S3(bucket="bucket", endpoint_url=f"http://127.0.0.1:{port}", proxies={}, read_timeout_seconds=0.2, **KEYS)
+    async with Operator.bare(service) as operator:
+        with pytest.raises(TimedOut, match="read_timeout_seconds"):
+            await operator.write("k", bytes(64 << 20))
+    stopped.set()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_an_early_refusal_ends_a_put() -> None:
+    """A store that refuses a large body before it has read it is heard, and the connection is not used again."""
+
+    handlers: list[Any] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.append(asyncio.current_task())
+        await reader.readuntil(b"\r\n\r\n")
+        body = b"<Error><Code>EntityTooLarge</Code><Message>too large</Message></Error>"
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+            while await reader.read(1 << 20):
+                pass
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    service = S3(bucket="bucket", endpoint_url=f"http://127.0.0.1:{port}", proxies={}, **KEYS)
+    async with Operator.bare(service) as operator:
+        for _ in range(2):
+            with pytest.raises(Error, match="too large for one request"):
+                await operator.write("k", bytes(64 << 20))
+        assert operator.statistics["transport_connections_opened"] == 2
+    await asyncio.gather(*handlers)
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_large_body_arrives_whole() -> None:
+    """Over a connection that takes it slowly, piece by piece."""
+    async with FaultServer({}, success()) as server:
+        service = S3(bucket="bucket", endpoint_url=server.url, proxies={}, **KEYS)
+        async with Operator.bare(service) as operator:
+            for size in (0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 9 << 20):
+                assert (await operator.write("k", bytes(size))).size == size
+        assert [request.headers["content-length"] for request in server.requests] == [
+            str(size) for size in (0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 9 << 20)
+        ]
