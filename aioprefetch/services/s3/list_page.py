@@ -113,7 +113,7 @@ def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage
 
 def check_attributes(body: bytes | bytearray) -> None:
     """Raise ``ProtocolError`` for a body with more attributes than a response of S3 has tags."""
-    # Keys may hold many of these signs, but are no attributes.
+    # Keys may hold many of these signs as well.
     if body.count(b"=") > BODY_TAGS_MAX and len(_ATTRIBUTE.findall(body)) > BODY_TAGS_MAX:
         raise _refused(f"holds more than {BODY_TAGS_MAX} attributes")
 
