@@ -115,7 +115,7 @@ async def test_the_caller_gives_up_at_any_step(name: str) -> None:
                 await check(operator, other)
 
 
-async def test_a_body_that_nobody_takes_is_given_up() -> None:
+async def test_a_put_to_a_store_that_stops_receiving_times_out() -> None:
     """A put of 64 MiB to a store that stops receiving ends with the time-out of its response."""
     stopped = asyncio.Event()
 
