@@ -46,7 +46,7 @@ def opening(tasks: int, options: Mapping[str, Any]) -> Contestant:
             async with asyncio.TaskGroup() as group:
                 for _ in range(tasks):
                     group.create_task(work(keys))
-            return dict(meter.stop())
+            return {**meter.stop(), "size_bytes": target.size_bytes}
 
     return run
 
@@ -58,7 +58,8 @@ def ours(way: str, tasks: int) -> str:
 
 def broken_off(sample: Sample, requests: Sequence[Request], conditions: Conditions) -> Numbers:
     """How many answers were not read to their end."""
-    return {"cut": sum(one.is_cut for one in requests)}
+    size_bytes = sample["size_bytes"]  # a range beyond the end is cut by the end alone
+    return {"cut": sum(one.is_cut and one.sent_bytes < size_bytes for one in requests)}
 
 
 def bars(what: str, ways: Sequence[str]) -> tuple[Bar, ...]:

@@ -111,7 +111,9 @@ def test_connections_and_answers_that_were_broken_off() -> None:
         a_get(asked="bytes=0-99", sent_bytes=100, connection=8),
     ]
     assert Traffic.of(requests).connections == 2
-    assert broken_off({}, requests, LOOPBACK) == {"cut": 1}
+    assert broken_off({"size_bytes": 200}, requests, LOOPBACK) == {"cut": 1}
+    beyond = [a_get(asked="bytes=0-399", sent_bytes=200, connection=9)]
+    assert broken_off({"size_bytes": 200}, beyond, LOOPBACK) == {"cut": 0}
 
 
 def test_the_members_of_an_archive_are_compared(tmp_path: Path) -> None:
