@@ -60,6 +60,7 @@ class ParallelRead(CollectSink):
         "_in_flight",
         "_memory",
         "_part_bytes",
+        "_pinned",
         "_request",
         "_rest",
         "_runtime",
@@ -154,6 +155,9 @@ class ParallelRead(CollectSink):
         self._gaps = deque(gap for gap in gaps if gap[0] < gap[1])
         if not self._gaps:
             return
+        self._pinned = request.resume(head, head.size)
+        if not self._accessor.capability.read_version:  # The head names one, but the store cannot be asked for it.
+            self._pinned = replace(self._pinned, version=request.version)
         options = self._runtime.options
         missing = size - head.size
         # Small blocks are for readers; here a request that is not worth its first byte costs all the others.
@@ -240,7 +244,7 @@ class ParallelRead(CollectSink):
         place = start - self._wanted[0]
         memory = self._open_part(place, place + end - start)
         pin = VersionPin(first.etag, first.version, first.total, path=self._request.path)
-        request = replace(self._request.resume(first, first.size), offset=start, size=end - start, lane=lane)
+        request = replace(self._pinned, offset=start, size=end - start, lane=lane)
         sink = _PartSink(memory, first, pin)
         self._in_flight.add(sink)
         try:

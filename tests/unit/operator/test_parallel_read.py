@@ -4,7 +4,7 @@ import asyncio
 import gc
 import tracemalloc
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -324,6 +324,14 @@ async def test_without_an_etag_time_and_size_tell_versions_apart(difference: dic
         with pytest.raises(ObjectChanged):
             await b.operator.read("k")
         await nothing_left(b)
+
+
+async def test_a_version_is_pinned_by_its_name_only_where_the_store_can_be_asked_for_it() -> None:
+    """Memory has no versions, whatever a head says: then the ETag pins alone."""
+    async with parted() as b:
+        b.gate.falsify = lambda head: replace(head, version="v1")
+        assert await b.operator.read("k") == b.data
+        assert {call.request.version for call in b.calls} == {None}
 
 
 # --- conditions and limits ------------------------------------------------------------------------------------------
