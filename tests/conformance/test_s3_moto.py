@@ -1,6 +1,7 @@
 """Both suites over the s3 service, against moto in this process."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -70,3 +71,12 @@ class TestAccessorThroughAiobotocore(OnMoto, AccessorSuite):
     @pytest.fixture(autouse=True)
     def _way(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_S3_USE_ARN_REGION", "true")
+
+    @pytest.fixture
+    async def no_leaked_tasks(self) -> AsyncIterator[None]:
+        """Operators that a check drops without closing end a moment later: aiohttp waits for its sockets."""
+        before = asyncio.all_tasks()
+        yield
+        if ending := asyncio.all_tasks() - before - {asyncio.current_task()}:
+            _, left = await asyncio.wait(ending, timeout=5)
+            assert not left
