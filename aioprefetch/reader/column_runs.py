@@ -23,8 +23,18 @@ GROUPS_FIRST = 4
 # The window is at least this wide: the groups of some files have a few kilobytes.
 WINDOW_BYTES_MIN = 4 << 20
 
+# The second read in order of a chunk brings at least this much of it.
+PIECE_BYTES_MIN = 1 << 20
+
 # Ranges closer than this share a request: the price of a request where many run at once.
 GAP_BYTES = 128 << 10
+
+# The most chunks of one report, and the most that are fetched ahead: it bounds the time of a report.
+CHUNKS_MAX = 1024
+
+# Chunks read one after another by their places, this many or up to the next group, are a run through the
+# file and not one through columns: the windows of the reader serve it better.
+NEIGHBOURS_MAX = 16
 
 # A read that begins at most this far behind the last one in its chunk continues it: hits in between are not reported.
 _SKIP_BYTES = 1 << 20
@@ -52,6 +62,8 @@ class ColumnRuns:
         self._group_bytes = 0  # Of the columns, in one group.
         self._depth = 0
         self._has_hit = False
+        self._last = -1  # The number of the last chunk of the last read.
+        self._neighbours = 0
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -59,19 +71,22 @@ class ColumnRuns:
         return tuple(self.layout.chunks[number].start for number in self._unread)
 
     def on_read(self, start: int, end: int, *, missing: bool, stalled: bool, may_grow: bool) -> list[Range] | None:
-        """Report a read; returns the ranges to fetch ahead, or ``None`` if it lies in no chunk.
+        """Report a read; returns the ranges to fetch ahead.
+
+        ``None`` if the read is not one of columns: it lies in no chunk or in too many, goes on behind the last one, as
+        reads of the footer do, or continues through the file.
 
         ``missing``: some of it is neither resident nor in flight. ``stalled``: it has to wait. ``may_grow``: there is
         memory to look ahead.
         """
         touched = self.layout.touched(start, end)
-        if not touched:
+        if not touched or len(touched) > CHUNKS_MAX or end > self.layout.end or self._goes_on(touched):
             return None
         if missing and self._begins_again(touched, start):
             self.forget()
         rest: list[Range] = []
         for number in touched:
-            rest += self._note(number, start, end)
+            rest += self._note(number, start, end, may_grow=may_grow)
         if len(self._groups) > 1:
             if not self._depth:
                 self._depth = GROUPS_FIRST
@@ -82,6 +97,19 @@ class ColumnRuns:
         wanted = [*rest, *self._ahead()]
         return bridged(wanted, gap_bytes=GAP_BYTES, gaps_bytes_max=total_length(wanted))
 
+    def _goes_on(self, touched: range) -> bool:
+        """Whether reads continue from chunk to chunk through the file, with all of its columns."""
+        before, self._last = self._last, touched[-1]
+        if touched[0] == before:
+            return self._neighbours >= NEIGHBOURS_MAX
+        if touched[0] != before + 1:
+            self._neighbours = 0
+            return False
+        chunks = self.layout.chunks
+        next_group = before >= 0 and chunks[before].group != chunks[touched[0]].group
+        self._neighbours += NEIGHBOURS_MAX if next_group else 1
+        return self._neighbours >= NEIGHBOURS_MAX
+
     def _begins_again(self, touched: range, start: int) -> bool:
         """Whether a missing read is one of bytes that were read before, and were evicted since."""
         number = touched[0]
@@ -89,7 +117,7 @@ class ColumnRuns:
         last = self._ends.get(chunk.column)
         return number in self._read and (last is None or last[0] != number or start < last[1])
 
-    def _note(self, number: int, start: int, end: int) -> list[Range]:
+    def _note(self, number: int, start: int, end: int, *, may_grow: bool) -> list[Range]:
         """A chunk is read between ``start`` and ``end``. Returns what to fetch ahead within it."""
         chunk = self.layout.chunks[number]
         low, high = max(start, chunk.start), min(end, chunk.end)
@@ -103,19 +131,23 @@ class ColumnRuns:
         else:
             in_order = high - low
         self._read.add(number)
-        if chunk.column not in self._ends:
-            self._group_bytes += chunk.end - chunk.start
-        if chunk.column not in self._ends or chunk.group < self._first_group:
-            self._first_group = min(self._first_group, chunk.group)
+        is_new = chunk.column not in self._ends
+        self._group_bytes += chunk.end - chunk.start if is_new else 0
+        if chunk.group < self._first_group:  # All columns are expected from this group on.
+            self._first_group = chunk.group
+            for column in self._ends:
+                heapq.heappush(self._next, (chunk.group, column))
+        if is_new:
             heapq.heappush(self._next, (self._first_group, chunk.column))
         self._groups.add(chunk.group)
         self._ends[chunk.column] = number, high, in_order
-        # The whole rest, if the reader goes through the file; otherwise as much again as was read.
+        # The whole rest, if the reader goes through the file; otherwise as much again as was read in order.
         goes_through = self._depth and (continues or low == chunk.start)
-        stop = chunk.end if goes_through else min(chunk.end, high + in_order) if continues else high
+        ahead_bytes = max(in_order, PIECE_BYTES_MIN) if continues else 0
+        stop = chunk.end if goes_through else min(chunk.end, high + ahead_bytes)
         first = max(high, self._requested.get(number, 0))
         stop = min(stop, first + self.limit_bytes, self.stop)
-        if first >= stop:
+        if first >= stop or not may_grow:
             return []
         self._requested[number] = stop
         return [(first, stop)]
@@ -125,15 +157,21 @@ class ColumnRuns:
         if not self._depth:
             return
         window = min(self.limit_bytes, max(WINDOW_BYTES_MIN, self._depth * self._group_bytes))
-        while self._next and self._unread_bytes < window:
-            group, column = heapq.heappop(self._next)
-            if group + 1 < self.layout.groups:
-                heapq.heappush(self._next, (group + 1, column))
+        while self._next and self._unread_bytes < window and len(self._unread) < CHUNKS_MAX:
+            group, column = self._next[0]
             number = self.layout.number_of(column, group)
-            if number is None or number in self._read or number in self._requested:
+            is_new = number is not None and number not in self._read and number not in self._requested
+            chunk = self.layout.chunks[number or 0]
+            room = window - self._unread_bytes
+            if is_new and self._unread and chunk.end - chunk.start > room:
+                return  # Later, as a whole.
+            if group + 1 < self.layout.groups:
+                heapq.heapreplace(self._next, (group + 1, column))
+            else:
+                heapq.heappop(self._next)
+            if number is None or not is_new:
                 continue
-            chunk = self.layout.chunks[number]
-            stop = min(chunk.end, self.stop, chunk.start + window - self._unread_bytes)
+            stop = min(chunk.end, self.stop, chunk.start + room)
             if chunk.start < stop:
                 self._requested[number] = stop
                 self._unread[number] = stop - chunk.start

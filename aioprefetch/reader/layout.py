@@ -64,7 +64,7 @@ class Chunk(NamedTuple):
 
 
 class Layout:
-    """The chunks of a file of ``size`` bytes, by place and by column.
+    """The chunks of a file of ``size`` bytes, by place and by column. ``end`` is the end of the last one.
 
     ``ValueError`` for chunks that overlap or leave the file, and for more than ``CHUNKS_MAX``.
     """
@@ -84,6 +84,7 @@ class Layout:
         if position > size:
             raise ValueError(f"a chunk ends at {position} in a file of {size} bytes")
         self.chunks = chunks
+        self.end = position
         self.groups = 1 + max((chunk.group for chunk in chunks), default=-1)
         self._starts = [chunk.start for chunk in chunks]
         self._places = {(chunk.column, chunk.group): number for number, chunk in enumerate(chunks)}

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 from aioprefetch.blocks.block import NO_MARK, Segment
 from aioprefetch.blocks.file import BlockFile, Survey
-from aioprefetch.errors import Error
 from aioprefetch.ranges import OFFSET_MAX, Range
 from aioprefetch.reader.column_runs import ColumnRuns
 from aioprefetch.reader.layout import END_BYTES, FOOTER_BYTES_MAX, Format, Layout, LayoutModule, format_of
@@ -117,17 +116,13 @@ class LookAhead:
         if is_memory_short or file.evicted_unread_bytes > self._wasted_bytes:
             windows.shrink()
         self._wasted_bytes = file.evicted_unread_bytes
-        if self._runs is not None:
-            chunks = self._runs.on_read(start, end, missing=missing, stalled=stalled, may_grow=not is_memory_short)
-            if chunks is not None:
-                return WindowDecision("exact", chunks=tuple(chunks))
-        elif (
-            self.layout.is_possible
-            and windows.policy.window == "grown"
-            and windows.blocks_max
-            and self.layout.is_being_learnt(file, start, end)
-        ):
-            return WindowDecision("exact")
+        if windows.policy.window == "grown" and windows.blocks_max:
+            if self._runs is not None:
+                chunks = self._runs.on_read(start, end, missing=missing, stalled=stalled, may_grow=not is_memory_short)
+                if chunks is not None:
+                    return WindowDecision("exact", chunks=tuple(chunks))
+            elif self.layout.is_possible and self.layout.is_being_learnt(file, start, end):
+                return WindowDecision("exact")
         return windows.on_read(
             start,
             end,
@@ -220,7 +215,7 @@ class LookAhead:
 
 
 class FileLayout:
-    """Finds the layout of an open file, once the bytes of its footer have passed by.
+    """Finds the layout of an open file, once the bytes of its footer are resident.
 
     Nothing is requested for it, and nothing waits for it. A footer that is wrong, too large or not understood ends the
     search, with a line in the debug log. ``on_found`` is called with the layout and the reads made meanwhile.
@@ -232,8 +227,8 @@ class FileLayout:
         self._runtime = runtime
         self._on_found = on_found
         self._known: WeakKeyDictionary[BlockFile, Layout] = runtime.shared("layouts", WeakKeyDictionary)
-        self._format: Format | None = None
         self._module: LayoutModule | None = None
+        self._footer: Range | None = None
         self._reads: list[Range] | None = None
 
     def is_being_learnt(self, file: BlockFile, start: int, end: int) -> bool:
@@ -255,20 +250,18 @@ class FileLayout:
         if found is None:
             self.is_possible = False
             return False
-        if self._module is not None:  # The footer was not resident before.
-            start, stop = self._module.footer_range(end, file.size)
-            if not file.holds(start, stop):
-                return False
+        if self._footer is not None and not file.holds(*self._footer):  # As before.
+            return False
         self._runtime.supervisor.spawn(self._learn(file, found, end), name=f"layout of {self._opened.path}")
         return True
 
     async def _learn(self, file: BlockFile, found: Format, end: bytes) -> None:
-        reads, layout = self._reads or [], None
+        layout = None
         try:
             layout = self._known.get(file)
             if layout is None:
                 layout = await self._parsed(file, found, end)
-        except (ValueError, ArithmeticError, RecursionError, MemoryError, ImportError, Error) as error:
+        except Exception as error:  # For any reason: no read fails because its file has no layout.
             self.is_possible = False
             logger.debug("%s is read without its %s layout: %s", self._opened.path, found.name, error)
         reads, self._reads = self._reads or [], None
@@ -282,7 +275,7 @@ class FileLayout:
         run = self._runtime.run_blocking
         if self._module is None:
             self._module = cast("LayoutModule", await run(importlib.import_module, found.module))
-        start, stop = self._module.footer_range(end, file.size)
+        self._footer = start, stop = self._module.footer_range(end, file.size)
         if stop - start > FOOTER_BYTES_MAX:
             raise ValueError(f"a footer of {stop - start} bytes is larger than {FOOTER_BYTES_MAX}")
         footer = _resident(file, start, stop)
