@@ -230,9 +230,11 @@ async def test_a_footer_that_is_no_use_turns_it_off_and_fails_no_read(
 
 
 async def test_an_enormous_footer_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioprefetch.reader.look_ahead.FOOTER_BYTES_MAX", 100)
+    """It ends with bytes that no parser would mind."""
     monkeypatch.setattr("aioprefetch.parquet.layout.columns_of", None)
-    async with open_file(policy="columnar") as (b, reader):
+    data = with_footer(DATA, footer_of(DATA) + bytes(FOOTER_BYTES_MAX))
+    async with open_file(data, policy="columnar") as (b, reader):
+        b.calls.clear()
         await read_groups(reader, (1,), range(3))
         assert ranges_of(b, "prefetch") == []
 
