@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
+import sys
 from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid
@@ -24,7 +25,7 @@ class Proxies:
         self._is_ambient = urls is None
         self._urls: dict[str, str] = {}
         if urls is None:
-            ambient = getproxies()
+            ambient = _ambient_proxies()
             self._urls = {scheme: ambient[scheme] for scheme in DEFAULT_PORTS if ambient.get(scheme)}
             return
         for scheme, secret in urls:
@@ -38,7 +39,7 @@ class Proxies:
     def of(self, origin: Origin) -> Proxy | None:
         """The proxy for requests to an origin, ``None`` for none. ``ConfigInvalid`` for a proxy that is not a URL."""
         url = self._urls.get(origin.scheme)
-        if url is None or (self._is_ambient and proxy_bypass(origin.host)):
+        if url is None or (self._is_ambient and _is_bypassed(origin.host)):
             return None
         try:
             parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -51,3 +52,18 @@ class Proxies:
             return Proxy(proxy)
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         return Proxy(proxy, f"Basic {base64.b64encode(pair.encode()).decode()}")
+
+
+def _ambient_proxies() -> dict[str, str]:
+    # The module that reads them takes 10 ms to load. Only macOS has proxies besides those of variables.
+    if sys.platform != "darwin" and not any(name.lower().endswith("_proxy") for name in os.environ):
+        return {}
+    from urllib.request import getproxies
+
+    return getproxies()
+
+
+def _is_bypassed(host: str) -> bool:
+    from urllib.request import proxy_bypass
+
+    return bool(proxy_bypass(host))

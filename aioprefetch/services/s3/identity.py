@@ -9,7 +9,6 @@ that decides its response stands for it, and this user on this machine where tha
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -199,6 +198,8 @@ class _Source:
 
     def _machine(self) -> list[str]:
         """This user on this machine, whose home and metadata botocore would ask."""
+        import platform
+
         return [platform.node(), str(os.getuid()), os.path.expanduser("~"), *map(str, self.files[2:])]
 
     def endpoint(self) -> str:
