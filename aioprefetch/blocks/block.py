@@ -47,6 +47,8 @@ class Segment:
     For the windows it keeps the run of reads in it: ``next`` is the end of the last read, ``run_bytes`` the bytes that
     were read in order up to there, and ``mark_bytes`` the length of the run at which the reader is notified.
 
+    ``is_reread``: a read began before the end of another one, so its bytes may be wanted again.
+
     For the statistics it keeps the ``account`` of the reader it was fetched for, ``ready_at``, the time its last byte
     arrived, and ``is_unsettled``: whether its prefetch was not yet counted as used or wasted.
 
@@ -59,6 +61,7 @@ class Segment:
         "buffer",
         "end",
         "filled",
+        "is_reread",
         "is_spent",
         "is_unsettled",
         "mark_bytes",
@@ -91,7 +94,7 @@ class Segment:
         self.state = SegmentState.FILLING
         self.unused_prefetch = prefetched
         self.is_unsettled = prefetched
-        self.is_spent = False
+        self.is_reread = self.is_spent = False
         self.account = account
         self.ready_at = 0.0
         self.next = start

@@ -104,6 +104,25 @@ class Eviction:
         """Whether memory is too short to fetch ahead, because reads of other readers need it now."""
         return self.cell_bytes(block_bytes) < block_bytes // 2
 
+    # --- streams ------------------------------------------------------------------------------------------------
+
+    def recycle(self, file: BlockFile, stop: int) -> None:
+        """Drop the blocks before ``stop`` that were read once and in order, so that the next ones get their memory.
+
+        The first and the last block of the object stay, and what lies ahead of a cursor. With a cache on disk a block
+        goes after it was written.
+        """
+        bounds, last = file.grid.bounds, file.grid.index(file.size - 1)
+        stop = min(stop, file.passed)
+        for block in tuple(file.blocks.values()):
+            is_between = 0 < block.index < last and bounds(block.index)[1] <= stop
+            if not is_between or not block.is_evictable or block.is_spilling or block.is_viewed:
+                continue
+            if any(segment.is_reread for segment in block.segments):
+                continue
+            if self.writer is None or not self.writer.spare(file, block):
+                self.evict(file, block)
+
     # --- the queue ----------------------------------------------------------------------------------------------
 
     def arriving(self, file: BlockFile, start: int) -> None:

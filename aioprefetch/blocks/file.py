@@ -33,11 +33,13 @@ class ReaderPosition:
     """The position of a reader in a file, for eviction.
 
     Its ``position`` in bytes (``None`` while it only reads at offsets), and the positions of its ``runs``.
+    ``keeps_behind``: the blocks behind its runs stay, because it went back once, or because it was told so.
     """
 
-    __slots__ = ("__weakref__", "position", "runs")
+    __slots__ = ("__weakref__", "keeps_behind", "position", "runs")
 
     def __init__(self) -> None:
+        self.keeps_behind = False
         self.position: int | None = None
         self.runs: tuple[int, ...] = ()
 
@@ -163,12 +165,15 @@ class BlockFile:
         block.touched_fetch = store.fetches
         # A skip shorter than the read itself does not end a run. The first read of a prefetched segment always counts
         # as a run, so that the reader's windows are notified.
-        if 0 <= start - segment.next <= end - start or segment.unused_prefetch:
+        skip = start - segment.next
+        if 0 <= skip <= end - start or segment.unused_prefetch:
             segment.run_bytes += end - start
             if segment.unused_prefetch:
                 count_first_read(self._runtime, segment)
         else:
             segment.run_bytes = 0
+            if skip < 0:
+                segment.is_reread = True
         segment.next = end
         return segment
 

@@ -343,6 +343,7 @@ class Operator:
         prefetch_blocks: int | None = None,
         prefetch_enabled: bool = True,
         prefetch_growth: str = "stall",
+        keep_behind: bool | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> RangeReader:
         """Open an object for reading by range; a plain call without I/O. The options: see ``ReaderOptions``.
@@ -368,6 +369,7 @@ class Operator:
             prefetch_blocks=prefetch_blocks,
             prefetch_enabled=prefetch_enabled,
             prefetch_growth=prefetch_growth,
+            keep_behind=keep_behind,
             on_progress=on_progress,
             limits=limits,
         )

@@ -19,12 +19,14 @@ class Cursor:
 
     ``from_end`` is the offset of a seek relative to an end that is not known yet, otherwise ``None``. ``turn`` is held
     by the one read that moves the cursor. ``mark`` is the position for the block store, once it is open.
+    ``keeps_behind``: what was read may be wanted again, from the first seek backward on.
     """
 
-    def __init__(self, path: str, counters: Counters) -> None:
+    def __init__(self, path: str, counters: Counters, *, keeps_behind: bool) -> None:
         self.position = 0
         self.from_end: int | None = None
         self.turn = asyncio.Lock()
+        self.keeps_behind = keeps_behind
         self.mark: ReaderPosition | None = None
         self._path = path
         self._counters = counters
@@ -82,6 +84,10 @@ class Cursor:
 
     def count_seek(self, distance: int) -> None:
         """Count a move of ``distance`` bytes without a read, of this cursor or of a file over the reader."""
+        if distance < 0:
+            self.keeps_behind = True
+            if self.mark is not None:
+                self.mark.keeps_behind = True
         counters = self._counters
         counters["stream_read_seek_operations"] += distance != 0
         counters["stream_read_seek_forward_operations"] += distance > 0

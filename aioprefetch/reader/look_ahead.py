@@ -32,6 +32,9 @@ _REQUESTS_MIN = 4
 # The longest request in a file whose layout is known: a read of many chunks arrives by several connections.
 LAYOUT_REQUEST_BYTES = 4 * MIB
 
+# An object of more than one part in _LARGE_SHARE of the memory is not kept while it is read through.
+_LARGE_SHARE = 2
+
 # The most reads that are remembered while the layout is being learnt.
 _READS_MAX = 64
 
@@ -65,6 +68,7 @@ class LookAhead:
         self._request = request
         self._block_bytes = options.block_bytes
         self._by_block = options.growth.by_block
+        self._recycles_any = options.keep_behind is False
         self._wasted_bytes = 0
 
     @property
@@ -144,6 +148,9 @@ class LookAhead:
         file = self.opened.file
         if file is None:
             return
+        self.mark_positions()
+        if decision.behind:
+            self._recycle(file, decision.behind)
         abandoned, ahead = decision.abandoned, decision.ahead
         if abandoned is not None:
             stop = ahead[1] if ahead is not None else start + self._block_bytes
@@ -153,7 +160,16 @@ class LookAhead:
             self._request(*ahead, lane="prefetch", fill=decision.fill, request_bytes=request_bytes)
         for chunk in decision.chunks:
             self._request(*chunk, lane="prefetch", fill="exact", request_bytes=self.exact_bytes)
-        self.mark_positions()
+
+    def _recycle(self, file: BlockFile, stop: int) -> None:
+        """Let the window of a long run have the memory of the blocks that the run has left behind, before ``stop``.
+
+        Only in objects that would take most of the memory: what fits is kept for reads that come back.
+        """
+        opened = self.opened
+        is_large = self._recycles_any or file.size > self._runtime.options.memory_bytes // _LARGE_SHARE
+        if is_large and not opened.position.keeps_behind:
+            opened.store.eviction.recycle(file, stop)
 
     def mark_positions(self) -> None:
         """Tell the block store where this reader looks ahead."""

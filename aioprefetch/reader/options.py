@@ -30,6 +30,9 @@ class ReaderOptions:
     (``footer_cache``: ``True`` is a block, a number that many bytes, ``False`` no tail under any policy).
     ``prefetch_blocks`` is the limit of a window, ``growth`` its strategy; without ``prefetch_enabled`` reads are plain
     ranged reads. ``on_progress`` is called with the number of bytes after each read.
+
+    A long run through an object of more than half of ``memory_bytes`` recycles the blocks behind it, as long as the
+    reader has not gone back: ``keep_behind=True`` keeps them, ``False`` recycles in objects of any size.
     """
 
     policy: Policy
@@ -43,6 +46,7 @@ class ReaderOptions:
     prefetch_blocks: int
     prefetch_enabled: bool
     growth: Growth
+    keep_behind: bool | None
     on_progress: ProgressCallback | None
 
 
@@ -60,6 +64,7 @@ def reader_options(
     prefetch_blocks: int | None,
     prefetch_enabled: bool,
     prefetch_growth: str | Growth,
+    keep_behind: bool | None,
     on_progress: ProgressCallback | None,
     limits: RuntimeOptions,
 ) -> ReaderOptions:
@@ -76,6 +81,8 @@ def reader_options(
         raise InvalidType(f"footer_cache must be a bool or bytes, not {footer_cache!r}", operation="reader", path=path)
     if type(prefetch_enabled) is not bool:
         raise InvalidType(f"prefetch_enabled must be a bool, not {prefetch_enabled!r}", operation="reader", path=path)
+    if not (keep_behind is None or type(keep_behind) is bool):
+        raise InvalidType(f"keep_behind must be a bool or None, not {keep_behind!r}", operation="reader", path=path)
     if not (on_progress is None or callable(on_progress)):
         raise InvalidType(f"on_progress must be callable, not {on_progress!r}", operation="reader", path=path)
     if type(footer_cache) is int and footer_cache > limits.memory_bytes:
@@ -104,6 +111,7 @@ def reader_options(
         prefetch_blocks=limits.prefetch_blocks if ahead is None else ahead,
         prefetch_enabled=prefetch_enabled,
         growth=find_growth(prefetch_growth, operation="reader", path=path),
+        keep_behind=keep_behind,
         on_progress=on_progress,
     )
 

@@ -48,7 +48,7 @@ class RangeReader:
         self._connect = connect
         self._url = url
         self._counters = Counters()
-        self._cursor = Cursor(path, self._counters)
+        self._cursor = Cursor(path, self._counters, keeps_behind=options.keep_behind is True)
         self._reads: ObjectReads | None = None
         self._account: Account | None = None
         self._closed = False
@@ -430,7 +430,8 @@ class RangeReader:
             account = self._account = runtime.ledger.open(self._counters)
             self._counters["stream_read_opened"] += 1
         reads = self._reads = ObjectReads(accessor, runtime, self.path, self._options, account, url=self._url)
-        self._cursor.mark = reads.opened.position
+        self._cursor.mark = mark = reads.opened.position
+        mark.keeps_behind = self._cursor.keeps_behind
         runtime.events.publish("reader.opened", self.path, policy=self.policy)
         return reads
 

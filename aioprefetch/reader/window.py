@@ -12,7 +12,7 @@ prefetching stream (its ``FilePosition``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aioprefetch.ranges import OFFSET_MAX, Range, subtract
 from aioprefetch.reader.growth import Growth, Progress
@@ -30,6 +30,9 @@ SKIP_BYTES = 2 << 20
 # After this many blocks read in order without a random read in between, one random read may bring a block again: at
 # most one block in seventeen is then fetched in vain.
 ORDERED_BLOCKS = 16
+
+# A run of this many blocks in order is long: it does not need the blocks behind it.
+LONG_RUN_BLOCKS = 2
 
 # The most runs of one reader; the run used longest ago is forgotten first. Under random access a run that was not read
 # during this many reads has to show again that it is one.
@@ -83,7 +86,8 @@ class WindowDecision:
     ``fill``: whether a miss brings blocks or the exact range. ``ahead``: the range to fetch ahead. ``abandoned``: the
     range that was fetched ahead in vain. ``continues`` is false for a read that belongs to no run and begins none,
     because it is in the bytes that were fetched ahead of another run, which continues unchanged. ``chunks`` are the
-    ranges to fetch ahead in a file whose layout is known.
+    ranges to fetch ahead in a file whose layout is known. ``behind``: the end of the blocks that a long run has left
+    behind, 0 if there are none.
     """
 
     fill: Fill
@@ -91,6 +95,7 @@ class WindowDecision:
     abandoned: Range | None = None
     continues: bool = True
     chunks: tuple[Range, ...] = ()
+    behind: int = 0
 
 
 class Windows:
@@ -99,7 +104,7 @@ class Windows:
     ``last_end`` returns the end of the hits that have continued a run since a position; hits are not reported here.
     ``stop`` is the end of look-ahead: the end of the object. ``split_end`` is where the caller means to stop. A read
     beyond it mostly finishes a record, so a run looks ahead there only after it has read a block, and its window begins
-    at 0 again.
+    at 0 again. ``has_gone_back``: a read began before the end of an earlier one, so bytes behind a run may be wanted.
     """
 
     def __init__(
@@ -121,6 +126,7 @@ class Windows:
         self.runs: list[Run] = []
         self.backward_runs: list[BackwardRun] = []
         self.stop = 0
+        self.has_gone_back = False
         self._last_end = last_end
         self._cursor: Run | None = None
         self._random_reads = 0
@@ -167,11 +173,14 @@ class Windows:
         self._catch_up()
         run = self._find(start, end)
         if backward and (run is None or start < run.position):
+            self.has_gone_back = True
             return self._go_back(start, end, may_grow=may_grow)
         if run is None:
             if not missing and self._is_requested(start, end):
                 return WindowDecision(self.fill, continues=False)
             return self._begin(start, end, missing=missing, at_cursor=at_cursor, may_grow=may_grow)
+        if self._block(start) < self._block(run.reported_position - 1):
+            self.has_gone_back = True
         if missing:  # The bytes requested ahead are missing: evicted, cancelled, or never received.
             run.requested_end = min(run.requested_end, end)
         if self.is_random and self._tick - run.used > RUNS_MAX:
@@ -193,7 +202,8 @@ class Windows:
         abandoned = self._move_cursor(run) if at_cursor else None
         if may_grow:
             self._grow(run, stalled=stalled, crossed=crossed, jumped=jumped)
-        return self._look(run, end, abandoned=abandoned, may_grow=may_grow)
+        decision = self._look(run, end, abandoned=abandoned, may_grow=may_grow)
+        return replace(decision, behind=self._block(start) * self.block_bytes) if self._is_long(run) else decision
 
     def expect(self, position: int) -> Run:
         """Begin a run with a full window, because the caller is going to read from ``position`` to the end."""
@@ -285,6 +295,8 @@ class Windows:
         if missing or not self.runs:
             self._random_reads += 1
             self._ordered_bytes = 0
+        if any(start < run.position for run in self.runs):
+            self.has_gone_back = True
         blocks = self.limit if self.policy.window == "full" else min(self.growth.first, self.limit)
         run = Run(start, end, end, end, blocks, established=fill == "block" and blocks > 0, run_bytes=end - start)
         self._count_beyond(run, start, end)
@@ -413,6 +425,10 @@ class Windows:
             return WindowDecision(fill, abandoned=abandoned)
         run.requested_end = stop
         return WindowDecision(fill, (start, stop), abandoned)
+
+    def _is_long(self, run: Run) -> bool:
+        """Whether a run leaves the blocks behind it for good."""
+        return run.established and not self.has_gone_back and run.run_bytes >= LONG_RUN_BLOCKS * self.block_bytes
 
     def _count_beyond(self, run: Run, start: int, end: int) -> None:
         """Count the bytes behind the end of the split that a run has read between ``start`` and ``end``."""

@@ -260,7 +260,7 @@ async def test_no_more_blocks_are_kept_than_there_is_memory_for(count: int, memo
     size = 64 * KIB
     service = Arithmetic(count * size)
     async with Operator(service, block_bytes=size, memory_bytes=memory_blocks * size) as operator:
-        async with s3a(operator) as reader:
+        async with s3a(operator, keep_behind=True) as reader:
             await read_and_check(reader, count * size)
         assert memory_in_use(operator) == min(count, memory_blocks) * size
 
