@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _SPARE_SHARE = 2
 _CELL_BYTES_MIN = 128 << 10
 
+# A miss takes at most one part in _SHARES of the spare memory, or in the number of readers if they are fewer.
+_SHARES = 16
+
 # Bytes that stayed unread during _ROUNDS requests for each reader may be evicted like bytes that were read.
 _ROUNDS = 4
 
@@ -94,11 +97,13 @@ class Eviction:
         """
         budget = self._budget
         free_bytes = self._limit_bytes - budget.used_bytes - budget.queued_bytes
-        if free_bytes >= self._limit_bytes // _SPARE_SHARE or opening + len(self._store.readers) <= 1:
+        readers = opening + len(self._store.readers)
+        if free_bytes >= self._limit_bytes // _SPARE_SHARE or readers <= 1:
             return block_bytes
         self._look(_LOOKS)
         spent_bytes = max(0, self._store.spent_bytes - budget.exports.size_bytes)
-        return share_bytes(free_bytes + spent_bytes, block_bytes, limit_bytes=self._limit_bytes)
+        shares = max(self._limit_bytes // _SPARE_SHARE // block_bytes, min(_SHARES, readers))
+        return share_bytes(free_bytes + spent_bytes, block_bytes, shares=shares)
 
     def is_short(self, block_bytes: int) -> bool:
         """Whether memory is too short to fetch ahead, because reads of other readers need it now."""
@@ -337,13 +342,12 @@ class Eviction:
         return self._store.fetches - _ROUNDS * max(_ROUNDS, readers)
 
 
-def share_bytes(spare_bytes: int, block_bytes: int, *, limit_bytes: int) -> int:
-    """A part of a block: at most the share of one request in ``spare_bytes``, unless that is very small. Pure.
+def share_bytes(spare_bytes: int, block_bytes: int, *, shares: int) -> int:
+    """A part of a block: at most one of ``shares`` in ``spare_bytes``, unless that is very small. Pure.
 
-    As many requests of a block as half of the limit holds would take all that is spare; the shares of later ones are
-    smaller, and so there is always some left.
+    The share of each further request is smaller, and so there is always some left.
     """
-    share = spare_bytes // max(1, limit_bytes // _SPARE_SHARE // block_bytes)
+    share = spare_bytes // shares
     cell = block_bytes
     while cell > share and cell // 2 >= _CELL_BYTES_MIN:
         cell //= 2

@@ -244,11 +244,25 @@ class BlockStore:
             except TimeoutError:
                 raise BudgetExhausted(
                     f"{ticket.size_bytes} bytes of memory were not free within budget_wait_seconds={limit_seconds:g}:"
-                    f" {budget.used_bytes} of memory_bytes={budget.limit_bytes} are in use, of which views hold"
-                    f" {budget.exports.size_bytes}; release views, close readers or raise memory_bytes",
+                    f" {budget.used_bytes} of memory_bytes={budget.limit_bytes} are in use, of which {self._holders()};"
+                    " release views, close readers or raise memory_bytes",
                     operation="read",
                 ) from None
         fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes
+
+    def _holders(self) -> str:
+        """Who holds the memory, for the error of a read that gets none."""
+        budget = self.runtime.budget
+        held = {file: sum(block.resident_bytes for block in file.blocks.values()) for file in self.files.values()}
+        blocks = sum(held.values())
+        in_flight = sum(fetch.reserved_bytes for file in held for fetch in file.fetches)
+        largest = max(held, key=lambda file: held[file], default=None)
+        most = "" if largest is None or not held[largest] else f" (most of {largest.label!r}: {held[largest]})"
+        return (
+            f"views hold {budget.exports.size_bytes}, blocks of {len(self.readers)} open readers and of closed ones"
+            f" {blocks}{most}, requests in flight {in_flight},"
+            f" scans and views of blocks that are gone {max(0, budget.used_bytes - blocks - in_flight)}"
+        )
 
 
 def _without_frames(error: Exception) -> Exception:

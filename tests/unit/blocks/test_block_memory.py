@@ -95,9 +95,10 @@ async def test_the_error_of_a_read_without_memory_says_how_much_views_hold() -> 
         with pytest.raises(BudgetExhausted) as caught:
             await reader.read_at(10 * BLOCK, 10)
         assert b.runtime.now() - began == pytest.approx(30.0)
-        assert f"{5 * BLOCK} of memory_bytes={4 * BLOCK} are in use, of which views hold {2 * BLOCK}" in str(
-            caught.value
-        )
+        message = str(caught.value)
+        assert f"{5 * BLOCK} of memory_bytes={4 * BLOCK} are in use, of which views hold {2 * BLOCK}," in message
+        assert "blocks of 1 open readers and of closed ones 0, requests in flight 0," in message
+        assert f"scans and views of blocks that are gone {5 * BLOCK};" in message
         assert "budget_wait_seconds=30:" in str(caught.value)
         assert caught.value.operation == "read"
         views.clear()

@@ -109,3 +109,32 @@ async def test_a_hundred_readers_of_24_mib_in_the_default_memory() -> None:
         by_offset=False,
     )
     assert 1.0 <= factor <= 1.25
+
+
+async def test_a_thousand_readers_get_on_together_in_little_memory() -> None:
+    """A thousand readers in memory for a fair share of 256 KiB each. Quick: a sixteenth of both."""
+    scale = chosen(quick=16, full=1)
+    readers, step, size = 1000 // scale, 256 * KIB, 8 * MIB
+    sent, data = SentBytes(), content(size)
+    made = Operator.from_uri("memory://", memory_bytes=256 * MIB // scale)
+    async with made.layer(sent) as operator:
+        for number in range(readers):
+            await operator.write(f"m/{number}", data)
+        progress = [0] * readers
+        apart = 0
+
+        async def read_one(number: int) -> None:
+            nonlocal apart
+            async with operator.reader(f"m/{number}") as reader:
+                while chunk := await reader.read(step):
+                    start = progress[number]
+                    assert_same_bytes(chunk, data[start : start + len(chunk)], offset=start, what=f"reader {number}")
+                    progress[number] += len(chunk)
+                    if progress[number] == size // 2:
+                        apart = max(apart, sorted(progress)[readers // 2] - min(progress))
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(*map(read_one, range(readers)))
+    assert sent.sent_bytes <= 1.15 * readers * size
+    assert max(request.size or 0 for request in sent.requests[readers:]) < 8 * MIB
+    assert apart <= size // 2  # The slowest is never far behind the median.
