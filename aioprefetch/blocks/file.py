@@ -33,7 +33,7 @@ class ReaderPosition:
     """The position of a reader in a file, for eviction.
 
     Its ``position`` in bytes (``None`` while it only reads at offsets), and the positions of its ``runs``.
-    ``keeps_behind``: the blocks behind its runs stay, because it went back once, or because it was told so.
+    ``keeps_behind``: the blocks behind its runs stay, because it went back once, or because the caller asked for it.
     """
 
     __slots__ = ("__weakref__", "keeps_behind", "position", "runs")

@@ -251,7 +251,7 @@ class BlockStore:
         fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes
 
     def _holders(self) -> str:
-        """Who holds the memory, for the error of a read that gets none."""
+        """The holders of the memory, for the error of a read that gets none."""
         budget = self.runtime.budget
         held = {file: sum(block.resident_bytes for block in file.blocks.values()) for file in self.files.values()}
         blocks = sum(held.values())

@@ -346,16 +346,12 @@ class Operator:
         keep_behind: bool | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> RangeReader:
-        """Open an object for reading by range; a plain call without I/O. The options: see ``ReaderOptions``.
-
-        ``ConfigInvalid`` names an invalid value.
-        """
+        """Open an object for reading by range, without I/O. The options, and what is refused: ``ReaderOptions``."""
         from aioprefetch.reader.options import reader_options
         from aioprefetch.reader.reader import RangeReader
 
         check_file(path, "reader")
         arguments = Arguments("reader", path)
-        limits = self._family.options
         options = reader_options(
             path,
             policy=policy,
@@ -371,7 +367,7 @@ class Operator:
             prefetch_growth=prefetch_growth,
             keep_behind=keep_behind,
             on_progress=on_progress,
-            limits=limits,
+            limits=self._family.options,
         )
         return RangeReader(path, options, self._connect, url=lambda: f"{self.info.url}/{path}")
 

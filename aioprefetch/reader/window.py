@@ -427,7 +427,7 @@ class Windows:
         return WindowDecision(fill, (start, stop), abandoned)
 
     def _is_long(self, run: Run) -> bool:
-        """Whether a run leaves the blocks behind it for good."""
+        """Whether a run does not need the blocks behind it any more."""
         return run.established and not self.has_gone_back and run.run_bytes >= LONG_RUN_BLOCKS * self.block_bytes
 
     def _count_beyond(self, run: Run, start: int, end: int) -> None:
