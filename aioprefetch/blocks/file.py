@@ -34,14 +34,16 @@ class ReaderPosition:
 
     Its ``position`` in bytes (``None`` while it only reads at offsets), and the positions of its ``runs``.
     ``keeps_behind``: the blocks behind its runs stay, because it went back once, or because the caller asked for it.
+    ``waits`` are those of its reads for requests: such a read is not past the bytes that it waits for.
     """
 
-    __slots__ = ("__weakref__", "keeps_behind", "position", "runs")
+    __slots__ = ("__weakref__", "keeps_behind", "position", "runs", "waits")
 
     def __init__(self) -> None:
         self.keeps_behind = False
         self.position: int | None = None
         self.runs: tuple[int, ...] = ()
+        self.waits: set[Wait] = set()
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -393,6 +395,12 @@ class BlockFile:
         """The position that every reader of the file has passed; the end of the file if no reader has it open."""
         readers = [reader.positions for reader in self.readers]
         return min((min(positions, default=0) for positions in readers), default=self.size)
+
+    @property
+    def waited_from(self) -> int:
+        """The start of the first request that a read waits for; the end of the file if no read waits."""
+        waits = (wait for reader in self.readers for wait in reader.waits)
+        return min((wait.fetch.start for wait in waits), default=self.size)
 
     def drop_segment(self, block: Block, segment: Segment) -> None:
         """Evict one segment of a block; its memory is released with its last view."""

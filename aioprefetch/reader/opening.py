@@ -75,7 +75,7 @@ class OpenObject:
         self._opening: Opening | None = None
         self._opens_alone = False
         self._opening_timer: Timer | None = None
-        self.waits: set[Wait] = set()
+        self.waits = self.position.waits
         self._end_error: Callable[[], Error] = self._was_closed
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
         self._is_size_confirmed = size is None or options.etag is None

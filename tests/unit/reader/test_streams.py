@@ -1,19 +1,28 @@
 """A long run lives in its window: it recycles the blocks behind it, and nothing that a reader may come back to."""
 
+import asyncio
 import mmap
+import random
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import InvalidType
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.reader.window import Windows
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes
+from aioprefetch.values import ReadReply, ReadRequest
 from tests.benches.gated_reader import KIB, MIB, Bench, bench, resident_blocks
 from tests.profile import chosen
 
@@ -215,3 +224,52 @@ def test_nothing_is_behind_a_reader_that_goes_back(reads: list[tuple[int, int]])
         if decision.behind:
             assert not windows.has_gone_back
         front = max(front, start + length)
+
+
+class SlowReads(Layer):
+    """Each request takes another time, so that responses overtake each other."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return SlowAccessor(inner, self.chance)
+
+
+class SlowAccessor(WrappedAccessor):
+    """The live form of ``SlowReads``."""
+
+    def __init__(self, inner: Accessor, chance: random.Random) -> None:
+        super().__init__(inner)
+        self.chance = chance
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        await asyncio.sleep(self.chance.choice([0.001, 0.002, 0.003, 0.02]))
+        return await self.inner.read(request, sink)
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "sequential"])
+@pytest.mark.parametrize(("workers", "step"), [(4, 8 * BLOCK), (3, 16 * BLOCK), (8, 4 * BLOCK), (5, 5 * BLOCK // 2)])
+def test_workers_that_read_in_order_fetch_each_byte_once(workers: int, step: int, policy: str) -> None:
+    """Reads of one reader end in another order than they began; what one of them waits for is behind none."""
+
+    async def check(seed: int) -> None:
+        layer = SlowReads(random.Random(seed))
+        memory_bytes = 320 * BLOCK
+        async with (
+            bench(192 * BLOCK, memory_bytes=memory_bytes, prefetch_blocks=16, layers=[layer]) as b,
+            b.reader(policy=policy) as reader,
+        ):
+            starts = iter(range(0, len(b.data), step))
+
+            async def work() -> None:
+                for start in starts:
+                    chunk = await reader.read_at(start, step)
+                    assert_same_bytes(chunk, b.data[start : start + step], offset=start, what="a worker's read")
+
+            await asyncio.gather(*(work() for _ in range(workers)))
+            assert sum(call.request.size or 0 for call in b.calls) == len(b.data)
+            assert len(resident_blocks(reader)) < 128
+
+    for seed in range(chosen(quick=3, full=30)):
+        run_virtual(partial(check, seed))
