@@ -1,15 +1,12 @@
 """The first requests of readers, each shared by all readers that open the object at that moment.
 
-A first request is shared until the turn of the loop in which it was sent has ended: in one turn no response arrives,
-so no reader can know of a write that the request does not see. If the response itself came within that turn, from a
-store in memory, it is shared with other tasks unless something was written meanwhile. A reader that comes later waits
-for the head and asks whether the object is still of that version, so that every read sees all writes before its reader
-was opened.
+A first request is shared until its head arrives, and no longer than the turn of the loop in which it was sent: in that
+time no reader can know of a write that the request does not see. A reader that comes later waits for the head and asks
+whether the object is still of that version, so that every read sees all writes before its reader was opened.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable
 from typing import Protocol
 
@@ -57,8 +54,6 @@ class Opening:
     __slots__ = (
         "_openings",
         "_sender",
-        "_task",
-        "_writes",
         "end",
         "fetch",
         "is_open",
@@ -83,8 +78,6 @@ class Opening:
         self.is_open = True
         self.pinned: tuple[str | None, str | None, int] | None = None
         self.readers: list[Opener] = [sender]
-        self._task = asyncio.current_task()
-        self._writes = openings.writes
         self.fetch = Fetch(
             openings.store, self, self.start, self.end, lane="demand", label=sender.path, account=sender.account
         )
@@ -101,17 +94,9 @@ class Opening:
         return (self.start, self.end, self.is_suffix) == (first.offset, first.offset + first.size, first.suffix)
 
     def join(self, reader: Opener) -> bool:
-        """Let another reader share the request; ``False`` if it has failed, or brought nothing that can be shared.
-
-        If the response is there already, the version is pinned by this call.
-        """
-        if self.pinned is not None:
-            seen = asyncio.current_task() is self._task or self._writes != self._openings.writes
-            if seen or not self.readers[0].is_shared:
-                return False
-            reader.pin_version(*self.pinned)
-        elif self.fetch.finished:
-            return False
+        """Let another reader share the request; ``False`` if it is too late, because its response began or it ended."""
+        if self.pinned is not None or self.fetch.head is not None or self.fetch.finished:
+            return False  # Something may have been written since the store answered.
         self.readers.append(reader)
         return True
 
@@ -183,7 +168,6 @@ class Openings:
         self.namespace = accessor.info.namespace
         self.revalidates = accessor.capability.read_if_none_match
         self._loop = runtime.loop
-        self._ledger = runtime.ledger
         self._by_key: dict[Hashable, Opening] = {}
         self._sent_now: list[Opening] = []
 
@@ -198,16 +182,8 @@ class Openings:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    @property
-    def writes(self) -> int:
-        """The writes in this runtime so far."""
-        own = self._ledger.own
-        return (
-            own.get("object_put_request", 0) + own.get("object_delete_request", 0) + own.get("object_copy_request", 0)
-        )
-
     def find(self, key: Hashable) -> Opening | None:
-        """The request under a key that has not ended, or ended in this turn of the loop."""
+        """The request under a key that has not ended."""
         return self._by_key.get(key)
 
     def add(self, opening: Opening) -> None:
@@ -222,16 +198,10 @@ class Openings:
 
     def ended(self, opening: Opening) -> None:
         """The request has ended."""
-        if opening not in self._sent_now:
-            self._remove(opening)
+        if self._by_key.get(opening.key) is opening:
+            del self._by_key[opening.key]
 
     def _end_turn(self) -> None:
         sent, self._sent_now = self._sent_now, []
         for opening in sent:
             opening.is_open = False
-            if opening.fetch.finished:
-                self._remove(opening)
-
-    def _remove(self, opening: Opening) -> None:
-        if self._by_key.get(opening.key) is opening:
-            del self._by_key[opening.key]

@@ -1,9 +1,11 @@
 """Opening: no HEAD, one GET, whatever the first read is and however many ask at once."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from aioprefetch import Operator
 from aioprefetch.errors import (
     Closed,
     ConfigInvalid,
@@ -526,3 +528,27 @@ async def test_a_later_answer_with_another_etag_and_the_same_size_is_another_ver
             await reader.read_at(BLOCK, 100)
         assert (caught.value.expected_etag, caught.value.actual_etag) == (reader.etag, "another")
         assert await reader.read_at(0, 100) == b.data[:100]
+
+
+@pytest.mark.parametrize("store", ["file", "memory"])
+async def test_a_reader_opened_after_a_foreign_write_in_the_same_turn_reads_what_was_written(
+    store: str, tmp_path: Path
+) -> None:
+    """Both stores answer before the turn ends, and this runtime counts neither write as one of its own."""
+    uri = tmp_path.as_uri() if store == "file" else "memory://foreign-write"
+    async with Operator.from_uri(uri) as operator, Operator.from_uri(uri) as other:
+        await operator.write("k", b"old")
+
+        async def read() -> bytes:
+            async with operator.reader("k") as reader:
+                return await reader.read()
+
+        async def write_and_read() -> bytes:
+            if store == "file":
+                (tmp_path / "k").write_bytes(b"new")
+            else:
+                await other.write("k", b"new")
+            return await read()
+
+        await read()
+        assert list(await asyncio.gather(read(), write_and_read())) == [b"old", b"new"]
