@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from types import FrameType
 from typing import Any, cast
 
 from aioprefetch.runtime.events import logger
@@ -20,15 +21,17 @@ from aioprefetch.runtime.events import logger
 class EagerWork:
     """A coroutine that runs from ``start`` on; ``on_end`` is called once, however it ends.
 
-    The methods besides ``start`` are those of ``asyncio.Task`` that timeouts, task groups and cancel scopes call.
+    The methods besides ``start`` are those of ``asyncio.Task``: libraries call them on what is the current task.
     """
 
     __slots__ = (
         "__weakref__",
+        "_callbacks",
         "_cancel_message",
         "_cancel_requests",
         "_context",
         "_coro",
+        "_error",
         "_fut_waiter",
         "_loop",
         "_must_cancel",
@@ -53,6 +56,12 @@ class EagerWork:
         self._cancel_message: Any | None = None
         self._must_cancel = False
         self._fut_waiter: asyncio.Future[Any] | None = None
+        self._callbacks: list[tuple[Callable[[Any], object], Context | None]] | None = None
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        state = "pending" if self._coro is not None else "cancelled" if self.cancelled() else "finished"
+        return f"<{type(self).__name__} {state} name={self.name!r}>"
 
     def start(self) -> None:
         """Run the first step, up to the first wait, in a copy of the caller's context."""
@@ -83,6 +92,52 @@ class EagerWork:
     def done(self) -> bool:
         """Whether it has ended."""
         return self._coro is None
+
+    def cancelled(self) -> bool:
+        """Whether it has ended by a cancellation."""
+        return isinstance(self._error, asyncio.CancelledError)
+
+    def exception(self) -> BaseException | None:
+        """The error by which it has ended; raises ``CancelledError`` or ``InvalidStateError`` as a task does."""
+        if self._coro is not None:
+            raise asyncio.InvalidStateError(f"{self!r} has not ended")
+        if isinstance(self._error, asyncio.CancelledError):
+            raise self._error
+        return self._error
+
+    def result(self) -> None:
+        """Raise the error by which it has ended, if there is one."""
+        error = self.exception()
+        if error is not None:
+            raise error
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
+        """Call ``callback`` with this work in the turn of the loop after its end."""
+        if self._coro is None:
+            self._loop.call_soon(callback, self, context=context)
+        elif self._callbacks is None:
+            self._callbacks = [(callback, context)]
+        else:
+            self._callbacks.append((callback, context))
+
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """Do not call ``callback``; returns the number of times that it was added."""
+        before = self._callbacks or []
+        self._callbacks = [added for added in before if added[0] != callback]
+        return len(before) - len(self._callbacks)
+
+    def get_context(self) -> Context:
+        """The context in which it runs."""
+        return self._context
+
+    def get_stack(self, *, limit: int | None = None) -> list[FrameType]:
+        """The frame in which it waits; empty when it has ended. A ``limit`` of at least one changes nothing."""
+        frame = getattr(self._coro, "cr_frame", None)
+        return [] if frame is None else [frame]
+
+    def set_name(self, name: object) -> None:
+        """Change the name."""
+        self.name = str(name)
 
     def get_name(self) -> str:
         """The name, for people."""
@@ -115,13 +170,15 @@ class EagerWork:
         asyncio._enter_task(loop, this)
         try:
             awaited = coro.send(None) if error is None else coro.throw(error)
-        except (StopIteration, asyncio.CancelledError):
+        except StopIteration:
             self._end()
-        except Exception:
+        except asyncio.CancelledError as cancelled:
+            self._end(cancelled)
+        except Exception as failure:
             logger.exception("background work failed: %s", self.name)
-            self._end()
-        except BaseException:  # SystemExit and KeyboardInterrupt end the loop, as they do in a task.
-            self._end()
+            self._end(failure)
+        except BaseException as exit_request:  # SystemExit and KeyboardInterrupt end the loop, as they do in a task.
+            self._end(exit_request)
             raise
         else:
             self._wait_for(awaited)
@@ -151,6 +208,11 @@ class EagerWork:
         else:
             self._step()
 
-    def _end(self) -> None:
+    def _end(self, error: BaseException | None = None) -> None:
         self._coro = None
+        if error is not None:
+            self._error = error.with_traceback(None)  # Whose frames would keep buffers alive.
+        callbacks, self._callbacks = self._callbacks, None
         self._on_end(self)
+        for callback, context in callbacks or ():
+            self._loop.call_soon(callback, self, context=context)

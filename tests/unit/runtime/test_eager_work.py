@@ -1,11 +1,13 @@
 """Work that begins in its caller: it is a task of its own for the code within, and independent of its caller."""
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from aioprefetch.runtime.supervisor import Supervisor
@@ -159,3 +161,62 @@ async def test_an_error_that_escapes_is_logged(caplog: pytest.LogCaptureFixture)
     await settle()
     assert "background work failed: test" in caplog.text
     await supervisor.aclose()
+
+
+async def test_it_tells_how_it_ended_and_calls_back_like_a_task() -> None:
+    ended: list[Any] = []
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("a bug")
+
+    supervisor = Supervisor()
+    for work in (asyncio.sleep(0), fail(), asyncio.Event().wait()):
+        eager = started(supervisor, work)  # type: ignore[arg-type]  # whose result is ignored
+        eager.add_done_callback(ended.append)
+        eager.add_done_callback(print)
+        assert eager.remove_done_callback(print) == 1
+        eager.set_name("renamed")
+        assert (repr(eager), len(eager.get_stack())) == ("<EagerWork pending name='renamed'>", 1)
+        with pytest.raises(asyncio.InvalidStateError):
+            eager.result()
+    eager.cancel()
+    await settle()
+    by_end = {repr(eager): eager for eager in ended}
+    failed = next(eager for eager in ended if not eager.cancelled() and eager.exception())
+    assert len(ended) == 3
+    assert set(by_end) == {"<EagerWork finished name='renamed'>", "<EagerWork cancelled name='renamed'>"}
+    with pytest.raises(ValueError, match="a bug"):
+        failed.result()
+    with pytest.raises(asyncio.CancelledError):
+        by_end["<EagerWork cancelled name='renamed'>"].exception()
+    eager.add_done_callback(ended.append)  # As with a task, an ended one calls back too.
+    await settle()
+    assert (len(ended), eager.get_stack()) == (4, [])
+    await supervisor.aclose()
+
+
+def test_threads_of_anyio_serve_it_on_a_loop_that_runs_for_ever() -> None:
+    """There anyio finds no task of ``run_until_complete``, and ties its threads to the current task."""
+    served: list[int] = []
+
+    async def work() -> None:
+        served.append(await anyio.to_thread.run_sync(lambda: 5))
+
+    async def main() -> None:
+        supervisor = Supervisor()
+        ended = asyncio.Event()
+        started(supervisor, work()).add_done_callback(lambda _: ended.set())
+        await ended.wait()
+        await supervisor.aclose()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(main(), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    assert served == [5]
