@@ -112,8 +112,9 @@ class TimeoutAccessor(WrappedAccessor):
                 timer.cancel()
 
     def stat(self, request: StatRequest) -> Coroutine[Any, Any, Metadata]:
-        # Where the inner accessor ends its own waits, a stat needs no timer either.
-        if self._ends_waits and request.deadline is None:
+        # Where the inner accessor ends its own waits, the stat of an object needs no timer: its response has no body.
+        # That of a directory may be a listing, with a body that a store can send slowly.
+        if self._ends_waits and request.deadline is None and not request.path.endswith("/"):
             return self.inner.stat(request)
         return self.around(request, self.inner.stat)
 

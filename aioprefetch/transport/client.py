@@ -44,24 +44,25 @@ class HttpClient:
         """Send a request and deliver the response to ``receiver``. Returns the seconds until its head.
 
         ``fields`` are the headers of this request beyond those of ``target``, from ``encoded_fields``; ``body`` is what
-        is sent after them, whose memory must not change meanwhile, and whose length is one of the headers. Without
-        ``resends`` a stale connection is ``Unavailable``: the server may have seen the request. Raises
-        ``Unavailable``, ``TimedOut``, ``Stalled``, ``ProtocolError``, ``ConfigInvalid``, ``RedirectRefused``,
+        is sent after them, whose memory must not change meanwhile, and whose length is one of the headers. A
+        request without ``resends`` may be seen by the server once only: it has a new connection, which cannot be stale.
+        Raises ``Unavailable``, ``TimedOut``, ``Stalled``, ``ProtocolError``, ``ConfigInvalid``, ``RedirectRefused``,
         ``Closed``, and any error of the receiver. If the call fails or is cancelled, the connection is closed.
         """
         pool = self._pool
-        connection = pool.take_idle(target.route) or await pool.connect(target.route)
-        request = target.head + fields + b"\r\n"
-        done = connection.send(request, receiver, is_head=target.is_head, body=body)
+        if resends:
+            connection = pool.take_idle(target.route) or await pool.connect(target.route)
+        else:
+            connection = await pool.connect(target.route, is_fresh=True)
+        # No local variable holds the request: tools that show the variables of a traceback would show its signature.
+        done = connection.send(target.head + fields + b"\r\n", receiver, is_head=target.is_head, body=body)
         try:
             try:
                 return await done
             except StaleConnection:
-                if not resends:
-                    raise
                 self._runtime.counters["transport_stale_connections"] += 1
             connection = await pool.connect(target.route, is_fresh=True)
-            done = connection.send(request, receiver, is_head=target.is_head, body=body)
+            done = connection.send(target.head + fields + b"\r\n", receiver, is_head=target.is_head, body=body)
             return await done
         except BaseException:
             connection.break_off(done)

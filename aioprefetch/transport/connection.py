@@ -117,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sent_seconds = self._head_seconds = 0.0
         self._unsent: memoryview | None = None
         self._is_full = False
+        self._has_sent_body = False
 
     def send(
         self, request: bytes, receiver: Receiver, *, is_head: bool = False, body: memoryview | None = None
@@ -137,6 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         self._done = done = self._loop.create_future()
         self._sent_seconds = now = self._loop.time()
         self._stall_timer.begin(now)
+        self._has_sent_body = body is not None
         if body is None:
             self._transport.write(request)
         elif len(body) <= SENT_PIECE_BYTES:
@@ -167,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_ending(self) -> bool:
-        """Whether a request had better wait for the end of its response than for a new connection.
+        """Whether waiting for this response to end is quicker than connecting.
 
         The rest is small, or it is received for the sake of the connection.
         """
@@ -242,11 +244,11 @@ class Connection(asyncio.BufferedProtocol):
             self._tls = TlsState(transport)
 
     def pause_writing(self) -> None:
-        """Called when the loop has enough to send."""
+        """Called when the send buffer is full."""
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """Called when the loop has sent most of it."""
+        """Called when the send buffer has drained."""
         self._is_full = False
         if self._unsent is not None:
             if not self._stall_timer.is_body:
@@ -397,7 +399,9 @@ class Connection(asyncio.BufferedProtocol):
             self._finish(is_clean=len(body) == len(data) and not self._has_more())
 
     def _finish(self, *, is_clean: bool) -> None:
-        is_clean = is_clean and self._unsent is None and not self._is_full
+        if self._has_sent_body and self._transport is not None:
+            # A response that came early: the server may not receive the rest of the body.
+            is_clean = is_clean and self._unsent is None and not self._transport.get_write_buffer_size()
         self._succeed()
         if is_clean and self._keeps_alive:
             self.resume()  # Its receiver may have paused it at the last byte; the next request is received.

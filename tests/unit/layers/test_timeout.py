@@ -191,6 +191,15 @@ async def test_what_watches_itself_closely_enough_is_left_to_itself() -> None:
             await stack.fetch()
 
 
+async def test_the_stat_of_a_directory_is_bounded_all_the_same() -> None:
+    """It may be a listing, whose body comes slowly and so passes for progress."""
+    layers = (SaysItWatches(20.0), TimeoutLayer())
+    async with open_stack(*layers, plan=[Injection(hang=True)], data=DATA) as stack:
+        with pytest.raises(TimedOut):
+            await stack.accessor.stat(StatRequest(path="d/"))
+        assert stack.runtime.loop.time() == 60.0
+
+
 async def test_what_watches_itself_still_has_the_deadline() -> None:
     layers = (SaysItWatches(20.0), TimeoutLayer())
     async with open_stack(*layers, plan=[Injection(at=CHUNK, hang=True)], data=DATA) as stack:

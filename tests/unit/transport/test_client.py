@@ -334,3 +334,11 @@ async def test_old_connections_are_not_used_again() -> None:
             assert await get(client, server.target()) == SMALL
             assert server.connections == number + 1
         await eventually(lambda: client.snapshot().open == 0)
+
+
+async def test_a_request_that_is_sent_once_has_a_new_connection(runtime: Runtime) -> None:
+    """A kept one may be stale, and the request could not be sent again."""
+    async with RawServer(breaking_at(2, b"", "FIN")) as server, client_of(runtime) as client:
+        await get(client, server.target())
+        await client.fetch(server.target(), b"", Taker(), resends=False)
+        assert (server.connections, server.requests) == (2, 2)
