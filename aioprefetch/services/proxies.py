@@ -39,7 +39,7 @@ class Proxies:
     def of(self, origin: Origin) -> Proxy | None:
         """The proxy for requests to an origin, ``None`` for none. ``ConfigInvalid`` for a proxy that is not a URL."""
         url = self._urls.get(origin.scheme)
-        if url is None or (self._is_ambient and _is_bypassed(origin.host)):
+        if url is None or (self._is_ambient and _is_bypassed(origin)):
             return None
         try:
             parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -63,7 +63,9 @@ def _ambient_proxies() -> dict[str, str]:
     return getproxies()
 
 
-def _is_bypassed(host: str) -> bool:
+def _is_bypassed(origin: Origin) -> bool:
+    """Whether ``NO_PROXY`` names the host, with or without its port and the brackets of an IPv6 address."""
     from urllib.request import proxy_bypass
 
-    return bool(proxy_bypass(host))
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    return any(map(proxy_bypass, {f"{host}:{origin.port}", origin.host}))

@@ -13,9 +13,10 @@ from aioprefetch.errors import InvalidArgument, NotFound, PermissionDenied, Rang
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.client import Response
 from aioprefetch.services.s3.errors import ErrorResponse
+from aioprefetch.services.s3.list_page import in_utc
 from aioprefetch.services.s3.live import S3Live
 from aioprefetch.services.s3.options import S3Options
-from aioprefetch.services.s3.responses import directory_of, in_utc, list_page_of, version_of
+from aioprefetch.services.s3.responses import directory_of, list_page_of, version_of
 from aioprefetch.services.s3.writer import S3WriteBody
 from aioprefetch.values import (
     CopyRequest,

@@ -41,9 +41,14 @@ def merged_sections(configuration: FileAt, credentials: FileAt) -> Sections:
     """
     merged: dict[str, dict[str, str]] = {}
     for (path, state), titled in ((configuration, _title_of), (credentials, "profile {}".format)):
+        # Of two sections of a file with the same meaning ("default", "profile default") the last one counts, as in
+        # botocore: a token of one must not go with the keys of the other.
+        sections = {}
         for title, content in _parsed(path).items() if state is not None else ():
+            sections[title if title == UNREADABLE else titled(title)] = content
+        for title, content in sections.items():
             shown = {name: value for name, value in content.items() if name not in _SECRETS}
-            merged.setdefault(title if title == UNREADABLE else titled(title), {}).update(shown)
+            merged.setdefault(title, {}).update(shown)
     return merged
 
 
@@ -53,7 +58,7 @@ def keys_in_files(profile: str, configuration: str, credentials: str) -> AccessK
         found: dict[str, str] = {}
         for title, content in _parsed(path).items():
             if titled(title) == f"profile {profile}":
-                found |= content
+                found = content
         key_id = found.get("aws_access_key_id")
         if key_id is not None:
             secret = found.get("aws_secret_access_key")

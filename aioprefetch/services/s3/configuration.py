@@ -1,17 +1,20 @@
-"""The decisions of a recipe, its environment and the files of AWS: endpoint, proxy, authorities, the way."""
+"""The decisions of a recipe, its environment and the files of AWS.
+
+They are endpoint, proxy, CA file, and whether aiobotocore sends the requests.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, PermissionDenied
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.s3.endpoint import Endpoint, endpoint_of, why_aiobotocore
-from aioprefetch.services.s3.options import S3Options, revealed, sse_key_bytes
+from aioprefetch.services.s3.options import S3Options, checked_region, revealed, sse_key_bytes
 from aioprefetch.transport import Proxy
 
 
@@ -26,7 +29,7 @@ class Configuration:
     endpoint: Endpoint
     proxy: Proxy | None
     ca_bundle: str | None
-    customer_key: bytes | None
+    customer_key: bytes | None = field(repr=False)
     why_aiobotocore: str
 
 
@@ -36,6 +39,12 @@ def configuration_of(options: S3Options) -> Configuration:
     region, endpoint_url = options.region or ambient.region, options.endpoint_url or ambient.endpoint
     if options.ca_bundle is not None and not os.path.isfile(options.ca_bundle):
         raise ConfigInvalid(f"ca_bundle={options.ca_bundle!r} is not a file")
+    if region:
+        checked_region(region)
+    if ambient.problem:
+        endpoint_url = ""  # Botocore refuses it, or the file that names it.
+    elif endpoint_url:
+        options.check_endpoint(endpoint_url)
     proxies = Proxies(proxy_urls(options))
     why = why_aiobotocore(
         bucket=options.bucket,
@@ -47,8 +56,6 @@ def configuration_of(options: S3Options) -> Configuration:
     )
     style = options.addressing_style if options.addressing_style != "auto" else ambient.addressing_style
     endpoint = endpoint_of(options.bucket, region, endpoint_url, style)
-    if endpoint_url and not why:
-        options.check_endpoint(endpoint_url)
     return Configuration(
         endpoint=endpoint,
         proxy=None if why else proxies.of(endpoint.origin),

@@ -1,7 +1,7 @@
 """The endpoint of a bucket: the host, the path before the key, the region of the signature. Pure, no I/O.
 
-Known are the regions of AWS, AWS in China and GovCloud, and any store with an ``endpoint_url``. For the rest there is
-botocore: ``why_aiobotocore`` is the list.
+Known are the regions of AWS, AWS in China and GovCloud, and any store with an ``endpoint_url``. ``why_aiobotocore``
+lists what is left to aiobotocore.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: s
         return Endpoint(Origin("https", host, 443), f"/{bucket}/", region or DEFAULT_REGION)
     parts = urlsplit(endpoint_url)
     host = parts.hostname or ""
+    if not host.isascii():
+        host = host.encode("idna").decode("ascii")  # As it is sent and signed.
     base = encoded_path(parts.path.rstrip("/")) if "%" not in parts.path else parts.path.rstrip("/")
     labels = _LABEL if parts.scheme == "https" else _LABELS
     is_virtual = addressing_style == "virtual" and labels.fullmatch(bucket) and not _is_address(host)

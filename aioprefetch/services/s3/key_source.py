@@ -1,7 +1,7 @@
 """The keys that sign: from the recipe, the variables and the files of AWS, or from botocore's providers.
 
-Keys in plain sight are read without botocore. For the rest (roles, SSO, processes, web identities, the metadata of a
-machine or container) botocore's own chain is asked, on a thread and a loop of its own.
+Static keys in options, variables and files are read without botocore. For the rest (roles, SSO, processes, web
+identities, the metadata of a machine or container) botocore's own chain is asked, on a thread and a loop of its own.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class KeySource:
 
     def _has_literal_keys(self) -> bool:
         secret = Secret.of(self._options.access_key_id)
-        return self._options.anonymous or (secret is not None and secret.is_literal)
+        # Literals that stayed in another process are not used: other keys stand in for them.
+        is_used = secret is not None and secret.is_literal and not self._explainer.keys_left_behind
+        return self._options.anonymous or is_used
 
     async def _load(self) -> AccessKeys:
         keys = ANONYMOUS if self._options.anonymous else self._own_keys() or self._keys_of_variables()

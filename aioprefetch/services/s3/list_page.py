@@ -66,7 +66,7 @@ class ListedPage:
                 item["Key"],
                 "" if size is None else str(size),
                 item.get("ETag"),
-                modified.astimezone(UTC) if isinstance(modified, datetime) else None,
+                in_utc(modified),
             )
         return page
 
@@ -81,9 +81,10 @@ class ListedPage:
         if not key.startswith(self._prefix):
             self.strangers.append(key)
         # A number of many digits is expensive to parse.
-        size_bytes = int(size) if size.isdecimal() and len(size) < _DIGITS_MAX else -1
+        size_bytes = int(size) if size.isascii() and size.isdecimal() and len(size) < _DIGITS_MAX else -1
         if not 0 <= size_bytes <= OFFSET_MAX:
-            raise ProtocolError(f"the listing gives {excerpt(key)!r} the size {excerpt(size) or None}")
+            given = f": {excerpt(size)}" if size else ""
+            raise ProtocolError(f"the listing gives no valid size for {excerpt(key)!r}{given}")
         path = key[self._root_length :]
         if path.endswith("/") or not path:
             self.entries.append(Entry(path=path, kind="directory"))
@@ -210,7 +211,15 @@ def _time_of(text: str) -> datetime | None:
         when = datetime.fromisoformat(text)
     except ValueError:
         return parse_http_date(text)
-    return when if when.tzinfo is UTC else when.replace(tzinfo=when.tzinfo or UTC).astimezone(UTC)
+    return when if when.tzinfo is UTC else in_utc(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
+
+
+def in_utc(when: object) -> datetime | None:
+    """A time in UTC; botocore gives it in the zone of this machine. ``None`` for one before the first year."""
+    try:
+        return when.astimezone(UTC) if isinstance(when, datetime) else None
+    except OverflowError:  # The first and the last day there is, in another zone.
+        return None
 
 
 def _no_page() -> ProtocolError:

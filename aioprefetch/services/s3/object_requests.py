@@ -14,7 +14,7 @@ from aioprefetch.errors import InvalidArgument
 from aioprefetch.services.s3.list_page import ListedPage
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
 
-# Codes for a signature, or keys behind it, that have expired. A new signature may help, once.
+# Error codes that mean the keys have expired. A new signature may help, once.
 EXPIRED_KEY_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 
 
@@ -62,7 +62,16 @@ def described(request: WriteRequest, etag: str | None, version: str | None, size
 
 def checked_metadata(request: WriteRequest) -> None:
     """Raise ``InvalidArgument`` for metadata of a user that no header can hold."""
+    seen: dict[str, str] = {}
     for name, value in request.user_metadata.items():
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidArgument(
+                f"the user metadata has {other!r} and {name!r}: names travel as headers, in which case makes no "
+                "difference; give one of them",
+                operation=request.operation,
+                path=request.path,
+            )
         for text in (name, value):
             if not text.isascii():
                 raise InvalidArgument(

@@ -257,6 +257,10 @@ def checked_endpoint(url: object, *, option: str = "endpoint_url") -> str:
     host = parts.hostname
     if not host or not re.fullmatch(r"[\w.:%-]+", host):
         raise invalid(f"{shown} names no host")
+    try:
+        host.encode("ascii" if host.isascii() else "idna")
+    except UnicodeError:
+        raise invalid(f"{shown} names a host that is not a valid name") from None
     if is_link_local_or_metadata(host):
         raise invalid(f"{shown} is a link-local or metadata address; such hosts hand out credentials and are refused")
     return url.rstrip("/")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -17,7 +17,7 @@ from aioprefetch.services.s3.list_page import ListedPage
 from aioprefetch.transport import ResponseHead
 from aioprefetch.values import ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest, UncheckedHead
 
-_NUMBER = re.compile(r"\d{1,19}")
+_NUMBER = re.compile(r"[0-9]{1,19}")
 _path_of = attrgetter("path")
 # The beginning of the headers with the metadata that a user has given.
 USER_METADATA = "x-amz-meta-"
@@ -32,11 +32,6 @@ def headers_of(response: Mapping[str, Any]) -> Mapping[str, str]:
 def version_of(text: str | None) -> str | None:
     """A version's identifier. ``null`` is the last write without versioning: it pins nothing."""
     return text if text and text != "null" else None
-
-
-def in_utc(when: object) -> datetime | None:
-    """A time that botocore parsed, which may be in the zone of this machine."""
-    return when.astimezone(UTC) if isinstance(when, datetime) else None
 
 
 def _no_object(response: UncheckedHead, request: ReadRequest) -> ProtocolError:
@@ -110,7 +105,7 @@ def metadata_of(headers: Mapping[str, str], request: StatRequest) -> Metadata:
     length = headers.get("content-length", "")
     if not _NUMBER.fullmatch(length) or int(length) > OFFSET_MAX:
         raise ProtocolError(
-            f"the store says that the object has {excerpt(length) or 'no number of'} bytes",
+            f"the response to HEAD has no valid Content-Length{f': {excerpt(length)}' if length else ''}",
             operation=request.operation,
             path=request.path,
         )

@@ -111,7 +111,14 @@ class SignedRequests:
         return ReadReply(head=checked, received=checked.size)
 
     def _refused(
-        self, response: ErrorResponse, signed: Signed, request: Request, *, is_renewed: bool, counter: str
+        self,
+        response: ErrorResponse,
+        signed: Signed,
+        request: Request,
+        *,
+        is_renewed: bool,
+        counter: str,
+        has_body: bool = False,
     ) -> None:
         """Raise the error of a response, unless another signature may help; find other keys if these have ended."""
         error = self._explainer.from_response(response, request)
@@ -123,10 +130,12 @@ class SignedRequests:
             # The response to a HEAD has no body that could say more.
             if not self._keys.renew(signed.generation):
                 raise error
-        elif not _is_expired(response, signed):
+        elif not _is_expired(response, signed, has_body=has_body):
             raise error
         elif response.code in EXPIRED_KEY_CODES:
-            self._keys.renew(signed.generation)
+            has_others = self._keys.renew(signed.generation) or self._keys.ready() is not signed.keys
+            if has_body and not has_others:
+                raise error  # The same keys would sign it again, and the body be sent for nothing.
 
     # --- the other requests -------------------------------------------------------------------------------------
 
@@ -208,16 +217,21 @@ class SignedRequests:
                     counters.succeeded(counter, seconds)
                 return head, receiver.body
             response = ErrorResponse.from_http(head.status, head.headers, bytes(receiver.body))
-            self._refused(response, signed, request, is_renewed=is_renewed, counter=counter)
+            self._refused(response, signed, request, is_renewed=is_renewed, counter=counter, has_body=body is not None)
         raise AssertionError("the second refusal was raised")
 
     def _check_success(self, head: ResponseHead, body: bytearray, request: Request) -> None:
         """Raise the error that stands in the body of a success, where S3 sends nothing."""
         if not body:
             return
-        if has_document_type(body):
+        wrong = ""
+        if len(body) > ERROR_BODY_BYTES_MAX:  # It would be parsed on the loop.
+            wrong = f"the response has a body of {len(body)} bytes"
+        elif has_document_type(body):
+            wrong = "the response declares a document type"
+        if wrong:
             raise ProtocolError(
-                "the response declares a document type: no response of S3 does",
+                f"{wrong}: no response of S3 does",
                 status="permanent",
                 operation=request.operation,
                 path=request.path,
@@ -266,13 +280,16 @@ class _ReadReceiver:
         return b"" if self._error is None else bytes(self._error.body)
 
 
-def _is_expired(response: ErrorResponse, signed: Signed) -> bool:
-    if response.code in EXPIRED_CODES:
+def _is_expired(response: ErrorResponse, signed: Signed, *, has_body: bool) -> bool:
+    if response.code in EXPIRED_KEY_CODES:
         return True
     # Some stores say no more than 403: the age of the signature, by our own clock, decides.
-    return response.http_status == 403 and (
-        "expired" in response.message.lower() or time.time() - signed.made_at >= EXPIRES_SECONDS
-    )
+    is_named = response.code in EXPIRED_CODES
+    if time.time() - signed.made_at >= EXPIRES_SECONDS:
+        return is_named or response.http_status == 403
+    # A request with a body was signed just now: the same clock would sign it again.
+    is_named = is_named or (response.http_status == 403 and "expired" in response.message.lower())
+    return is_named and not has_body
 
 
 def _fields(request: ReadRequest, range_text: str | None) -> bytes:

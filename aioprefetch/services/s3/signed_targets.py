@@ -37,12 +37,13 @@ _CLIENT_LINES = encoded_fields(CLIENT_FIELDS).decode()
 
 
 class Signed:
-    """A signed target, when it was signed, and until when it is used."""
+    """A signed target, with which keys and when it was signed, and until when it is used."""
 
-    __slots__ = ("generation", "made_at", "target", "until_seconds")
+    __slots__ = ("generation", "keys", "made_at", "target", "until_seconds")
 
-    def __init__(self, target: Target, made_at: float, until_seconds: float, generation: int) -> None:
+    def __init__(self, target: Target, keys: AccessKeys, made_at: float, until_seconds: float, generation: int) -> None:
         self.target = target
+        self.keys = keys
         # Wall-clock time: unlike ``loop.time()`` it advances during suspend.
         self.made_at = made_at
         self.until_seconds = until_seconds
@@ -108,7 +109,7 @@ class SignedTargets:
             signature = self._signer.signature("GET", path, query, headers, UNSIGNED_PAYLOAD)
             url = f"{path}?{query}" if query else path
             target = Target.on(self._route, url, "GET", f"{self._lines}{signature}\r\n".encode())
-        signed = Signed(target, made_at, self._now() + RENEWED_AFTER_SECONDS, self._keys.generation)
+        signed = Signed(target, keys, made_at, self._now() + RENEWED_AFTER_SECONDS, self._keys.generation)
         self._runtime.counters["transport_signatures"] += 1
         self._signed[request.path, version] = signed
         if len(self._signed) > self._objects_max:
@@ -142,7 +143,7 @@ class SignedTargets:
         else:
             fields = self._fields(request, keys, method, path, text, payload, {**extra, **headers}, made_at)
         target = Target.on(self._route, f"{path}?{text}" if text else path, method, fields.encode())
-        return Signed(target, made_at, 0.0, self._keys.generation)
+        return Signed(target, keys, made_at, 0.0, self._keys.generation)
 
     def _fields(
         self,

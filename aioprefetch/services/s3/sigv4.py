@@ -15,12 +15,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from aioprefetch.errors import ConfigInvalid
+
 ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 EMPTY_PAYLOAD = hashlib.sha256(b"").hexdigest()
 
 # A key of these characters alone is its own percent-encoding.
 _PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
+# Spaces in the value of a header count as one. Others than these are part of the value, such as one without a break.
+_SPACES = re.compile(r"[ \t]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -94,12 +99,18 @@ class Signer:
         return self.headers_at(stamp, signed)
 
     def headers_at(self, stamp: str, signed: Mapping[str, str]) -> SignedHeaders:
-        """The signed headers of requests with exactly the headers ``signed``."""
+        """The signed headers of requests with exactly the headers ``signed``.
+
+        Raises ``ConfigInvalid`` for a value that would break their lines: the host, the region and the keys come from
+        the configuration, and the headers of a request have been checked.
+        """
         ordered = sorted(signed.items())
+        if any(map(_CONTROL.search, (self._tail, self.keys.key_id, *signed.values()))):
+            raise ConfigInvalid("the endpoint, the region or the keys hold a control character")
         names = ";".join([name for name, _ in ordered])
         return SignedHeaders(
             fields="".join([f"{name}: {value}\r\n" for name, value in ordered]),
-            canonical="".join([f"{name}:{' '.join(value.split())}\n" for name, value in ordered]),
+            canonical="".join([f"{name}:{_SPACES.sub(' ', value).strip(' ')}\n" for name, value in ordered]),
             names=names,
             stamp=stamp,
             authorization=(

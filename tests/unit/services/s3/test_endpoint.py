@@ -7,9 +7,11 @@ from typing import Any
 import botocore.session
 import pytest
 from botocore.config import Config
+from botocore.utils import get_environ_proxies
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.s3 import S3
@@ -18,6 +20,7 @@ from aioprefetch.services.s3.client_requests import ClientRequests
 from aioprefetch.services.s3.configuration import configuration_of
 from aioprefetch.services.s3.endpoint import endpoint_of, why_aiobotocore
 from aioprefetch.services.s3.sigv4 import encoded_path
+from aioprefetch.transport import Origin
 from aioprefetch.values import StatRequest
 
 KEYS: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "key"}
@@ -176,3 +179,33 @@ async def test_such_a_recipe_goes_through_aiobotocore(runtime: Runtime, monkeypa
     assert isinstance(accessor, S3Accessor)
     assert isinstance(await accessor.live.opened(StatRequest(path="k")), ClientRequests)
     assert [(event.name, event.facts["why"]) for event in heard] == [("s3.through_aiobotocore", "FIPS endpoints")]
+
+
+@pytest.mark.parametrize("region", ["us-east-1\n", " eu-west-1", "us-east-1\r\nX-Injected: 1\r\nx: "])
+def test_a_region_of_the_environment_is_checked(monkeypatch: pytest.MonkeyPatch, region: str) -> None:
+    """It stands in the headers of each request."""
+    monkeypatch.setenv("AWS_REGION", region)
+    with pytest.raises(ConfigInvalid, match="region"):
+        configuration_of(S3(bucket="plain", endpoint_url="http://localhost:9", **KEYS))
+
+
+@pytest.mark.parametrize("url", ["localhost:9000", "http://localhost:x", "myhost", "http://" + "ü" * 64])
+def test_an_endpoint_of_the_environment_is_checked(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    with pytest.raises(ConfigInvalid, match="endpoint_url"):
+        configuration_of(S3(bucket="plain", **KEYS))
+
+
+def test_a_host_beyond_ascii_is_sent_as_it_is_resolved() -> None:
+    assert endpoint_of("plain", "", "http://bücher.example:9000", "path").origin.netloc == "xn--bcher-kva.example:9000"
+
+
+@pytest.mark.parametrize("no_proxy", ["127.0.0.1:9000,minio:9000", "minio", "[::2]", "::2", "[::2]:9000", "elsewhere"])
+@pytest.mark.parametrize("host", ["minio", "::2"])
+def test_hosts_without_a_proxy_are_those_of_botocore(monkeypatch: pytest.MonkeyPatch, no_proxy: str, host: str) -> None:
+    """And an IPv6 address without its brackets."""
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    origin = Origin("http", host, 9000)
+    is_bypassed = not get_environ_proxies(f"{origin}/x") or no_proxy == host
+    assert (Proxies(None).of(origin) is None) == is_bypassed

@@ -48,6 +48,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], str, str]] = {
         "[default]\n" + BOTH.format("CREDENTIALS"),
     ),
     "configuration": ({}, {}, "[default]\n" + BOTH.format("CONFIGURATION"), ""),
+    "two sections of one profile": (
+        *({}, {}),
+        "[profile default]\naws_session_token = t\n" + BOTH.format("A") + "[default]\n" + BOTH.format("B"),
+        "",
+    ),
     "configuration of a profile": (
         {},
         {"AWS_PROFILE": "my work"},

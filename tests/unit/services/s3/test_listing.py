@@ -117,9 +117,9 @@ def test_an_empty_page_may_have_a_successor(way: str) -> None:
     [
         ({"Contents": [{"Key": "other/k", "Size": 1}]}, "holds 'other/k'"),
         ({"CommonPrefixes": [{"Prefix": "root/dx/"}]}, "holds 'root/dx/'"),
-        ({"Contents": [{"Key": "root/d/k"}]}, "the size None"),
-        ({"Contents": [{"Key": "root/d/k", "Size": -1}]}, "the size -1"),
-        ({"Contents": [{"Key": "root/d/k", "Size": 1 << 70}]}, "the size 118"),
+        ({"Contents": [{"Key": "root/d/k"}]}, "no valid size for 'root/d/k'$"),
+        ({"Contents": [{"Key": "root/d/k", "Size": -1}]}, "no valid size for 'root/d/k': -1"),
+        ({"Contents": [{"Key": "root/d/k", "Size": 1 << 70}]}, "no valid size for 'root/d/k': 118"),
         ({"Contents": [{"Key": f"root/d/{n}", "Size": 1} for n in range(5)]}, "holds 5 entries where at most 4"),
         ({"Contents": [{"Key": "root/d/a", "Size": 1}], "CommonPrefixes": [{"Prefix": "root/d/b/"}] * 4}, "holds 5"),
         ({"Contents": [{"Key": "x" * 70_000, "Size": 1}]}, "holds '" + "x" * 199 + "…'$"),
@@ -132,3 +132,15 @@ def test_impossible_pages(way: str, reply: dict[str, Any], said: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         page_of(reply, way, page_token="same")
     assert re.search(said, caught.value.message)
+
+
+@pytest.mark.parametrize("when", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_is_none_in_utc_is_left_out(when: str) -> None:
+    body = f"<R><Contents><Key>k</Key><Size>1</Size><LastModified>{when}</LastModified></Contents></R>".encode()
+    assert parse_list_page(body, "", "").entries[0].last_modified is None
+
+
+def test_a_size_has_plain_digits() -> None:
+    body = "<R><Contents><Key>k</Key><Size>\u0663</Size></Contents></R>".encode()
+    with pytest.raises(ProtocolError, match="no valid size"):
+        parse_list_page(body, "", "")

@@ -7,6 +7,7 @@ import html
 import io
 import json
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
@@ -15,12 +16,14 @@ import pytest
 
 from aioprefetch import errors
 from aioprefetch.credentials import RedactingFilter
+from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3 import errors as s3_errors
+from aioprefetch.services.s3.configuration import configuration_of
 from aioprefetch.services.s3.session import redact_logs
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest
 from tests.benches.error_walk import everything
-from tests.benches.raw_server import Peer, RawServer
+from tests.benches.raw_server import Peer, RawServer, eventually
 from tests.unit.services.s3.stores import Store
 
 OBJECTS = {"bucket/k": b"the object"}
@@ -273,3 +276,24 @@ async def test_the_forms_of_a_secret_are_made_once(
             await store(server, **keys).accessor.copy(CopyRequest(path="k", target="l"))
     assert lines().count("botocore") > 10
     assert sorted(made) == sorted(keys.values())
+
+
+def test_a_configuration_does_not_show_the_customers_key() -> None:
+    shown = repr(configuration_of(S3(bucket="bucket", endpoint_url="https://localhost:9", **CANARIES)))
+    assert not leaks(shown)
+
+
+async def test_the_variables_of_a_traceback_hold_no_signature(store: Callable[..., Store]) -> None:
+    """As tools show them for a timeout of the caller."""
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(hang_before_head=True), times=None)]) as server:
+        opened = store(server, **CANARIES)
+        for call in (lambda: opened.get("k"), lambda: opened.stat("k"), lambda: opened.put("k", b"x")):
+            task: asyncio.Task[object] = asyncio.ensure_future(call())
+            await eventually(lambda: server.count() > 0)
+            server.requests.clear()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            shown = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
+            assert "fetch" in shown
+            assert not any(text in shown for text in ("session+token", "Signature=", KEY_BASE64))

@@ -1,6 +1,7 @@
 """Requests that we sign: one signature for all ranges of an object, renewed, in a header or in a URL."""
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -8,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.credentials import Secret
 from aioprefetch.errors import (
     ClockSkew,
     ConditionNotMatch,
@@ -15,13 +17,16 @@ from aioprefetch.errors import (
     InvalidArgument,
     NotFound,
     PermissionDenied,
+    ProtocolError,
     TimedOut,
     Unavailable,
     Unsupported,
 )
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3 import signed_targets
+from aioprefetch.services.s3 import S3, signed_targets
+from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.services.s3.configuration import configuration_of
+from aioprefetch.services.s3.signed_requests import SignedRequests
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.faults import Fault, Rule
 from aioprefetch.values import ReadRequest
@@ -281,3 +286,51 @@ async def test_a_maximum_of_signatures_is_kept(runtime: Runtime, store: Callable
             assert kept.find(request) or await kept.sign(request)
         assert runtime.counters["transport_signatures"] == 3
         assert kept.find(ReadRequest(path="a")) is None
+
+
+async def test_a_long_body_of_a_success_is_not_parsed(store: Callable[..., Store]) -> None:
+    """It would hold the loop."""
+    body = b"<Error>" + b"<a/>" * 20_000 + b"</Error>"
+    async with FaultServer(OBJECTS, [Rule(fault=Fault(status=200, body=body), times=None)]) as server:
+        opened = store(server)
+        for call in (opened.delete("k"), opened.put("k", b"x")):
+            with pytest.raises(ProtocolError, match="body of 80015 bytes") as caught:
+                await call
+            assert caught.value.status == "permanent"
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "RequestTimeTooSkewed", "RequestExpired"])
+async def test_a_body_is_not_sent_again_for_the_same_keys(store: Callable[..., Store], code: str) -> None:
+    async with FaultServer(OBJECTS, [refusal(403, code, times=None)]) as server:
+        with pytest.raises((CredentialsExpired, ClockSkew)):
+            await store(server).put("k", DATA)
+        assert server.count() == 1
+
+
+async def test_metadata_whose_names_differ_in_case_are_refused(store: Callable[..., Store]) -> None:
+    """One of them would be lost."""
+    async with FaultServer(OBJECTS) as server:
+        with pytest.raises(InvalidArgument, match="'A' and 'a'"):
+            await store(server).put("k", b"x", user_metadata={"A": "1", "a": "2"})
+        assert server.count() == 0
+
+
+async def test_keys_in_place_of_literals_left_behind_are_renewed(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The literals stayed in another process; the variables of this one stand in for them."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "FIRST")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    left = [pickle.loads(pickle.dumps(Secret(text)).replace(b"literal:", b"missing:")) for text in ("id", "secret")]
+    async with FaultServer(OBJECTS, [refusal(400, "ExpiredToken")]) as server:
+        service = S3(
+            bucket="bucket", endpoint_url=server.url, proxies={}, access_key_id=left[0], secret_access_key=left[1]
+        )
+        accessor = service.build(runtime)
+        assert isinstance(accessor, S3Accessor)
+        await accessor.read(ReadRequest(path="k", size=1), CollectSink())
+        assert server.count() == 2
+        assert isinstance(accessor.live.requests, SignedRequests)
+        found = accessor.live.requests.targets.find(ReadRequest(path="k"))
+        assert found is not None
+        assert found.generation == 1

@@ -13,6 +13,7 @@ from botocore.credentials import Credentials
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from aioprefetch.errors import ConfigInvalid
 from aioprefetch.services.s3.sigv4 import (
     EMPTY_PAYLOAD,
     UNSIGNED_PAYLOAD,
@@ -221,3 +222,15 @@ def test_no_key_is_shown() -> None:
     """Neither by the keys nor by a signer."""
     keys = AccessKeys("id-canary", "canary", "token-canary")
     assert "canary" not in repr(keys) + repr(Signer(keys, "us-east-1"))
+
+
+def test_only_plain_spaces_count_as_one() -> None:
+    """A space without a break is part of the value."""
+    headers = Signer(EXAMPLE, "us-east-1").headers("h", UNSIGNED_PAYLOAD, {"x-a": " a \t b\u00a0 c "}, 0.0)
+    assert "x-a:a b\u00a0 c\n" in headers.canonical
+
+
+@pytest.mark.parametrize(("host", "region"), [("h\r\nx: y", "us-east-1"), ("h", "us-east-1\r\nx: y")])
+def test_no_line_is_broken(host: str, region: str) -> None:
+    with pytest.raises(ConfigInvalid, match="control character"):
+        Signer(EXAMPLE, region).headers(host, UNSIGNED_PAYLOAD, {}, 0.0)
