@@ -31,6 +31,8 @@ GAP_BYTES = 128 << 10
 
 # The most chunks of one report, and the most that are fetched ahead: it bounds the time of a report.
 CHUNKS_MAX = 1024
+# The most chunks that one report looks at, with those that were read or requested already. The next one continues.
+LOOKS_MAX = 1024
 
 # Chunks read one after another by their places, this many or up to the next group, are a run through the
 # file and not one through columns: the windows of the reader serve it better.
@@ -58,7 +60,8 @@ class ColumnRuns:
         self._requested: dict[int, int] = {}  # By chunk: the end of what was requested ahead.
         self._unread: dict[int, int] = {}  # By chunk: bytes that were requested ahead, none of which was read.
         self._unread_bytes = 0
-        self._next: list[tuple[int, int]] = []  # A heap of group and column: the next chunk of each column.
+        # A heap of group, column and the group to stop at: the chunks to look at, each of them once.
+        self._next: list[tuple[int, int, int]] = []
         self._group_bytes = 0  # Of the columns, in one group.
         self._depth = 0
         self._has_hit = False
@@ -134,11 +137,11 @@ class ColumnRuns:
         is_new = chunk.column not in self._ends
         self._group_bytes += chunk.end - chunk.start if is_new else 0
         if chunk.group < self._first_group:  # All columns are expected from this group on.
-            self._first_group = chunk.group
             for column in self._ends:
-                heapq.heappush(self._next, (chunk.group, column))
+                heapq.heappush(self._next, (chunk.group, column, self._first_group))
+            self._first_group = chunk.group
         if is_new:
-            heapq.heappush(self._next, (self._first_group, chunk.column))
+            heapq.heappush(self._next, (self._first_group, chunk.column, self.layout.groups))
         self._groups.add(chunk.group)
         self._ends[chunk.column] = number, high, in_order
         # The whole rest, if the reader goes through the file; otherwise as much again as was read in order.
@@ -157,16 +160,18 @@ class ColumnRuns:
         if not self._depth:
             return
         window = min(self.limit_bytes, max(WINDOW_BYTES_MIN, self._depth * self._group_bytes))
-        while self._next and self._unread_bytes < window and len(self._unread) < CHUNKS_MAX:
-            group, column = self._next[0]
+        for _ in range(LOOKS_MAX):
+            if not self._next or self._unread_bytes >= window or len(self._unread) >= CHUNKS_MAX:
+                return
+            group, column, group_stop = self._next[0]
             number = self.layout.number_of(column, group)
             is_new = number is not None and number not in self._read and number not in self._requested
             chunk = self.layout.chunks[number or 0]
             room = window - self._unread_bytes
             if is_new and self._unread and chunk.end - chunk.start > room:
                 return  # Later, as a whole.
-            if group + 1 < self.layout.groups:
-                heapq.heapreplace(self._next, (group + 1, column))
+            if group + 1 < group_stop:
+                heapq.heapreplace(self._next, (group + 1, column, group_stop))
             else:
                 heapq.heappop(self._next)
             if number is None or not is_new:

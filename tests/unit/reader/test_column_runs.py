@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.ranges import Range, total_length
-from aioprefetch.reader.column_runs import CHUNKS_MAX, GROUPS_FIRST, ColumnRuns
+from aioprefetch.reader.column_runs import CHUNKS_MAX, GROUPS_FIRST, LOOKS_MAX, ColumnRuns
 from aioprefetch.reader.layout import CHUNKS_MAX as LAYOUT_CHUNKS_MAX
 from aioprefetch.reader.layout import Layout
 
@@ -182,3 +182,30 @@ def test_a_layout_that_cannot_be_is_refused(columns: list[list[Range]]) -> None:
     size = 100 if len(columns[0]) < 10 else 1 << 30
     with pytest.raises(ValueError, match=r"chunk"):
         Layout(columns, size=size)
+
+
+class CountingLayout(Layout):
+    """Counts how often a chunk is looked up."""
+
+    looks = 0
+
+    def number_of(self, column: int, group: int) -> int | None:
+        self.looks += 1
+        return super().number_of(column, group)
+
+
+def test_a_report_looks_at_few_chunks_and_all_of_them_at_each_once() -> None:
+    """From the last group to the first one, in a file of many small groups."""
+    columns, groups, chunk_bytes = 20, 300, 20_000
+    plain = layout_of(columns, groups, chunk_bytes)
+    starts = [[(chunk.start, chunk.end) for chunk in plain.chunks if chunk.column == c] for c in range(columns)]
+    layout = CountingLayout(starts, size=plain.end)
+    runs = ColumnRuns(layout, limit_bytes=64 * MIB, stop=plain.end)
+    waits = 0  # Looks at a chunk that is to come later, as a whole.
+    for group in reversed(range(groups)):
+        for column in range(columns):
+            before = layout.looks
+            runs.on_read(*starts[column][group], missing=True, stalled=True, may_grow=True)
+            assert layout.looks - before <= LOOKS_MAX
+            waits += 1
+    assert layout.looks <= len(layout.chunks) + waits
