@@ -19,7 +19,7 @@ class Cursor:
 
     ``from_end`` is the offset of a seek relative to an end that is not known yet, otherwise ``None``. ``turn`` is held
     by the one read that moves the cursor. ``mark`` is the position for the block store, once it is open.
-    ``keeps_behind``: what was read may be wanted again, from the first seek backward on.
+    ``keeps_behind``: what was read may be wanted again, from the first seek on that leads behind the end of a read.
     """
 
     def __init__(self, path: str, counters: Counters, *, keeps_behind: bool) -> None:
@@ -29,6 +29,8 @@ class Cursor:
         self.keeps_behind = keeps_behind
         self.mark: ReaderPosition | None = None
         self._path = path
+        self._read_end = 0  # The highest end of a read.
+        self._sought = 0  # The target of the last seek: a position elsewhere is the end of a read.
         self._counters = counters
 
     def seek(self, offset: int, whence: int, size: int | None) -> int | None:
@@ -78,13 +80,17 @@ class Cursor:
     def _jump(self, target: int) -> None:
         if target < 0:
             raise InvalidRange(f"the position {target} lies before the start", operation="seek", path=self._path)
-        self.count_seek(target - self.position)
+        self.count_seek(self.position, target)
         self.from_end = None
         self.move(target)
 
-    def count_seek(self, distance: int) -> None:
-        """Count a move of ``distance`` bytes without a read, of this cursor or of a file over the reader."""
-        if distance < 0:
+    def count_seek(self, position: int, target: int) -> None:
+        """Count a move from ``position`` to ``target`` without a read, of this cursor or of a file over the reader."""
+        distance = target - position
+        if position != self._sought and position > self._read_end:
+            self._read_end = position
+        self._sought = target
+        if target < self._read_end and distance < 0:
             self.keeps_behind = True
             if self.mark is not None:
                 self.mark.keeps_behind = True

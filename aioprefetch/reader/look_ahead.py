@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 from weakref import WeakKeyDictionary
 
-from aioprefetch.blocks.block import NO_MARK, Segment
+from aioprefetch.blocks.block import NO_MARK, Segment, SegmentState
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.ranges import OFFSET_MAX, Range
 from aioprefetch.reader.column_runs import ColumnRuns
@@ -97,11 +97,13 @@ class LookAhead:
         missing = any(low < stop and start < high for low, high in survey.gaps)
         return self._on_read(start, end, missing=missing, stalled=survey.resident_end < end, at_cursor=at_cursor)
 
-    def pass_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
-        """A read of resident bytes has reached the mark of their segment."""
+    def pass_mark(self, segment: Segment, start: int, end: int, at_cursor: bool, *, is_late: bool = False) -> None:
+        """A read of resident bytes has reached the mark of their segment; ``is_late`` if another thread made it."""
         if self.opened.file is None or self.opened.closed:
             return
-        decision = self._on_read(start, end, missing=False, stalled=False, at_cursor=at_cursor)
+        if is_late and segment.state is SegmentState.EVICTED:  # The run has left it behind since.
+            return
+        decision = self._on_read(start, end, missing=False, stalled=False, at_cursor=at_cursor, is_late=is_late)
         rest = segment.end - end
         if (
             not decision.continues
@@ -113,7 +115,9 @@ class LookAhead:
             segment.mark_bytes = NO_MARK
         self.apply(decision, start)
 
-    def _on_read(self, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool) -> WindowDecision:
+    def _on_read(
+        self, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool, is_late: bool = False
+    ) -> WindowDecision:
         windows, opened = self.windows, self.opened
         file = opened.open_file()
         size = opened.size
@@ -138,6 +142,7 @@ class LookAhead:
             may_grow=not is_memory_short,
             # Unknown of a hit: it may be reported by another thread, and later than the hit after it.
             backward=missing and self._goes_back(file, start, end),
+            is_late=is_late,
         )
 
     def apply(self, decision: WindowDecision, start: int) -> None:

@@ -143,7 +143,7 @@ class ObjectReads:
             return
         segment.mark_bytes = NO_MARK  # Until the loop's thread has passed it.
         with contextlib.suppress(RuntimeError):  # The loop was closed in between.
-            loop.call_soon_threadsafe(partial(self.ahead.pass_mark, segment, start, end, at_cursor))
+            loop.call_soon_threadsafe(partial(self.ahead.pass_mark, segment, start, end, at_cursor, is_late=True))
 
     # --- whole reads --------------------------------------------------------------------------------------------
 

@@ -408,9 +408,9 @@ class RangeReader:
         self._counters.hits += reads
         self._counters.hit_bytes += count
 
-    def _count_seek(self, distance: int) -> None:
+    def _count_seek(self, position: int, target: int) -> None:
         """Count the seek of a file over this reader."""
-        self._cursor.count_seek(distance)
+        self._cursor.count_seek(position, target)
 
     # --- within -------------------------------------------------------------------------------------------------
 

@@ -160,32 +160,41 @@ class Windows:
         at_cursor: bool = False,
         may_grow: bool = True,
         backward: bool = False,
+        is_late: bool = False,
     ) -> WindowDecision:
         """Report a read of ``[start, end)`` that was a miss, or a hit that has reached a mark.
 
         ``missing``: some of it is neither resident nor in flight. ``stalled``: it has to wait. ``at_cursor``: it was
         made through the reader's cursor, which follows one run at a time. ``may_grow``: there is memory to look ahead.
-        ``backward``: it is missing, and lies right in front of the read before it.
+        ``backward``: it is missing, and lies right in front of the read before it. ``is_late``: it is a hit of another
+        thread, and hits after it may have been made meanwhile, so its place says nothing about the order of reads.
         """
         if self.policy.window == "none":
             return WindowDecision(self.fill)
         self._tick += 1
         self._catch_up()
+        if is_late:  # Report the last one of the hits that have followed it.
+            start, end = start + self._last_end(end) - end, self._last_end(end)
         run = self._find(start, end)
+        if is_late and run is not None and end < run.position:
+            start, end = start + run.position - end, run.position
         if backward and (run is None or start < run.position):
             self.has_gone_back = True
             return self._go_back(start, end, may_grow=may_grow)
         if run is None:
             if not missing and self._is_requested(start, end):
                 return WindowDecision(self.fill, continues=False)
+            self.has_gone_back |= not is_late and any(start < run.position for run in self.runs)
             return self._begin(start, end, missing=missing, at_cursor=at_cursor, may_grow=may_grow)
-        if self._block(start) < self._block(run.reported_position - 1):
+        if not is_late and self._block(start) < self._block(run.reported_position - 1):
             self.has_gone_back = True
         if missing:  # The bytes requested ahead are missing: evicted, cancelled, or never received.
             run.requested_end = min(run.requested_end, end)
         if self.is_random and self._tick - run.used > RUNS_MAX:
             self._doubt(run)
-        if abs(start - run.position) > self.block_bytes:  # A hit far ahead of the run may be a random read.
+        if (
+            abs(start - run.position) > self.block_bytes and not is_late
+        ):  # A hit far ahead of the run may be a random read.
             self._random_reads += 1
             self._ordered_bytes = 0
         crossed = self._block(end - 1) != self._block(run.reported_position - 1)
@@ -295,8 +304,6 @@ class Windows:
         if missing or not self.runs:
             self._random_reads += 1
             self._ordered_bytes = 0
-        if any(start < run.position for run in self.runs):
-            self.has_gone_back = True
         blocks = self.limit if self.policy.window == "full" else min(self.growth.first, self.limit)
         run = Run(start, end, end, end, blocks, established=fill == "block" and blocks > 0, run_bytes=end - start)
         self._count_beyond(run, start, end)

@@ -213,7 +213,7 @@ class SyncFile(io.RawIOBase):
             target = self._base(whence) + checked_int(offset, "offset", operation="seek", path=self._path)
             if target < 0:
                 raise InvalidRange(f"the position would be negative: {target}", operation="seek", path=self._path)
-            self._live("seek")._count_seek(target - self._position)
+            self._live("seek")._count_seek(self._position, target)
             self._position = target
             return target
 

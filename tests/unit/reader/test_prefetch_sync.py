@@ -146,3 +146,29 @@ def test_a_closed_file_leaves_no_request_behind(operator: Operator, log: Recordi
 
     assert run(left()) == (0, 0)
     run(operator.aclose())
+
+
+@pytest.mark.parametrize("seeks_first", [False, True])
+@pytest.mark.parametrize("step", [BLOCK // 16, BLOCK // 4, BLOCK // 2])
+def test_a_long_stream_holds_its_window_and_little_more(step: int, seeks_first: bool) -> None:
+    """The marks that hits pass reach the loop's thread late, and a seek to the end tells the size alone."""
+    blocks = 160
+    data = content(blocks * BLOCK)
+    service = Memory()
+    service.store.put(WriteRequest(path="k"), data)
+    operator = Operator(service, block_bytes=BLOCK, memory_bytes=2 * (blocks - 1) * BLOCK, prefetch_blocks=4)
+    with SyncFile(operator, "k", {"size": len(data)}) as file:
+        if seeks_first:
+            assert file.seek(0, io.SEEK_END) == file.tell() == len(data)
+            file.seek(0)
+        parts = []
+        while part := file.read(step):
+            parts.append(part)
+        quiet()
+        assert_same_bytes(b"".join(parts), data)
+
+        async def used_bytes() -> int:
+            return operator.runtime().budget.used_bytes
+
+        assert run(used_bytes()) <= blocks // 4 * BLOCK
+    run(operator.aclose())

@@ -2,6 +2,7 @@
 
 import asyncio
 import mmap
+import os
 import random
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -179,6 +180,20 @@ async def test_blocks_ahead_of_another_cursor_stay() -> None:
         assert len(b.calls) == calls
 
 
+@pytest.mark.parametrize("first", [0, STEP])
+async def test_a_seek_that_leads_behind_no_read_ends_nothing(first: int) -> None:
+    """The size is found out by a seek to the end and back; nothing was read in between."""
+    async with a_bench(4 * MEMORY_BLOCKS) as b, b.reader(size=4 * MEMORY_BLOCKS * BLOCK) as reader:
+        start = len(await reader.read(first))
+        assert reader.seek(0, os.SEEK_END) == reader.tell() == len(b.data)
+        reader.seek(start + BLOCK)
+        reader.seek(start)
+        most = 0
+        while await reader.read(STEP):
+            most = max(most, len(resident_blocks(reader)))
+        assert most <= AHEAD + 6
+
+
 async def test_a_seek_drops_nothing() -> None:
     async with a_bench(4 * MEMORY_BLOCKS) as b, b.reader() as reader:
         await reader.read(9 * BLOCK)
@@ -209,6 +224,23 @@ async def test_keep_behind_of_the_wrong_type_is_refused() -> None:
     async with a_bench(1) as b:
         with pytest.raises(InvalidType, match="keep_behind"):
             b.reader(keep_behind="no")
+
+
+def test_a_late_report_is_one_of_the_last_hit_of_its_run() -> None:
+    """Another thread made the hit, and 20 more bytes were read meanwhile, at which the run stands already."""
+    windows = Windows(
+        POLICIES["adaptive"], GROWTHS["stall"], block_bytes=8, blocks_max=4, last_end=lambda end: max(end, 36)
+    )
+    windows.stop = 1000
+    windows.on_read(0, 4, missing=True, stalled=True)
+    windows.on_read(36, 38, missing=True, stalled=True)
+    for start in (4, 12, 18, 36):
+        decision = windows.on_read(start, start + 2, missing=False, stalled=False, is_late=True)
+        assert decision.continues
+        assert [run.position for run in windows.runs] == [38]
+    assert not windows.has_gone_back
+    windows.on_read(30, 32, missing=False, stalled=False)
+    assert windows.has_gone_back
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), max_size=30))
