@@ -114,7 +114,7 @@ async def test_cached_blocks_make_room_for_a_scan() -> None:
             assert s.bench.operator.statistics["stream_evict_blocks_from_cache"] > 0
             assert s.bench.operator.statistics["scan_budget_overdrafts"] == 0
             read.release()
-        await s.bench.runtime.aclose()
+        await s.bench.operator.aclose()
 
 
 async def test_two_scans_share_the_memory_of_the_runtime() -> None:
@@ -168,7 +168,7 @@ async def test_what_exceeds_the_budget_evicts_cached_blocks_too() -> None:
             await read.wait()
             assert s.used <= 2 * MIB
             read.release()
-        await s.bench.runtime.aclose()
+        await s.bench.operator.aclose()
 
 
 async def test_a_budget_is_no_larger_than_the_memory_there_is() -> None:
