@@ -19,6 +19,7 @@ from aioprefetch.values import Entry, ListPage, ListRequest
 # Alternatives in other globs, after the opening brace.
 _ALTERNATIVES = re.compile(r"[^{}]*,[^{}]*\}")
 _WILDCARD = re.compile(r"[*?\[]")
+_SPECIAL = re.compile(r"[*?\[{]")
 _ONE_CHARACTER = re.compile(r"\[([^!/])\]")
 
 
@@ -45,7 +46,7 @@ def is_literal(glob: str) -> bool:
 
 def literal_glob(path: str) -> str:
     """The glob that matches exactly one path."""
-    return _WILDCARD.sub(lambda match: f"[{match[0]}]", path)
+    return _SPECIAL.sub(lambda match: f"[{match[0]}]", path)
 
 
 def _literal_part(glob: str) -> tuple[str, int]:

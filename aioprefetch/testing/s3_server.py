@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import s3_backends
@@ -44,7 +44,8 @@ class RecordedRequest:
     """One request to the server.
 
     `target` is the request target as sent; `path` (decoded) and `query` are its parts.
-    `body_bytes` is the size of the response's body as passed to the socket, zero for HEAD.
+    `body_bytes` is the size of the response's body as passed to the socket, zero for HEAD. `access_key_id` is that of
+    its signature, in a header or in the URL; empty for an unsigned one.
     """
 
     method: str
@@ -55,6 +56,7 @@ class RecordedRequest:
     if_match: str | None
     status: int
     body_bytes: int
+    access_key_id: str
 
 
 class CountingS3Server:
@@ -196,9 +198,15 @@ class CountingS3Server:
             if_match=environ.get("HTTP_IF_MATCH"),
             status=status,
             body_bytes=0 if method == "HEAD" else len(body),
+            access_key_id=_access_key_id(environ.get("HTTP_AUTHORIZATION", ""), query),
         )
         with self._lock:
             self._recorded.append(request)
+
+
+def _access_key_id(authorization: str, query: str) -> str:
+    credential = authorization.partition("Credential=")[2] or dict(parse_qsl(query)).get("X-Amz-Credential", "")
+    return credential.partition("/")[0]
 
 
 def _drop_buckets() -> None:

@@ -1,6 +1,7 @@
 """`import aioprefetch` is cheap: what few programs need, and what belongs to an extra, loads at first use."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -32,7 +33,10 @@ loaded = asyncio.run(read())
 def of_program(source: str, name: str) -> list[str]:
     """The list that a program leaves under a name, run in a fresh interpreter: this one has loaded everything."""
     program = f"{source}\nimport json; print(json.dumps({name}))"
-    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    # Variables that no service knows make an operator load all services, for its error.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AIOPREFETCH_")}
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     found: list[str] = json.loads(run.stdout)
     return found

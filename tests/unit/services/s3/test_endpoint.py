@@ -28,7 +28,7 @@ BUCKETS = ["plain", "with-dash", "a.b", "a_b", "1a2", "x" * 63, "bkt-s3alias"]
 REGIONS = ["", "us-east-1", "eu-west-1", "ap-southeast-7", "cn-north-1", "us-gov-east-1"]
 ENDPOINTS = [
     "",
-    *("https://o.example", "http://o.example:88", "https://o.example/base", "https://o.example/base/"),
+    *("https://o.example", "http://o.example:88", "https://o.example/base"),
     *("http://127.0.0.1:9000", "http://[::1]:9000", "http://localhost:9", "https://s3.eu-west-1.amazonaws.com"),
 ]
 
