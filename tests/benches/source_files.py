@@ -71,26 +71,26 @@ class SeenLayer(Layer):
 
 
 class Shelf:
-    """Objects, the operator that reads them, and what the store saw."""
+    """Objects, the operator that reads them, and what the store saw. ``base`` writes; closing it closes both."""
 
     def __init__(self, **options: Any) -> None:
         self.seen = Seen()
-        self._writer = Operator(Memory(), **options)
-        self.operator = self._writer.layer(SeenLayer(self.seen))
+        self.base = Operator(Memory(), **options)
+        self.operator = self.base.layer(SeenLayer(self.seen))
 
     async def put(self, key: str, data: bytes, *, modified_ms: int | None = None) -> SourceFile:
         """Write an object, as a listing tells it."""
-        written = await self._writer.write(key, data)
+        written = await self.base.write(key, data)
         return SourceFile(key, len(data), written.etag, None, modified_ms)
 
     async def delete(self, key: str) -> None:
-        await self._writer.delete(key)
+        await self.base.delete(key)
 
     async def __aenter__(self) -> "Shelf":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.operator.aclose()
+        await self.base.aclose()
 
     async def read(self, items: Iterable[FetchItem | SourceFile], task: ReadTask) -> list[pa.RecordBatch]:
         """All batches."""

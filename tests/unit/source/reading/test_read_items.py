@@ -124,7 +124,7 @@ async def test_a_closed_operator_ends_the_reading() -> None:
         waiting = asyncio.ensure_future(anext(batches))
         for _ in range(20):
             await asyncio.sleep(0)
-        await shelf.operator.aclose()
+        await shelf.base.aclose()
         with pytest.raises(Error, match="closed"):
             await waiting
 
