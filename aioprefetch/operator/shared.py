@@ -1,4 +1,4 @@
-"""Operators for callers that have but a URL: equal recipes of one principal share their runtimes."""
+"""Operators for callers that have only a URL: equal recipes of one principal share their runtimes."""
 
 from __future__ import annotations
 
