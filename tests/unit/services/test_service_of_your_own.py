@@ -114,5 +114,5 @@ def test_entry_points_are_looked_up_for_unknown_schemes_alone(
 
     monkeypatch.setattr(importlib.metadata, "entry_points", refuse)
     assert ap.Operator.from_uri("memory://x").info.scheme == "memory"
-    with pytest.raises(AssertionError, match="aioprefetch.services"):
+    with pytest.raises(AssertionError, match=r"aioprefetch\.services"):
         ap.Operator.from_uri("toy://x")
