@@ -217,7 +217,8 @@ class Operator:
         all attempts included. Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
 
         Up to two blocks come in one request. More comes in several at once, into the memory of the result and of one
-        version: if the object is overwritten meanwhile, it is ``ObjectChanged``.
+        version: if the object is overwritten meanwhile, it is ``ObjectChanged``. If the store sends neither a
+        version id nor a strong ETag, the first request ends at its head, and another one is for all bytes.
         """
         request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
         if request is None:

@@ -6,6 +6,10 @@ two blocks, which is all of most objects. When its head tells that more is wante
 while the first part still arrives, in parts of the version that the head names. A store that sends everything at once
 (local files, servers without ranges) has answered with that.
 
+**One version.** Parts are requested side by side only where equal names mean equal bytes: by a version id or a strong
+ETag. Otherwise an object may be replaced by one of the same size, within a second, and no head shows it: then the first
+part is refused at its head, and one more request brings all bytes in one response.
+
 **Memory.** The first request, and one more, are the read's own, as the one request of a short read is. Further ones
 take their bytes from the budget in the lane of prefetch while they are in flight, and are not sent while there is
 none: so a read of an object larger than the budget, or many reads at once, go on with fewer requests, and no read waits
@@ -15,6 +19,7 @@ for memory that another one holds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import io
 from collections import deque
@@ -24,7 +29,7 @@ from functools import partial
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink, CollectSink, is_same_version
 from aioprefetch.accessor.version_pin import VersionPin
-from aioprefetch.errors import ConditionNotMatch, NotFound, RangeNotSatisfied
+from aioprefetch.errors import ConditionNotMatch, Error, NotFound, ProtocolError, RangeNotSatisfied
 from aioprefetch.ranges import Range, resolve_range
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.runtime.options import RuntimeOptions
@@ -40,6 +45,10 @@ PART_BYTES_MAX = 8 << 20
 def first_bytes_of(options: RuntimeOptions) -> int:
     """The longest read that is one request: two blocks."""
     return 2 * options.block_bytes
+
+
+class _VersionUnproven(Error):
+    """A first part that no other one may be put beside: nothing proves that both are of one version."""
 
 
 class ParallelRead(CollectSink):
@@ -93,7 +102,7 @@ class ParallelRead(CollectSink):
         self._failed = self._first_done = False
         try:
             try:
-                await self._accessor.read(self._request, self)
+                await self._read_first()
             finally:
                 self._first_done = True
             if self._memory is not None:
@@ -140,6 +149,14 @@ class ParallelRead(CollectSink):
 
     # --- the first response -------------------------------------------------------------------------------------
 
+    async def _read_first(self) -> None:
+        """Receive the first part, or everything where no other part may be put beside it."""
+        with contextlib.suppress(_VersionUnproven):
+            await self._accessor.read(self._request, self)
+            return
+        self._request = replace(self._request, first_bytes=None)
+        await self._accessor.read(self._request, self)
+
     def _begun(self, head: ReadHead) -> None:
         request = self._request
         first_bytes = request.first_bytes or 0
@@ -150,9 +167,13 @@ class ParallelRead(CollectSink):
         size = wanted[1] - wanted[0]
         if size <= first_bytes:
             return
-        self._memory = self._open(size)
         gaps = ((wanted[0], head.start), (head.end, wanted[1]))
         self._gaps = deque(gap for gap in gaps if gap[0] < gap[1])
+        if self._gaps and not self._is_proven(head):
+            # The response to the next request is the first one of this sink.
+            self.head = None
+            raise self._unproven(head)
+        self._memory = self._open(size)
         if not self._gaps:
             return
         self._pinned = request.resume(head, head.size)
@@ -166,6 +187,22 @@ class ParallelRead(CollectSink):
         self._in_flight: set[BufferSink] = set()
         if options.concurrency > 1:  # Otherwise the first request has the only slot.
             self._start_rest()
+
+    def _is_proven(self, head: ReadHead) -> bool:
+        """Whether a part with the same ETag, or of the same version id, has the bytes of the same version."""
+        version = head.version if self._accessor.capability.read_version else None
+        return VersionPin(head.etag, version).is_strong
+
+    def _unproven(self, head: ReadHead) -> Error:
+        request = self._request
+        if request.first_bytes is not None:
+            return _VersionUnproven("another request brings all bytes", operation="read", path=request.path)
+        return ProtocolError(
+            f"the response holds [{head.start}, {head.end}) alone, where {request.describe()} was requested",
+            operation="read",
+            path=request.path,
+            status="permanent",
+        )
 
     def _allocate(self, position: int, size: int) -> memoryview:
         if self._memory is None:

@@ -5,7 +5,6 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -309,21 +308,6 @@ async def test_a_server_that_ignores_conditions_and_changes_its_object_is_notice
         with pytest.raises(ObjectChanged):
             await operator.read("k")
         await server.wait_until_quiet()
-
-
-ANONYMOUS = Injection(operation="read", times=None, etag="")
-
-
-@pytest.mark.parametrize("difference", [{"etag": "another"}, {"last_modified": datetime(2020, 1, 1, tzinfo=UTC)}])
-async def test_without_an_etag_time_and_size_tell_versions_apart(difference: dict[str, Any]) -> None:
-    """As two attempts of one request are compared."""
-    async with parted(layers=(FaultLayer((ANONYMOUS,)),)) as b:
-        assert await b.operator.read("k") == b.data
-    other = Injection(operation="read", occurrence=4, **difference)
-    async with parted(layers=(FaultLayer((ANONYMOUS, other)),)) as b:
-        with pytest.raises(ObjectChanged):
-            await b.operator.read("k")
-        await nothing_left(b)
 
 
 async def test_a_version_is_pinned_by_its_name_only_where_the_store_can_be_asked_for_it() -> None:

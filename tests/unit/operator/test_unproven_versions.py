@@ -1,0 +1,234 @@
+"""Long reads of objects whose version nothing proves: all bytes come from one response, whatever happens meanwhile."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aioprefetch as ap
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Unavailable
+from aioprefetch.layers import RetryLayer
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
+from aioprefetch.testing.fault_layer import Point
+from aioprefetch.values import Capability, ReadReply, ReadRequest
+from tests.benches.gated_reader import KIB, Bench, in_case
+from tests.benches.layer_stack import was_cancelled
+from tests.unit.operator.test_parallel_read import BLOCK, DATA, REQUESTS, WAYS, Way, http, nothing_left, parted
+
+OTHER = DATA[::-1]
+NOTHING = {"ETag": None, "Last-Modified": None}
+WEAK = {"ETag": 'W/"x"'}
+TIME = {"ETag": None}  # The server sends Last-Modified, the same one for each version.
+STRONG = {"ETag": '"x"'}
+
+
+async def by_read(operator: ap.Operator, directory: Path) -> bytes:
+    return await operator.read("k")
+
+
+async def by_view(operator: ap.Operator, directory: Path) -> bytes:
+    return bytes(await operator.view("k"))
+
+
+async def by_read_into(operator: ap.Operator, directory: Path) -> bytes:
+    buffer = bytearray(len(DATA) + 100)
+    return bytes(buffer[: await operator.read_into("k", 0, buffer)])
+
+
+async def by_download(operator: ap.Operator, directory: Path) -> bytes:
+    assert (await operator.download("k", directory / "file")).size == len(DATA)
+    return (directory / "file").read_bytes()
+
+
+OVER_HTTP = [by_read, by_view, by_read_into, by_download]
+
+
+@pytest.mark.parametrize("headers", [NOTHING, WEAK, TIME])
+@pytest.mark.parametrize("way", OVER_HTTP)
+async def test_an_object_overwritten_between_two_requests_is_never_mixed(
+    way: Callable[[ap.Operator, Path], Awaitable[bytes]], headers: dict[str, str | None], tmp_path: Path
+) -> None:
+    """At the same size, so that no head shows it."""
+    for number in (1, 2, 5):
+        async with FaultServer({"bkt/k": DATA}) as server, http(server) as operator:
+
+            def overwritten(request: Any, number: int = number, server: FaultServer = server) -> bool:
+                if request.index == number:
+                    server.objects["bkt/k"] = OTHER
+                return True
+
+            server.add(Rule(fault=Fault(headers=headers), matches=overwritten, times=None))
+            with in_case(number=number):
+                assert await way(operator, tmp_path) == (OTHER if number == 1 else DATA)
+            server.assert_requests("GET", "GET")
+
+
+@pytest.mark.parametrize("way", OVER_HTTP)
+async def test_parts_of_a_strong_etag_are_requested_side_by_side(
+    way: Callable[[ap.Operator, Path], Awaitable[bytes]], tmp_path: Path
+) -> None:
+    rule = Rule(fault=Fault(headers=STRONG, ignore_if_match=True), times=None)
+    async with FaultServer({"bkt/k": DATA}, [rule]) as server, http(server) as operator:
+        assert await way(operator, tmp_path) == DATA
+        assert server.count("GET") == 15
+        assert server.bytes_sent == len(DATA)
+
+
+@pytest.mark.parametrize("headers", [NOTHING, WEAK, TIME])
+async def test_the_second_request_is_for_all_that_is_wanted(headers: dict[str, str | None]) -> None:
+    rule = Rule(fault=Fault(headers=headers), times=None)
+    async with FaultServer({"bkt/k": DATA}, [rule]) as server, http(server) as operator:
+        assert await operator.read("k") == DATA
+        assert await operator.read("k", offset=10) == DATA[10:]
+        assert await operator.view("k", offset=10, size=40 * KIB) == DATA[10 : 10 + 40 * KIB]
+        assert await operator.read("k", suffix=40 * KIB) == DATA[-40 * KIB :]
+        server.assert_ranges(
+            *("bytes=0-32767", None),
+            *("bytes=10-32777", "bytes=10-"),
+            *("bytes=10-32777", "bytes=10-40969"),
+            *("bytes=-32768", "bytes=-40960"),
+        )
+
+
+@pytest.mark.parametrize("headers", [NOTHING, WEAK, TIME])
+async def test_up_to_two_blocks_are_one_request(headers: dict[str, str | None]) -> None:
+    rule = Rule(fault=Fault(headers=headers), times=None)
+    async with FaultServer({"bkt/k": DATA[: 32 * KIB]}, [rule]) as server, http(server) as operator:
+        assert await operator.read("k") == DATA[: 32 * KIB]
+        server.assert_requests("GET")
+
+
+async def test_the_second_response_may_be_of_an_object_of_another_size() -> None:
+    """Longer, short, or empty: it is what is there now."""
+    for other in (OTHER + OTHER, OTHER[: 3 * KIB], b""):
+        async with FaultServer({"bkt/k": DATA}) as server, http(server) as operator:
+
+            def overwritten(request: Any, server: FaultServer = server, other: bytes = other) -> bool:
+                if request.index == 1:
+                    server.objects["bkt/k"] = other
+                return True
+
+            server.add(Rule(fault=Fault(headers=WEAK), matches=overwritten, times=None))
+            with in_case(size=len(other)):
+                assert await operator.read("k") == other
+
+
+# --- behind a gate --------------------------------------------------------------------------------------------------
+
+WITHOUT_ETAG = Injection(operation="read", times=None, etag="")
+ANONYMOUS = FaultLayer((WITHOUT_ETAG,))
+
+
+def failing(number: int, point: Point, error: type[Error]) -> FaultLayer:
+    """No ETags, and one failure of the request of this number."""
+    return FaultLayer((WITHOUT_ETAG, Injection(operation="read", occurrence=number, at=point, error=error)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("point", ["call", "head", 100])
+async def test_the_failure_of_either_request_is_raised(way: Way, point: Point) -> None:
+    """No byte of the first response is received, so it cannot fail there."""
+    for number in range(1 if point == 100 else 0, 2):
+        async with parted(layers=(failing(number, point, PermissionDenied),)) as b:
+            with in_case(number=number), pytest.raises(PermissionDenied):
+                await way(b)
+            await nothing_left(b)
+            b.calls.clear()
+            assert await way(b) == b.data
+            assert len(b.calls) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("point", ["call", "head"])
+async def test_either_request_may_fail_for_a_while(way: Way, point: Point) -> None:
+    for number in range(2):
+        layers = (failing(number, point, Unavailable), RetryLayer(base_seconds=1e-6))
+        async with parted(layers=layers) as b:
+            with in_case(number=number):
+                assert await way(b) == b.data
+            assert len(b.calls) == 2 + (point != "call")
+            assert b.operator.statistics["retries"] == 1
+            await nothing_left(b)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_cancelled_at_every_suspension_nothing_is_left_behind(way: Way) -> None:
+    suspension, cancelled = 0, True
+    slow = FaultLayer((WITHOUT_ETAG,), chunk_bytes=3000)
+    while cancelled:
+        suspension += 1
+        assert suspension < 500
+        async with parted(6 * BLOCK, layers=(slow,)) as b:
+            cancelled = await was_cancelled(way(b), suspension)
+            await nothing_left(b)
+            b.calls.clear()
+            assert await way(b) == b.data
+            assert len(b.calls) == 2
+    assert suspension > 4
+
+
+class VersionsAccessor(WrappedAccessor):
+    """The live layer."""
+
+    @property
+    def capability(self) -> Capability:
+        return replace(self.inner.capability, read_version=True)
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        return await self.inner.read(replace(request, version=None), sink)
+
+
+@dataclass(frozen=True)
+class Versions(Layer):
+    """A store of one version that can be asked for by its id."""
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return VersionsAccessor(inner)
+
+
+async def requests_of_a_version(*layers: Layer) -> int:
+    """How many requests a read sends, of an object with a version id and no ETag."""
+    async with parted(layers=(ANONYMOUS, *layers)) as b:
+        b.gate.falsify = lambda head: replace(head, version="v1")
+        assert await b.operator.read("k") == b.data
+        return len(b.calls)
+
+
+async def test_a_version_id_proves_a_version_where_the_store_can_be_asked_for_it() -> None:
+    assert await requests_of_a_version(Versions()) == REQUESTS
+    assert await requests_of_a_version() == 2
+
+
+class TwoBlocksAccessor(WrappedAccessor):
+    """The live layer."""
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        return await self.inner.read(replace(request, size=2 * BLOCK), sink)
+
+
+@dataclass(frozen=True)
+class TwoBlocks(Layer):
+    """A store that sends two blocks, also where all bytes are requested."""
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return TwoBlocksAccessor(inner)
+
+
+async def test_a_store_that_never_sends_everything_is_refused() -> None:
+    """After the second response, rather than asked again and again."""
+
+    async def read(b: Bench) -> Error:
+        with pytest.raises(ProtocolError, match=r"holds \[0, 8192\) alone, where \[0, end\) was requested") as refused:
+            await b.operator.read("k")
+        return refused.value
+
+    async with parted(layers=(ANONYMOUS, TwoBlocks(), RetryLayer())) as b:
+        assert (await read(b)).path == "k"
+        assert len(b.calls) == 2
+        await nothing_left(b)
