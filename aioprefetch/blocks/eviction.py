@@ -83,17 +83,21 @@ class Eviction:
         self._runtime = store.runtime
         self._budget = store.runtime.budget
         self._limit_bytes = store.runtime.budget.limit_bytes
+        self._active: dict[int, int] = {}  # Readers and the numbers of their last misses, the oldest first.
+        self._misses = 0
         self._arrived: deque[_Part] = deque()
         self._spent: dict[bool, deque[_Part]] = {False: deque(), True: deque()}  # By whether they are of a footer.
 
     # --- how much a miss brings ---------------------------------------------------------------------------------
 
-    def cell_bytes(self, block_bytes: int, *, opening: int = 0) -> int:
+    def cell_bytes(self, block_bytes: int, *, opening: int = 0, reader: int | None = None) -> int:
         """The bytes that a miss brings: a block, or while memory is short a half of it, a quarter, and so on.
 
         The fetched bytes of many readers must fit into memory until they are read. Each reader takes a share of the
         memory that is neither in flight nor still to be read, and so their requests become equally long. A reader
-        alone is not limited. ``opening`` is the number of objects being opened besides those that are open.
+        alone is not limited. No share is larger than the budget divided by the readers that miss: more of them would
+        evict each other's bytes before they are read. ``opening`` is the number of objects being opened besides those
+        that are open, ``reader`` the identity of the reader whose miss it is.
         """
         budget = self._budget
         free_bytes = self._limit_bytes - budget.used_bytes - budget.queued_bytes
@@ -103,7 +107,20 @@ class Eviction:
         self._look(_LOOKS)
         spent_bytes = max(0, self._store.spent_bytes - budget.exports.size_bytes)
         shares = max(self._limit_bytes // _SPARE_SHARE // block_bytes, min(_SHARES, readers))
-        return share_bytes(free_bytes + spent_bytes, block_bytes, shares=shares)
+        fair_bytes = self._limit_bytes // max(1, self._active_readers(reader))
+        return cell_of(min((free_bytes + spent_bytes) // shares, fair_bytes), block_bytes)
+
+    def _active_readers(self, reader: int | None) -> int:
+        """The number of readers with a miss lately, after one more of ``reader``: idle ones need no share of memory."""
+        active = self._active
+        if reader is not None:
+            self._misses += 1
+            active.pop(reader, None)
+            active[reader] = self._misses
+        oldest = self._misses - _ROUNDS * max(_ROUNDS, len(active))
+        while active and next(iter(active.values())) < oldest:
+            del active[next(iter(active))]
+        return len(active)
 
     def is_short(self, block_bytes: int) -> bool:
         """Whether memory is too short to fetch ahead, because reads of other readers need it now."""
@@ -343,14 +360,10 @@ class Eviction:
         return self._store.fetches - _ROUNDS * max(_ROUNDS, readers)
 
 
-def share_bytes(spare_bytes: int, block_bytes: int, *, shares: int) -> int:
-    """A part of a block: at most one of ``shares`` in ``spare_bytes``, unless that is very small. Pure.
-
-    The share of each further request is smaller, and so there is always some left.
-    """
-    share = spare_bytes // shares
+def cell_of(share_bytes: int, block_bytes: int) -> int:
+    """The part of a block, a half of it, a quarter and so on, that a share holds, unless that is very small. Pure."""
     cell = block_bytes
-    while cell > share and cell // 2 >= _CELL_BYTES_MIN:
+    while cell > share_bytes and cell // 2 >= _CELL_BYTES_MIN:
         cell //= 2
     return cell
 

@@ -325,7 +325,8 @@ class OpenObject:
 
     def within_share(self, start: int, end: int, blocks: Range) -> Range:
         """The part of ``blocks``, which ``[start, end)`` touches, that a request may bring while memory is short."""
-        cell = self.store.eviction.cell_bytes(self._block_bytes, opening=len(self._openings))
+        eviction = self.store.eviction
+        cell = eviction.cell_bytes(self._block_bytes, opening=len(self._openings), reader=id(self.position))
         if cell >= self._block_bytes or start >= end:
             return blocks
         # Counted from the first of these blocks, so that every reader cuts a block into the same cells.

@@ -243,3 +243,20 @@ async def test_a_small_first_fetch_does_not_pass_for_a_lack_of_memory() -> None:
         fetch.cancel()
         await settle()
         b.runtime.budget.release(130 * MIB)
+
+
+async def test_a_miss_takes_the_fair_share_of_the_readers_that_miss() -> None:
+    """Not of all that are open: of 256 of them one goes on alone, and its requests grow again."""
+    async with bench(memory_bytes=256 * MIB) as b:
+        store = BlockStore.of(b.runtime)
+        b.runtime.budget.charge(130 * MIB)
+        cursors = [ReaderPosition() for _ in range(256)]
+        for number, cursor in enumerate(cursors):
+            store.file(("k", number), (None, "etag"), size=MIB, block_bytes=8 * MIB).open(cursor)
+        for cursor in cursors:
+            share = store.eviction.cell_bytes(8 * MIB, reader=id(cursor))
+        assert share == MIB
+        for _ in range(1100):
+            share = store.eviction.cell_bytes(8 * MIB, reader=id(cursors[0]))
+        assert share == 4 * MIB
+        b.runtime.budget.release(130 * MIB)
