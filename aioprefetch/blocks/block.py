@@ -122,6 +122,11 @@ class Segment:
         """Whether a caller holds a view, so that dropping the segment would free nothing."""
         return self._exported is not None and self._exported() is not None
 
+    @property
+    def was_read_once(self) -> bool:
+        """Whether it was read to its end, in order, most of it and nothing twice."""
+        return self.next >= self.end and not self.is_reread and 2 * self.run_bytes >= self.end - self.start
+
     def is_unread(self, passed: int) -> bool:
         """Whether reads of it may follow, if every reader is at ``passed`` or behind it."""
         return self.next < self.end and self.end > passed

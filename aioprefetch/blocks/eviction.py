@@ -132,8 +132,9 @@ class Eviction:
         """Drop the blocks before ``stop`` that were read once and in order, so that the next ones get their memory.
 
         Reads of one reader may end in another order than they began: blocks that were not read to their end stay, and
-        those behind the first request that a read waits for. The first and the last block of the object stay too, and
-        what lies ahead of a cursor. With a cache on disk a block goes after it was written.
+        those behind the first request that a read waits for. So do blocks of which a reader skips most: it may come
+        back for the rest. The first and the last block of the object stay too, and what lies ahead of a cursor. With a
+        cache on disk a block goes after it was written.
         """
         bounds, last = file.grid.bounds, file.grid.index(file.size - 1)
         stop = min(stop, file.passed, file.waited_from)
@@ -141,7 +142,7 @@ class Eviction:
             is_between = 0 < block.index < last and bounds(block.index)[1] <= stop
             if not is_between or not block.is_evictable or block.is_spilling or block.is_viewed:
                 continue
-            if any(segment.is_reread or segment.next < segment.end for segment in block.segments):
+            if not all(segment.was_read_once for segment in block.segments):
                 continue
             if self.writer is None or not self.writer.spare(file, block):
                 self.evict(file, block)

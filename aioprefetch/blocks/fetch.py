@@ -177,7 +177,7 @@ class Fetch(Sink):
         self.label = label
         self.on_end: Callable[[], None] | None = None
         self.started = 0.0
-        self.headed = 0.0  # When its head arrived, if this request is measured; negative before.
+        self.headed: float | None = None  # When its head arrived, if this request is measured; negative before.
         self.tier = Tier.NETWORK
         self.was_sent = self.is_drained = False
         self._drain_timer: asyncio.TimerHandle | None = None
@@ -338,7 +338,7 @@ class Fetch(Sink):
     def _begun(self, head: ReadHead) -> None:
         if self.finished:  # The request was cancelled, and its response arrived nevertheless.
             raise Closed("the request was cancelled", operation="read")
-        if self.headed:
+        if self.headed is not None:
             self.headed = self._store.runtime.now()
         try:
             file = self.source.file_of(self, head)

@@ -202,11 +202,12 @@ class BlockStore:
             return
         if error is not None or fetch.prefetched or fetch.is_drained:
             count_end(self.runtime, fetch, error)
-        if fetch.headed > 0 and error is None and fetch.tier is Tier.NETWORK:
+        headed = fetch.headed
+        if headed is not None and headed >= 0 and error is None and fetch.tier is Tier.NETWORK:
             self.line.note(
-                first_byte_seconds=fetch.headed - fetch.started,
+                first_byte_seconds=headed - fetch.started,
                 size_bytes=fetch.received,
-                body_seconds=self.runtime.now() - fetch.headed,
+                body_seconds=self.runtime.now() - headed,
             )
         if fetch.ticket is not None:  # The fetch was cancelled while it was queued for memory.
             self.runtime.budget.cancel(fetch.ticket)

@@ -1,6 +1,5 @@
 """What each read policy asks of the store for one and the same script of reads: a table, request by request."""
 
-import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -85,7 +84,6 @@ class Script:
 async def script(policy: str, **options: object) -> AsyncIterator[Script]:
     """A script for a reader of 64 blocks that may look two blocks ahead."""
     service = Arithmetic(SIZE)
-    await asyncio.sleep(1)  # At the very start of the clock nothing is measured.
     async with (
         Operator(service, block_bytes=BLOCK, prefetch_blocks=AHEAD) as operator,
         operator.reader("k", policy=policy, **options) as reader,  # type: ignore[arg-type]
