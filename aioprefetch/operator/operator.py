@@ -14,7 +14,7 @@ from aioprefetch.errors import ConfigInvalid, IsSameFile, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
 from aioprefetch.operator.from_uri import check_bytes, configure
 from aioprefetch.operator.parallel_read import ParallelFill, ParallelRead, first_bytes_of
-from aioprefetch.operator.stack import bare_stack, check_order, default_stack, with_layer
+from aioprefetch.operator.stack import bare_stack, check_order, default_stack, live_stack, with_layer
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
 from aioprefetch.runtime.family import Member, RuntimeFamily
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
@@ -573,11 +573,7 @@ class Operator:
         if live is not None and live[1].is_usable():
             return live
         runtime = self._family.current(self._member)
-        service = self._service
-        # With the service, so that no other one gets its id.
-        accessor: Accessor = runtime.shared(("service", id(service)), lambda: (service.build(runtime), service))[0]
-        for layer in self._layers:
-            accessor = layer.wrap(accessor, runtime)
+        accessor = live_stack(runtime, self._service, self._layers)
         live = self._member.live = (accessor, runtime)
         return live
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aioprefetch.accessor.protocols import Layer, Service
+from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.runtime.options import check_count, checked_seconds
+from aioprefetch.runtime.runtime import Runtime
 
 Stack = tuple[Layer, ...]
 
@@ -73,3 +74,15 @@ def check_order(stack: Sequence[Layer]) -> None:
             "TimeoutLayer must lie within RetryLayer: add Timeout before Retry, or replace both of the default stack",
             operation="configure",
         )
+
+
+def live_stack(runtime: Runtime, service: Service, layers: Sequence[Layer]) -> Accessor:
+    """The one stack of a service and layers in a runtime, for all copies of an operator."""
+
+    def build() -> tuple[Accessor, object]:
+        accessor = runtime.shared(("service", id(service)), lambda: (service.build(runtime), service))[0]
+        for layer in layers:
+            accessor = layer.wrap(accessor, runtime)
+        return accessor, layers  # Kept with what it is made of, so that no other object gets one of the ids.
+
+    return runtime.shared(("stack", id(service), *map(id, layers)), build)[0]

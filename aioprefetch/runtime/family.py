@@ -81,7 +81,7 @@ class RuntimeFamily:
         """Give up holds on the runtime of the running loop; the last holder closes it."""
         runtime = self.existing()
         if runtime is not None and sum(map(runtime.let_go, holders)):
-            await runtime.aclose()
+            await runtime.close_unheld()
 
     def _retire(self) -> None:
         """Forget the runtimes that ended, but keep their counts, and the ledgers of readers that are still open."""

@@ -198,18 +198,29 @@ class Runtime:
         """Await ``finish`` whenever an operator closes, before anything is cancelled; up to ``FINISH_SECONDS_MAX``."""
         self._finishers.append(finish)
 
-    async def aclose(self) -> None:
-        """Finish what was read; if no operator holds the runtime, end all background work and close every connection.
-
-        Needs no response from the network. An operator that begins to use the runtime meanwhile keeps it open.
-        """
+    async def close_unheld(self) -> None:
+        """Finish what was read, and close as ``aclose`` does unless an operator has begun to use it meanwhile."""
         try:
             await self._finish()
         finally:  # when it is cancelled too
             if not self._holds:
                 self.supervisor.end()
-        if self._holds:
-            return
+        if not self._holds:
+            await self._close()
+
+    async def aclose(self) -> None:
+        """Finish what was read, end all background work and close every connection.
+
+        Needs no response from the network. Operators that hold the runtime get another one at their next use.
+        """
+        try:
+            await self._finish()
+        finally:  # when it is cancelled too
+            self.forget_holders()
+            self.supervisor.end()
+        await self._close()
+
+    async def _close(self) -> None:
         await self.supervisor.aclose()
         self._shared.clear()
         self.gauges.clear()

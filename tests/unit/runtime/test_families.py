@@ -276,3 +276,46 @@ async def test_a_fork_starts_without_its_parent_and_harms_it_not(server: FaultSe
     assert server.connections == 1
     await copy.aclose()
     await server.wait_until_idle()
+
+
+async def test_unpickled_copies_share_one_stack_and_first_requests(server: FaultServer) -> None:
+    original = operator_at(server)
+    await read(original)
+    pickled = pickle.dumps(original)
+    copies = [pickle.loads(pickled) for _ in range(10)]
+    assert {id(copy.accessor()) for copy in copies} == {id(original.accessor())}
+
+    async def read_new(operator: ap.Operator) -> bytes:
+        async with operator.reader("k") as reader:
+            return await reader.read_at(0, 3)
+
+    before = len(server.requests)
+    await asyncio.gather(*map(read_new, copies))
+    assert len(server.requests) == before + 1
+    await asyncio.gather(*(operator.aclose() for operator in [original, *copies]))
+
+
+async def test_an_operator_that_alternates_between_loops_keeps_one_stack_on_each(server: FaultServer) -> None:
+    operator = operator_at(server)
+    here = operator.accessor()
+
+    async def use_elsewhere() -> None:
+        operator.accessor()
+        await operator.aclose()
+
+    await asyncio.to_thread(asyncio.run, use_elsewhere())
+    assert operator.accessor() is here
+    await operator.aclose()
+
+
+async def test_closing_a_runtime_ends_it_for_operators_that_hold_it(server: FaultServer) -> None:
+    operator = operator_at(server)
+    await read(operator)
+    runtime = operator.runtime()
+    await runtime.aclose()
+    assert runtime.closed
+    assert not runtime.holders
+    await server.wait_until_idle()
+    await read(operator)
+    assert operator.runtime() is not runtime
+    await operator.aclose()
