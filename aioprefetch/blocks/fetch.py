@@ -32,14 +32,16 @@ class Wait:
     """The wait of one read for the bytes of a fetch up to a position, until it is closed.
 
     ``future`` is ``None`` if there was nothing to wait for: the bytes were there when it began, or the fetch had ended,
-    with ``error`` if that is set. ``was_late`` says that the bytes had not arrived when it began.
+    with ``error`` if that is set. ``was_late`` says that the bytes had not arrived when it began. ``received`` is the
+    number of bytes in the body that had, negative without a head.
     """
 
-    __slots__ = ("error", "fetch", "future", "is_closed", "is_pinning", "position", "was_late")
+    __slots__ = ("error", "fetch", "future", "is_closed", "is_pinning", "position", "received", "was_late")
 
     def __init__(self, fetch: Fetch, position: int) -> None:
         self.fetch = fetch
         self.position = position
+        self.received = -1 if fetch.head is None else fetch.received
         self.is_closed = self.is_pinning = False
         self.was_late = True
         self.future: asyncio.Future[None] | None = None
@@ -243,7 +245,10 @@ class Fetch(Sink):
         if future is not None and future.done() and not future.cancelled():
             future.exception()
         if not (self._waits or self.finished or self._served or self.prefetched):
-            self.give_up()
+            if wait.received == self.received:  # The body has stalled: a read that is repeated must not join it again.
+                self.cancel()
+            else:
+                self.give_up()
         self._let_go()
 
     def give_up(self) -> None:

@@ -355,3 +355,26 @@ async def test_a_fetch_that_succeeds_makes_no_error(monkeypatch: pytest.MonkeyPa
             assert await reader.read_at(0, 3 * BLOCK) == b.data[: 3 * BLOCK]
         await settle()
         assert made == []
+
+
+async def test_a_read_that_is_repeated_after_its_response_stalled_gets_another_one() -> None:
+    async with bench() as b:
+        reader = await b.opened()
+        b.gate.open = False
+
+        async def give_up_a_read(delivered: int) -> None:
+            task = asyncio.create_task(reader.read_at(2 * BLOCK - 10, 10))
+            await settle()
+            b.calls[0].deliver(delivered)
+            await settle()
+            task.cancel()
+            await settle()
+
+        await give_up_a_read(BLOCK - 100)  # Little is missing: the response is drained.
+        assert [call.cancelled for call in b.calls] == [False]
+        await give_up_a_read(0)  # It brought nothing during a whole read.
+        assert [call.cancelled for call in b.calls] == [True]
+        again = asyncio.create_task(reader.read_at(2 * BLOCK - 10, 10))
+        (await b.next_call()).finish()
+        assert await again == b.data[2 * BLOCK - 10 : 2 * BLOCK]
+        await reader.aclose()
