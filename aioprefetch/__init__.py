@@ -77,10 +77,7 @@ if not TYPE_CHECKING:  # A type checker knows the names, and reports others.
         if name not in _EXTRAS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            room = importlib.import_module(f"{__name__}.{name}")
-            if name == "parquet":  # It loads its functions at their first use, but is complete for every user.
-                getattr(room, room.__all__[0])
-            return room
+            return importlib.import_module(f"{__name__}.{name}")
         except ModuleNotFoundError as error:
             if (error.name or "").startswith(__name__):
                 raise

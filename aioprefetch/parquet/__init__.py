@@ -14,6 +14,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from aioprefetch.errors import MissingDependency
+
 if TYPE_CHECKING:
     from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
     from aioprefetch.parquet.footer import Footer, footer
@@ -43,7 +45,15 @@ class _Room(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        try:
+            module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "aioprefetch":
+                raise
+            raise MissingDependency(
+                f"{__name__}.{name} needs {error.name}: pip install 'aioprefetch[parquet]'", operation="import"
+            ) from error
+        value = getattr(module, name)
         setattr(self, name, value)
         return value
 
