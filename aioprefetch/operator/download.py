@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import Error, InvalidType, IsADirectory, NotFound
+from aioprefetch.errors import Error, InvalidPath, InvalidType, IsADirectory, NotFound
 from aioprefetch.operator.parallel_read import PART_BYTES_MAX, ParallelRead
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.buffers import lend_buffer
@@ -51,11 +51,11 @@ async def download(
             await reading.run()
             await translated(written, threads.call(partial.place, threading.Lock()), give_up=partial.give_up)
         except BaseException:
-            await settled(threads.call(partial.discard))
+            await threads.clean_up(partial.discard)
             raise
     except Error as error:
         error.operation = "download"
-        error.add_context(target=path)
+        error.add_context(path=request.path, target=path)
         raise
     head = reading.head
     assert head is not None
@@ -77,6 +77,16 @@ def _checked_target(target: object, request: ReadRequest) -> str:
         )
     if not path or path.endswith("/"):
         raise IsADirectory(f"the target must name a file, not {path!r}", operation="download", path=request.path)
+    try:
+        is_possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
+        raise InvalidPath(
+            f"the file system has no name like the target {path!r}: a character cannot be encoded, or is NUL",
+            operation="download",
+            path=request.path,
+        )
     return path
 
 
@@ -87,7 +97,7 @@ def _begin(target: str, request: WriteRequest) -> PartialFile:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise NotFound(f"the directory of the target, {directory!r}, does not exist") from error
-    partial = PartialFile(descriptor, name, request, fsync=False)
+    partial = PartialFile(descriptor, name, request, fsync=False, keeps_mode=True)
     try:
         partial.refuse_by_conditions()
         partial.create()

@@ -273,8 +273,8 @@ class Operator:
     ) -> Metadata:
         """Write an object into the local file ``target``, by the parallel requests of a long ``read``.
 
-        The file appears whole, in place of an earlier one, or not at all. Its directory must exist. ``on_progress`` is
-        called with each number of bytes that were written. Raises the errors of ``read``, and those of the local file.
+        The file appears whole, with the permissions of the one that it replaces, or not at all. Its directory must
+        exist. ``InvalidPath`` for a link or device. ``on_progress`` is called with each number of bytes written.
         """
         from aioprefetch.operator.download import download
 

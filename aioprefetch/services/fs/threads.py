@@ -1,24 +1,23 @@
 """Blocking calls off the event loop, so that a cancelled caller never leaves a thread at work with its memory.
 
-Two ways. Positioned reads and directory scans run on the runtime's executor. Whole files and metadata go through
-aiofiles, on threads of their own, so that slow writes never stand before reads.
+Two ways. Positioned reads and directory scans run on the runtime's executor. Whole files and metadata have threads of
+their own, so that slow writes never stand before reads.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
-import aiofiles.os
-
-from aioprefetch.errors import Error
+from aioprefetch.errors import Closed, Error
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.errors import from_os_error
 from aioprefetch.values import Request
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 WRITE_THREADS = 4
 
@@ -69,11 +68,21 @@ async def translated(
         raise from_os_error(error, operation=request.operation, path=request.path) from error
 
 
+class _Executor(ThreadPoolExecutor):
+    """Refuses jobs by ``Closed`` once it is shut down."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError as error:
+            raise Closed("the operator is closed") from error
+
+
 class FileThreads:
     """The threads that whole files and metadata use, one set per runtime; ended when the runtime is closed."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.executor = ThreadPoolExecutor(WRITE_THREADS, thread_name_prefix="aioprefetch-files")
+        self.executor = _Executor(WRITE_THREADS, thread_name_prefix="aioprefetch-files")
         runtime.supervisor.on_close(self._shut)
 
     @classmethod
@@ -81,9 +90,27 @@ class FileThreads:
         """The threads of a runtime, made at the first call."""
         return runtime.shared("fs file threads", lambda: cls(runtime))
 
-    def call(self, call: Callable[..., T], *arguments: object) -> Awaitable[T]:
-        """Run a blocking call by way of aiofiles."""
-        return aiofiles.os.wrap(call)(*arguments, executor=self.executor)
+    def call(self, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+        """Begin a blocking call. The result is ``Closed`` if the runtime is closed.
+
+        A future and no task: a loop that ends cancels its tasks, and the waiter would not see the end of the thread.
+        """
+        try:
+            return asyncio.wrap_future(self.executor.submit(call, *arguments))
+        except Closed as error:
+            refused: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
+
+    async def clean_up(self, call: Callable[[], object]) -> None:
+        """Run a short call that must happen: in a thread, or here if the runtime is closed."""
+        try:
+            job = self.executor.submit(call)
+        except Closed:
+            call()
+            return
+        await settled(asyncio.wrap_future(job))
 
     async def _shut(self) -> None:
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        # Jobs that wait for a thread are done all the same: each has a caller that waits.
+        self.executor.shutdown(wait=False)

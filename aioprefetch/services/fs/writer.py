@@ -22,7 +22,7 @@ from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, Unsuppo
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.confined import ConfinedRoot, link_status, listable, partial_name, refuse_unless_regular
 from aioprefetch.services.fs.open_file import etag_of, metadata_of
-from aioprefetch.services.fs.threads import FileThreads, settled, translated
+from aioprefetch.services.fs.threads import FileThreads, translated
 from aioprefetch.values import Metadata, WriteRequest
 
 # One thread job moves at most this much: a cancelled caller waits no longer than for that.
@@ -39,15 +39,19 @@ class PartialFile:
     """The temporary file and the directory it lies in. All methods block: call them in a thread.
 
     While it is written only its owner may read it; in place it has the mode that the umask (or a default ACL) gives
-    to new files. A crash leaves it behind under a name that no listing shows and no key can have; a later listing of
-    its directory removes it (``remove_abandoned``), which the lock on the descriptor prevents while the writer lives.
+    to new files, or with ``keeps_mode`` the permissions of the file that it replaces. A crash leaves it behind under a
+    name that no listing shows and no key can have; a later listing of its directory removes it (``remove_abandoned``),
+    which the lock on the descriptor prevents while the writer lives.
     """
 
-    def __init__(self, directory: int, name: str, request: WriteRequest, *, fsync: bool) -> None:
+    def __init__(
+        self, directory: int, name: str, request: WriteRequest, *, fsync: bool, keeps_mode: bool = False
+    ) -> None:
         self._directory = directory
         self._target = name
         self._request = request
         self._fsync = fsync
+        self._keeps_mode = keeps_mode
         self._name = partial_name(machine_token() + secrets.token_hex(4))
         self._made = False
         self._placed = False
@@ -75,7 +79,7 @@ class PartialFile:
         ``if_not_exists`` rests on ``link``, which fails if the name is taken, so it holds against every process.
         ``if_match`` is compared just before: ``lock`` makes that one step among the writers of this runtime only.
         """
-        os.fchmod(self.descriptor, self._mode)
+        os.fchmod(self.descriptor, self._final_mode())
         if self._fsync:
             os.fsync(self.descriptor)
         status = os.fstat(self.descriptor)
@@ -92,6 +96,10 @@ class PartialFile:
             self._sync_directory()
         self.discard()
         return status
+
+    def _final_mode(self) -> int:
+        replaced = link_status(self._directory, self._target) if self._keeps_mode else None
+        return self._mode if replaced is None else replaced.st_mode & 0o777  # No rights of another owner.
 
     def give_up(self) -> None:
         """Do not put the file in place, unless that has happened: its caller has gone. For any thread."""
@@ -203,41 +211,12 @@ class FileWriteBody:
     async def abort(self) -> None:
         partial, self._partial = self._partial, None
         if partial is not None:
-            await settled(self._threads.call(partial.discard))
+            await self._threads.clean_up(partial.discard)
 
     def _check_open(self) -> PartialFile:
         if self._partial is None:
             raise Closed("the write was closed or aborted already", operation="write", path=self._request.path)
         return self._partial
-
-
-class _PartialFileMaker:
-    """Makes a temporary file in a thread, and keeps it for the case that the result reaches no caller.
-
-    At its end a loop cancels the waiters for the thread, while the thread continues.
-    """
-
-    def __init__(self, open_partial: Callable[[], PartialFile]) -> None:
-        self._open_partial = open_partial
-        self._lock = threading.Lock()
-        self._partial: PartialFile | None = None
-        self._given_up = False
-
-    def run(self) -> PartialFile:
-        """For the thread. A file that is not wanted any more is removed at once."""
-        partial = self._open_partial()
-        with self._lock:
-            if not self._given_up:
-                self._partial = partial
-                return partial
-        partial.discard()
-        raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
-
-    def give_up(self) -> PartialFile | None:
-        """The file, if it was made by now: the caller discards it."""
-        with self._lock:
-            self._given_up = True
-            return self._partial
 
 
 async def open_write_body(
@@ -249,20 +228,16 @@ async def open_write_body(
 ) -> FileWriteBody:
     """Make the temporary file and wrap it. A cancelled call leaves none behind."""
     threads = FileThreads.of(runtime)
-    maker = _PartialFileMaker(open_partial)
 
     async def opened(partial: PartialFile) -> Any:
-        # Made in here: a job that is cancelled before it begins has made nothing that would have to be awaited. The
-        # descriptor stays ours: it must be closed even where aiofiles was cancelled.
+        # The descriptor stays ours: it must be closed even where aiofiles was cancelled.
         return await aiofiles.open(partial.descriptor, "wb", buffering=0, closefd=False, executor=threads.executor)
 
+    partial = await translated(request, threads.call(open_partial), PartialFile.discard)
     try:
-        partial = await translated(request, threads.call(maker.run))
-        file = await settled(opened(partial))
+        file = await translated(request, opened(partial))
     except BaseException:
-        abandoned = maker.give_up()
-        if abandoned is not None:
-            await settled(threads.call(abandoned.discard))
+        await threads.clean_up(partial.discard)
         raise
     return FileWriteBody(runtime, request, partial, lock, file, piece_bytes)
 

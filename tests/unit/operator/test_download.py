@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
+from aioprefetch.accessor.protocols import Layer
 from aioprefetch.errors import (
+    Closed,
     InvalidPath,
     InvalidType,
     IsADirectory,
@@ -21,9 +24,9 @@ from aioprefetch.errors import (
 )
 from aioprefetch.layers import RetryLayer
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
-from tests.benches.gated_reader import KIB, MIB, in_case, settle
+from tests.benches.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.benches.layer_stack import was_cancelled
-from tests.unit.operator.test_parallel_read import BLOCK, REQUESTS, SIZE, nothing_left, parted
+from tests.unit.operator.test_parallel_read import BLOCK, REQUESTS, SIZE, FirstParts, nothing_left, parted
 
 
 def names_in(directory: Path) -> list[str]:
@@ -51,11 +54,75 @@ async def test_the_file_has_the_bytes_of_the_object(tmp_path: Path, size: int) -
         await nothing_left(b)
 
 
-async def test_the_mode_is_that_of_a_new_file(tmp_path: Path) -> None:
+async def test_the_mode_is_that_of_a_new_file_or_of_the_replaced_one(tmp_path: Path) -> None:
     (tmp_path / "new").touch()
+    (tmp_path / "script").touch(0o750)
     async with parted() as b:
         await b.operator.download("k", str(tmp_path / "file"))
+        await b.operator.download("k", tmp_path / "script")
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "new").stat().st_mode
+    assert (tmp_path / "script").stat().st_mode & 0o7777 == 0o750
+    assert (tmp_path / "script").stat().st_size == SIZE
+
+
+def descriptors_below(directory: Path) -> list[str]:
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return [link for link in links if os.path.exists(link) and os.readlink(link).startswith(str(directory))]
+
+
+class HeldWrites:
+    """Holds every ``os.pwrite`` in its thread until ``go`` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.go, self.ended = threading.Event(), threading.Event(), 0
+        write = os.pwrite
+
+        def held(descriptor: int, data: Any, offset: int) -> int:
+            self.reached.set()
+            self.go.wait()
+            count = write(descriptor, data, offset)  # Fails where the descriptor was closed meanwhile.
+            self.ended += 1
+            return count
+
+        monkeypatch.setattr(os, "pwrite", held)
+
+    async def until_reached(self) -> None:
+        await asyncio.to_thread(self.reached.wait)
+
+
+@pytest.mark.parametrize("layers", [(), (FirstParts(),)], ids=["one response", "parallel"])
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the kernel lists no descriptors")
+async def test_an_operator_that_is_closed_meanwhile_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: tuple[Layer, ...]
+) -> None:
+    writes = HeldWrites(monkeypatch)
+    async with bench(SIZE, layers=list(layers), block_bytes=BLOCK) as b:
+        downloading = asyncio.create_task(b.operator.download("k", tmp_path / "file"))
+        await writes.until_reached()
+        await b.operator.aclose()
+        writes.go.set()
+        with pytest.raises(Closed) as closed:
+            await downloading
+    assert (closed.value.operation, closed.value.path) == ("download", "k")
+    assert names_in(tmp_path) == [] == descriptors_below(tmp_path)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the kernel lists no descriptors")
+def test_the_end_of_the_loop_waits_for_the_writing_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = HeldWrites(monkeypatch)
+
+    async def main() -> None:
+        operator = ap.Operator.from_uri("memory://loop-ends", block_bytes=64 * KIB)
+        await operator.write("k", bytes(MIB))
+        tasks.append(asyncio.create_task(operator.download("k", tmp_path / "file")))
+        await writes.until_reached()
+        asyncio.get_running_loop().call_later(0.01, writes.go.set)
+
+    tasks: list[asyncio.Task[Any]] = []
+    asyncio.run(main())
+    assert tasks[0].cancelled()
+    assert writes.ended > 0
+    assert names_in(tmp_path) == [] == descriptors_below(tmp_path)
 
 
 @pytest.mark.parametrize("point", ["call", "head", 100])
@@ -149,11 +216,15 @@ async def test_a_target_that_cannot_be_written_is_refused_before_a_request(tmp_p
             (tmp_path / "missing" / "file", NotFound),
             (3, InvalidType),
             (b"bytes", InvalidType),
+            ("a\0b", InvalidPath),
+            (f"{tmp_path}/\ud800", InvalidPath),
+            ("/dev/null", InvalidPath),
         ]
         for target, error in cases:
             with in_case(target=target), pytest.raises(error) as refused:
                 await b.operator.download("k", target)
             assert refused.value.operation == "download"  # type: ignore[attr-defined]
+            assert refused.value.path == "k"  # type: ignore[attr-defined]
         assert b.calls == []
         with pytest.raises(NotFound):
             await b.operator.download("nothing", tmp_path / "file")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink
 from aioprefetch.runtime.options import RuntimeOptions
@@ -345,3 +346,22 @@ def test_a_loop_that_ends_at_any_step_of_a_write(
         assert not list(root.rglob(".*.tmp"))
     assert (root / "k").read_bytes() == DATA
     assert len(ended) > 5
+
+
+async def test_an_operator_that_is_closed_in_a_write_leaves_no_partial_file(tmp_path: Path) -> None:
+    operator = ap.Operator.from_uri(f"file://{tmp_path}")
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield bytes(9 << 20)
+        begun.set()
+        await go.wait()
+        yield b"rest"
+
+    writing = asyncio.create_task(operator.write("k", chunks()))
+    await begun.wait()
+    await operator.aclose()
+    go.set()
+    with pytest.raises(ap.Closed):
+        await writing
+    assert os.listdir(tmp_path) == []
