@@ -26,8 +26,13 @@ class Sink:
 
     A subclass provides the memory (``_allocate``), and may override ``_begun`` and ``_advanced`` to follow progress.
     ``head`` is the head of the first attempt, ``received`` the bytes delivered so far.
+
+    A sink that passes its bytes on, and may be slower than the store, is ``is_paced``: a service that can pause looks
+    at ``is_full`` between two pieces, and awaits ``drained``.
     """
 
+    is_paced = False
+    is_full = False
     __slots__ = ("_piece", "_piece_end", "_piece_start", "head", "is_promoted", "on_promote", "received")
 
     def __init__(self) -> None:
@@ -108,6 +113,18 @@ class Sink:
             self.advance(count)
             taken += count
         return taken
+
+    async def pour(self, body: memoryview) -> None:
+        """Copy a body that is in memory already, at the pace of the sink."""
+        while body:
+            if self.is_full:
+                await self.drained()
+            count = min(len(self.writable()), len(body))
+            self.feed(body[:count])
+            body = body[count:]
+
+    async def drained(self) -> None:
+        """Wait until a paced sink is no longer full."""
 
     def drop_memory(self) -> None:
         """Keep no view of the memory of a body that is complete."""

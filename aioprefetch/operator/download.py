@@ -2,7 +2,7 @@
 
 The bytes go into a hidden file beside the target, which takes the target's place at the end: under no name is there a
 part of an object. A part is in memory until it is written, so a download of any size takes the memory of its requests.
-A store that sends everything in one response is written piece by piece while it arrives.
+The one response of a store that sends everything at once is written piece by piece. It pauses while the disk is behind.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import deque
-from concurrent.futures import Future
+from functools import partial as bound
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import Error, InvalidPath, InvalidType, IsADirectory, NotFound
 from aioprefetch.operator.parallel_read import PART_BYTES_MAX, ParallelRead
 from aioprefetch.reader.options import ProgressCallback
@@ -26,8 +24,8 @@ from aioprefetch.services.fs.threads import FileThreads, settled, translated
 from aioprefetch.services.fs.writer import PartialFile
 from aioprefetch.values import Metadata, ReadRequest, WriteRequest
 
-# The pieces of one response that may wait for the disk; a response cannot be paused, so then the loop waits for it.
-PIECES_WAITING_MAX = 16
+# The pieces of one response that may wait for the disk. Then the response is paused.
+PIECES_WAITING_MAX = 2
 
 
 async def download(
@@ -110,8 +108,17 @@ def _begin(target: str, request: WriteRequest) -> PartialFile:
 class Download(ParallelRead):
     """A read of a whole object into the file of ``descriptor``. ``size`` is that of the object."""
 
-    __slots__ = ("_descriptor", "_on_progress", "_position", "_threads", "_writing")
-    piece_bytes_max = PART_BYTES_MAX
+    __slots__ = (
+        "_descriptor",
+        "_drained",
+        "_failure",
+        "_on_progress",
+        "_piece_bytes",
+        "_position",
+        "_threads",
+        "_writing",
+    )
+    is_paced = True
 
     def __init__(
         self,
@@ -126,7 +133,11 @@ class Download(ParallelRead):
         self._on_progress = on_progress
         self._threads = FileThreads.of(runtime)
         self._position = 0
-        self._writing: deque[Future[int]] = deque()
+        self._writing: set[asyncio.Future[int]] = set()
+        self._drained: asyncio.Future[None] | None = None
+        self._failure: BaseException | None = None
+        # One piece is filled while the others wait: together they fit into the budget.
+        self._piece_bytes = max(1, min(PART_BYTES_MAX, runtime.options.memory_bytes // (PIECES_WAITING_MAX + 1)))
 
     @property
     def size(self) -> int:
@@ -139,12 +150,22 @@ class Download(ParallelRead):
             await ParallelRead.run(self)
             self._write_pieces()
         finally:
-            waits = [asyncio.wrap_future(writing) for writing in self._writing]
-            results = await settled(asyncio.gather(*waits, return_exceptions=True))
-        for count in results:
-            if isinstance(count, BaseException):
-                raise count
-            self._report(count)
+            if self._writing:
+                await settled(asyncio.gather(*self._writing, return_exceptions=True))
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]  # A constant for sinks that are never behind.
+        """Whether as many pieces wait for the disk as may."""
+        return len(self._writing) >= PIECES_WAITING_MAX
+
+    async def drained(self) -> None:
+        """Wait until a piece was written. Raises nothing: a failure is raised by the next ``writable``."""
+        while self.is_full:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._drained,))
 
     def _open(self, size: int) -> memoryview:
         return memoryview(b"")  # Each part has memory of its own.
@@ -158,16 +179,35 @@ class Download(ParallelRead):
     def _allocate(self, position: int, size: int) -> memoryview:
         """Memory for the next piece of the first response; the piece before it is complete."""
         self._write_pieces()
-        return CollectSink._allocate(self, position, size)
+        piece = lend_buffer(min(size - position, self._piece_bytes), self._owner)
+        self._pieces.append(piece)
+        return piece
 
     def _write_pieces(self) -> None:
-        """Let threads write what has arrived of the first response."""
+        """Let threads write what has arrived of the first response; the budget counts it until then."""
+        if self._failure is not None:
+            raise self._failure
+        budget = self._runtime.budget
         for piece in self._pieces:
-            while self._writing and (self._writing[0].done() or len(self._writing) >= PIECES_WAITING_MAX):
-                self._report(self._writing.popleft().result())
-            self._writing.append(self._threads.executor.submit(self._write, self._position, piece))
+            budget.room(len(piece), "demand")
+            budget.charge(len(piece))
+            writing = self._threads.call(self._write, self._position, piece)
+            self._writing.add(writing)
+            writing.add_done_callback(bound(self._written, len(piece)))
             self._position += len(piece)
         self._pieces.clear()
+
+    def _written(self, size: int, writing: asyncio.Future[int]) -> None:
+        self._writing.discard(writing)
+        self._runtime.budget.release(size)
+        failure = asyncio.CancelledError() if writing.cancelled() else writing.exception()
+        if failure is None:
+            self._report(writing.result())
+        elif self._failure is None:
+            self._failure = failure
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
 
     def _write(self, start: int, part: memoryview) -> int:
         """For a thread: write a part of the object where it belongs."""

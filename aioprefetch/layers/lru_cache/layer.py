@@ -169,7 +169,7 @@ class LruCacheAccessor(WrappedAccessor):
                 return False
             self._count("cache_hits", request.path)
             sink.begin(part, path=request.path)
-            sink.feed(data[start - low : end - low])
+            await sink.pour(data[start - low : end - low])
         finally:
             reservation.release()
         return True
@@ -195,7 +195,7 @@ class LruCacheAccessor(WrappedAccessor):
             while position < part.end:
                 await fill.wait_until(position + 1, deadline=request.deadline)
                 end = min(fill.received, part.end)
-                sink.feed(memoryview(fill.buffer)[position:end])
+                await sink.pour(memoryview(fill.buffer)[position:end])
                 position = end
             served = True
             return part

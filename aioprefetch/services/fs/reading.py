@@ -231,6 +231,8 @@ class FileReads:
                 sink.feed(data)
                 return
             while not sink.complete:
+                if sink.is_full:
+                    await sink.drained()
                 window = sink.writable()[: head.end - position]
                 if len(window) >= 2 * self._part_bytes and self._side_by_side > 1:
                     count = await self._read_side_by_side(file, request, window, position)

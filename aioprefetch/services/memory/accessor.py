@@ -74,7 +74,11 @@ class MemoryAccessor(ServiceAccessor):
         counters.succeeded("action_http_get_request", 0.0)  # The response is there at once.
         counters["stream_read_total_bytes"] += head.size
         sink.begin(head, path=request.path)
-        sink.feed(memoryview(stored.data)[head.start : head.end])
+        body = memoryview(stored.data)[head.start : head.end]
+        if sink.is_paced:
+            await sink.pour(body)
+        else:
+            sink.feed(body)
         return ReadReply(head=head, received=head.size)
 
     async def list_page(self, request: ListRequest) -> ListPage:

@@ -247,6 +247,8 @@ class ObspecAccessor(ServiceAccessor):
         counters = self.runtime.counters
         received = 0
         while not sink.complete:
+            if sink.is_full:
+                await sink.drained()
             chunk = await self._next_chunk(body, request)
             if chunk is None:
                 raise Unavailable(

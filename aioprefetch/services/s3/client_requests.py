@@ -98,6 +98,8 @@ class ClientRequests:
         counters = self._runtime.counters
         received = 0
         while not sink.complete:
+            if sink.is_full:
+                await sink.drained()
             chunk = await self._next_chunk(stream, request)
             if not chunk:
                 raise Unavailable(

@@ -23,6 +23,7 @@ from aioprefetch.errors import (
     Unexpected,
 )
 from aioprefetch.layers import RetryLayer
+from aioprefetch.services.fs.threads import FileThreads
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from tests.benches.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.benches.layer_stack import was_cancelled
@@ -245,7 +246,14 @@ async def from_a_server_without_ranges(tmp_path: Path, data: bytes) -> None:
         server.assert_requests("GET")
 
 
-@pytest.mark.parametrize("way", [from_files, from_a_server_without_ranges])
+async def from_memory(tmp_path: Path, data: bytes) -> None:
+    async with ap.Operator.from_uri("memory://one-response", block_bytes=64 * KIB) as operator:
+        await operator.write("k", data)
+        await operator.download("k", tmp_path / "file")
+        assert operator.runtime().budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("way", [from_files, from_a_server_without_ranges, from_memory])
 async def test_one_response_is_written_piece_by_piece(
     way: Callable[[Path, bytes], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +270,39 @@ async def test_one_response_is_written_piece_by_piece(
     await way(tmp_path, data)
     assert (tmp_path / "file").read_bytes() == data
     assert max(sizes) == 8 * MIB
+
+
+@pytest.mark.parametrize("way", [from_files, from_a_server_without_ranges, from_memory])
+async def test_one_response_waits_for_a_slow_disk_and_the_loop_does_not(
+    way: Callable[[Path, bytes], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While no write ends, the loop goes on, and no more than a few pieces are begun."""
+    data = bytes(range(256)) * (56 * MIB // 256)
+    writes = HeldWrites(monkeypatch)
+    sizes: list[int] = []
+    second = threading.Event()
+    call = FileThreads.call
+
+    def counted(threads: FileThreads, job: Any, *arguments: Any) -> Any:
+        sizes.extend(len(argument) for argument in arguments if isinstance(argument, memoryview))
+        if len(sizes) == 2:
+            second.set()
+        return call(threads, job, *arguments)
+
+    monkeypatch.setattr(FileThreads, "call", counted)
+    downloading = asyncio.create_task(way(tmp_path, data))
+    await writes.until_reached()
+    for _ in range(300):
+        await asyncio.sleep(0)
+    await asyncio.to_thread(second.wait)
+    for _ in range(300):
+        await asyncio.sleep(0)
+    assert not downloading.done()
+    assert sizes == [8 * MIB] * 2
+    writes.go.set()
+    await downloading
+    assert (tmp_path / "file").read_bytes() == data
+    assert sum(sizes) == len(data)
 
 
 def test_without_a_loop(tmp_path: Path) -> None:
