@@ -290,7 +290,7 @@ async def test_one_response_waits_for_a_slow_disk_and_the_loop_does_not(
         return call(threads, job, *arguments)
 
     monkeypatch.setattr(FileThreads, "call", counted)
-    downloading = asyncio.create_task(way(tmp_path, data))
+    downloading = asyncio.ensure_future(way(tmp_path, data))
     await writes.until_reached()
     for _ in range(300):
         await asyncio.sleep(0)
