@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.ranges import Range, total_length
-from aioprefetch.reader.column_runs import CHUNKS_MAX, GROUPS_FIRST, LOOKS_MAX, ColumnRuns
+from aioprefetch.reader.column_runs import CHUNKS_MAX, GAP_BYTES, GROUPS_FIRST, LOOKS_MAX, ColumnRuns
 from aioprefetch.reader.layout import CHUNKS_MAX as LAYOUT_CHUNKS_MAX
 from aioprefetch.reader.layout import Layout
 
@@ -161,8 +161,9 @@ def test_no_byte_is_fetched_ahead_twice_and_none_beyond_the_window(
             else []
         )
         read.add(chunk)
-        for low, high in found or []:
-            assert all(high <= start or end <= low for start, end in tape.ahead)
+        if chunk_bytes > GAP_BYTES:  # Ranges bridge smaller ones; what is there is not requested.
+            for low, high in found or []:
+                assert all(high <= start or end <= low for start, end in tape.ahead)
         tape.ahead += found or []
         unread = [one for one in tape.ahead if not any(one[0] < end and start < one[1] for start, end in read)]
         assert total_length(unread) <= 2 * limit
