@@ -287,8 +287,8 @@ class ObjectReads:
             waits = self.request_and_join(*first, fill=fill, survey=survey, wide_end=wide_end)
         if first[1] < end:
             return await self._copy_steps(first, end, waits, write, decision, wide_end)
-        self.ahead.apply(decision, start)  # After the read's own requests, so that they are first in every queue.
         try:
+            self.ahead.apply(decision, start)  # After the read's own requests, so that they are first in every queue.
             if len(waits) == 1 and survey.resident_end == start:
                 view = await self._arrived(file, start, end, waits[0])
                 if view is not None:
