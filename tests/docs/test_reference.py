@@ -124,7 +124,7 @@ def test_policies_are_those_that_there_are() -> None:
         assert ("exact ranges from the third" in fill) == (policy.fill == "adaptive")
         assert window.startswith(policy.window)
         assert (f"{policy.request_blocks} blocks" in window) == (policy.request_blocks > 1)
-        asked = {"block": "the block of the offset", "exact": "the exact range", "tail": "the tail, a block long"}
+        asked = {"block": "the block of the offset", "exact": "the exact range", "tail": "the tail: 1 MiB, or a block"}
         assert first.startswith(asked[policy.first])
         assert ("when the reader is entered" in first) == policy.starts_at_open
         assert merged == f"{size(policy.gap_bytes)}, {size(policy.request_bytes_max)}"
