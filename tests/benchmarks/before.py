@@ -16,7 +16,7 @@ TOLERATED = 0.05
 def beside_before(job: Job, root: Path) -> Job:
     """The job with our contestants alone, each beside that of the tree at ``root``, which must know the job.
 
-    Whatever the table has ratios of is compared.
+    All columns with ratios are compared.
     """
     ours = {name: run for name, run in job.contestants.items() if is_ours(name)}
     compared = [column for column in job.columns if column.ratio]

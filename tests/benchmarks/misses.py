@@ -64,7 +64,7 @@ def reading_at(policy: str) -> Client:
 
 
 def contestants(shape: Shape) -> dict[str, Contestant]:
-    """Our reader by policy, and whatever reads a range by itself; obstore is the base."""
+    """Our reader by policy, and each peer that reads a range by itself; obstore is the base."""
     found = {OBSTORE: timed_ranges(clients.obstore, shape)}
     found |= {ours(policy): timed_ranges(reading_at(policy), shape) for policy in POLICIES}
     return {

@@ -222,7 +222,7 @@ async def test_keys_that_stay_expired_cost_two_requests_a_read(monkeypatch: pyte
 
 @checks("reliability:S51")
 async def test_new_keys_of_the_environment_are_taken_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the store calls the old ones expired, and whatever it says of the new ones."""
+    """The store calls the old ones expired; its responses to the new ones vary."""
     async with with_variables(monkeypatch) as store:
         store.server.add(Rule(fault=EXPIRED, key="bucket/k", times=None))
         assert not await store.operator.exists("other")

@@ -1,7 +1,7 @@
 """Requests that are signed here and sent over our transport: reads, metadata, listings, puts and deletes of an object.
 
 A read signs neither ``Range`` nor conditions, so one signature serves all ranges of an object for a few minutes. In
-a header it is worthless to who reads a log; as a presigned URL (``signing="presigned"``) it is a bearer token.
+a header it does not appear in logs; as a presigned URL (``signing="presigned"``) it is a bearer token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Objects into local files: whole or not at all, whatever fails, by parallel requests or in one response."""
+"""Objects into local files: whole or not at all after any failure, by parallel requests or in one response."""
 
 import asyncio
 import errno

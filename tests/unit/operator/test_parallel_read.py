@@ -311,7 +311,7 @@ async def test_a_server_that_ignores_conditions_and_changes_its_object_is_notice
 
 
 async def test_a_version_is_pinned_by_its_name_only_where_the_store_can_be_asked_for_it() -> None:
-    """Memory has no versions, whatever a head says: then the ETag pins alone."""
+    """A head may name a version, but memory keeps none: the ETag pins alone."""
     async with parted() as b:
         b.gate.falsify = lambda head: replace(head, version="v1")
         assert await b.operator.read("k") == b.data

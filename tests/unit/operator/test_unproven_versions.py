@@ -1,4 +1,4 @@
-"""Long reads of objects whose version nothing proves: all bytes come from one response, whatever happens meanwhile."""
+"""Long reads of objects whose version nothing proves: all bytes come from one response."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
