@@ -26,6 +26,8 @@ class SegmentState(Enum):
     SPILLING = "spilling"
     EVICTED = "evicted"
 
+    __hash__ = object.__hash__  # The one of ``Enum`` is a Python call, and each segment changes its state.
+
 
 _FOLLOWING = {
     SegmentState.FILLING: {SegmentState.READY, SegmentState.EVICTED},
@@ -168,12 +170,18 @@ class Block:
     def add(self, segment: Segment) -> None:
         """Add a segment that overlaps no other."""
         segments = self.segments
+        if not segments:
+            self.segments = (segment,)
+            return
         index = bisect_right(segments, segment.start, key=_start_of)
         self.segments = (*segments[:index], segment, *segments[index:])
 
     def discard(self, segment: Segment) -> None:
         """Forget a segment."""
-        self.segments = tuple(other for other in self.segments if other is not segment)
+        segments = self.segments
+        index = bisect_left(segments, segment.start, key=_start_of)
+        if index < len(segments) and segments[index] is segment:
+            self.segments = segments[:index] + segments[index + 1 :]
 
     def at(self, position: int) -> Segment | None:
         """The last segment that begins at ``position`` or before it: no other can hold that byte."""

@@ -60,18 +60,16 @@ class EvictionStore(Protocol):
     spent_bytes: int
 
 
-class _Part(NamedTuple):
-    """A segment by its place: the queue must not keep its memory. ``touched`` is the last use of its block."""
+# A segment by its file and start, because the queue must not keep its memory, and the last use of its block.
+_Part = tuple[BlockFile, int, int]
 
-    file: BlockFile
-    start: int
-    touched: int = 0
 
-    def find(self) -> tuple[Block, Segment] | None:
-        """The segment and its block, or ``None`` if it is gone."""
-        block = self.file.blocks.get(self.start // self.file.grid.block_bytes)
-        segment = None if block is None else block.at(self.start)
-        return None if block is None or segment is None or segment.start != self.start else (block, segment)
+def _find(part: _Part) -> tuple[Block, Segment] | None:
+    """The segment and its block, or ``None`` if it is gone."""
+    file, start, _ = part
+    block = file.blocks.get(start // file.grid.block_bytes)
+    segment = None if block is None else block.at(start)
+    return None if block is None or segment is None or segment.start != start else (block, segment)
 
 
 class Eviction:
@@ -101,8 +99,10 @@ class Eviction:
         """
         budget = self._budget
         free_bytes = self._limit_bytes - budget.used_bytes - budget.queued_bytes
+        if free_bytes >= self._limit_bytes // _SPARE_SHARE:
+            return block_bytes
         readers = opening + len(self._store.readers)
-        if free_bytes >= self._limit_bytes // _SPARE_SHARE or readers <= 1:
+        if readers <= 1:
             return block_bytes
         self._look(_LOOKS)
         spent_bytes = max(0, self._store.spent_bytes - budget.exports.size_bytes)
@@ -151,28 +151,29 @@ class Eviction:
 
     def arriving(self, file: BlockFile, start: int) -> None:
         """A request begins to fill a segment."""
-        self._arrived.append(_Part(file, start))
+        self._arrived.append((file, start, 0))
         self._look(_LOOKS)
 
     def _look(self, looks: int) -> None:
         """Look at the front of the queue for parts that are spent, and pass over at most ``looks`` that are not."""
-        arrived, fresh_from = self._arrived, self._fresh_from()
+        arrived = self._arrived
         looks = min(looks, len(arrived))
         while arrived and looks:
             part = arrived.popleft()
-            found = part.find()
+            found = _find(part)
             if found is None or found[1].is_spent:
                 continue
             block, segment = found
-            file = part.file
-            is_unread = segment.next < segment.end and block.touched_fetch >= fresh_from and segment.end > file.passed
-            if is_unread or segment.state is SegmentState.FILLING:
+            file, start, _ = part
+            if segment.state is SegmentState.FILLING or (
+                segment.next < segment.end and block.touched_fetch >= self._fresh_from() and segment.end > file.passed
+            ):
                 arrived.append(part)
                 looks -= 1
                 continue
             segment.is_spent = True
             self._store.spent_bytes += len(segment.buffer)
-            self._spent[segment.end > file.footer_start].append(_Part(file, part.start, block.touched))
+            self._spent[segment.end > file.footer_start].append((file, start, block.touched))
 
     # --- eviction -----------------------------------------------------------------------------------------------
 
@@ -240,24 +241,25 @@ class Eviction:
             if freed >= need_bytes:
                 break
             part = queue.popleft()
-            found = part.find()
+            found = _find(part)
             if found is None or not found[1].is_spent:
                 continue
             block, segment = found
             is_alone = len(block.segments) == 1
-            if is_alone and block.touched > part.touched:  # It was used again.
-                self._renew(part, segment)
-            elif (is_alone and is_of_several) or not self._drop(part.file, block, segment, writer):
+            file, _, touched = part
+            if is_alone and block.touched > touched:  # It was used again.
+                self._renew(file, segment)
+            elif (is_alone and is_of_several) or not self._drop(file, block, segment, writer):
                 queue.append(part)
             else:
                 freed += len(segment.buffer)
         return freed
 
-    def _renew(self, part: _Part, segment: Segment) -> None:
+    def _renew(self, file: BlockFile, segment: Segment) -> None:
         """A spent part was used again: look at it again."""
         segment.is_spent = False
         self._store.spent_bytes -= len(segment.buffer)
-        self._arrived.append(_Part(part.file, part.start))
+        self._arrived.append((file, segment.start, 0))
 
     def _drop_first(self, need_bytes: int, writer: WriteBehind | None) -> int:
         """Evict parts that are still to be read, those that arrived first; returns the bytes freed."""
@@ -267,10 +269,10 @@ class Eviction:
             if freed >= need_bytes:
                 break
             part = arrived.popleft()
-            found = part.find()
+            found = _find(part)
             if found is None or found[1].is_spent:
                 continue
-            if self._drop(part.file, *found, writer):
+            if self._drop(part[0], *found, writer):
                 freed += len(found[1].buffer)
             else:
                 arrived.append(part)

@@ -216,9 +216,13 @@ class Fetch(Sink):
         self._waits.append(wait)
         if self.is_drained:
             self._end_drain()
-        if self.finished or self._serves(wait):
+        head = self.head
+        if head is not None and head.start + self.received >= position:  # As ``_serves``.
             wait.was_late = False
-            if self._serves(wait) or self.error is None:
+            self._served = True
+        elif self.finished:
+            wait.was_late = False
+            if self.error is None:
                 self._served = True
             else:
                 wait.error = _copy(self.error)
@@ -239,8 +243,9 @@ class Fetch(Sink):
             return
         wait.is_closed = True
         self._waits.remove(wait)
-        for segment in self.segments if wait.is_pinning else ():
-            segment.pins -= 1
+        if wait.is_pinning:
+            for segment in self.segments:
+                segment.pins -= 1
         future = wait.future
         if future is not None and future.done() and not future.cancelled():
             future.exception()
@@ -299,8 +304,12 @@ class Fetch(Sink):
 
     def _let_go(self) -> None:
         # From now on the segments live as long as their blocks, however long this fetch object is held.
-        if self.finished and not (self._waits and any(wait.is_pinning for wait in self._waits)):
-            self.segments = []
+        if self.finished:
+            for wait in self._waits:
+                if wait.is_pinning:
+                    break
+            else:
+                self.segments = []
         self._store.runtime.budget.reconsider()
 
     def new_segment(self, start: int, end: int) -> Segment:
@@ -324,7 +333,7 @@ class Fetch(Sink):
         future = wait.future
         if future is None or future.done():
             return
-        if self._serves(wait) or self.error is None:
+        if self.error is None or self._serves(wait):
             self._served = True
             future.set_result(None)
         else:
@@ -355,7 +364,8 @@ class Fetch(Sink):
         except Exception:
             self.head = None  # A refused response has served no waiter, not even those for its head.
             raise
-        self._wake(head.start)
+        if self._waits:
+            self._wake(head.start)
 
     def _allocate(self, position: int, size: int) -> memoryview:
         assert self.head is not None
@@ -385,7 +395,8 @@ class Fetch(Sink):
             segment.become(SegmentState.READY)
             if self.prefetched:
                 self._store.filled(segment)
-        self._wake(position)
+        if self._waits:
+            self._wake(position)
 
 
 def _copy(error: Exception) -> Exception:

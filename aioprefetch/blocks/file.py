@@ -362,7 +362,7 @@ class BlockFile:
         if fetch in self.fetches:
             self.fetches.remove(fetch)
         for segment in fetch.segments:
-            if segment.complete:
+            if segment.filled == segment.end - segment.start:  # As ``Segment.complete``.
                 continue
             if segment.filled:
                 segment.keep_prefix()

@@ -157,8 +157,8 @@ class BlockStore:
             self.abandon(fetch)
 
     async def _run(self, fetch: Fetch) -> None:
-        count_for(fetch.account)
-        runtime = self.runtime
+        account, runtime = fetch.account, self.runtime
+        count_for(account)
         try:
             if fetch.ticket is not None:
                 await self._reserve(fetch, fetch.ticket)
@@ -169,7 +169,7 @@ class BlockStore:
                     self._end(fetch, None)
                     return
                 fetch.tier = Tier.NETWORK
-            counters = runtime.ledger.current
+            counters = runtime.ledger.of(account)
             counters["stream_read_block_read"] += 1
             started = runtime.loop.time()
             fetch.was_sent = True
@@ -235,21 +235,25 @@ class BlockStore:
             file.forget_if_empty()
 
     async def _reserve(self, fetch: Fetch, ticket: Ticket) -> None:
-        budget = self.runtime.budget
         if not ticket.granted:
             limit_seconds = self.runtime.options.budget_wait_seconds
-            try:
-                with self.runtime.timer("memory_waits"):
+            with self.runtime.timer("memory_waits"):
+                try:
                     async with asyncio.timeout(limit_seconds):
                         await ticket.wait()
-            except TimeoutError:
-                raise BudgetExhausted(
-                    f"{ticket.size_bytes} bytes of memory were not free within budget_wait_seconds={limit_seconds:g}:"
-                    f" {budget.used_bytes} of memory_bytes={budget.limit_bytes} are in use, of which {self._holders()};"
-                    " release views, close readers or raise memory_bytes",
-                    operation="read",
-                ) from None
+                except TimeoutError:
+                    if not ticket.granted:  # It may have been in the turn of the loop in which the time was over.
+                        raise self._exhausted(ticket, limit_seconds) from None
         fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes
+
+    def _exhausted(self, ticket: Ticket, limit_seconds: float) -> BudgetExhausted:
+        budget = self.runtime.budget
+        return BudgetExhausted(
+            f"{ticket.size_bytes} bytes of memory were not free within budget_wait_seconds={limit_seconds:g}:"
+            f" {budget.used_bytes} of memory_bytes={budget.limit_bytes} are in use, of which {self._holders()};"
+            " release views, close readers or raise memory_bytes",
+            operation="read",
+        )
 
     def _holders(self) -> str:
         """The holders of the memory, for the error of a read that gets none."""

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 from aioprefetch.runtime.events import logger
 
@@ -65,7 +65,16 @@ class EagerWork:
 
     def start(self) -> None:
         """Run the first step, up to the first wait, in a copy of the caller's context."""
-        self._context.run(self._step)
+        loop = self._loop
+        caller = asyncio.current_task(loop)  # Later steps are callbacks of the loop, which no task calls.
+        if caller is None:
+            self._context.run(self._step)
+            return
+        asyncio._leave_task(loop, caller)
+        try:
+            self._context.run(self._step)
+        finally:
+            asyncio._enter_task(loop, caller)
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Raise ``CancelledError`` within the work at its next step; ``False`` when it has ended."""
@@ -163,10 +172,8 @@ class EagerWork:
                 message, self._cancel_message = self._cancel_message, None
                 error = asyncio.CancelledError() if message is None else asyncio.CancelledError(message)
         self._fut_waiter = None
-        loop, this = self._loop, cast("asyncio.Task[Any]", self)
-        outer = asyncio.current_task(loop)
-        if outer is not None:
-            asyncio._leave_task(loop, outer)
+        loop = self._loop
+        this: Any = self  # A task by its methods, but not by its type.
         asyncio._enter_task(loop, this)
         try:
             awaited = coro.send(None) if error is None else coro.throw(error)
@@ -184,8 +191,6 @@ class EagerWork:
             self._wait_for(awaited)
         finally:
             asyncio._leave_task(loop, this)
-            if outer is not None:
-                asyncio._enter_task(loop, outer)
 
     def _wait_for(self, awaited: Any) -> None:
         if getattr(awaited, "_asyncio_future_blocking", None):
