@@ -16,7 +16,7 @@ import heapq
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
-from weakref import WeakSet
+from weakref import ref
 
 from aioprefetch.blocks.accounting import count_eviction
 from aioprefetch.blocks.block import Block, Segment, SegmentState
@@ -55,7 +55,7 @@ class EvictionStore(Protocol):
 
     runtime: Runtime
     files: dict[Hashable, BlockFile]
-    readers: WeakSet[ReaderPosition]
+    readers: set[ref[ReaderPosition]]
     fetches: int
     spent_bytes: int
 
@@ -328,7 +328,7 @@ class Eviction:
             if not file.blocks:
                 continue
             block_bytes = file.grid.block_bytes
-            readers = [reader.positions for reader in file.readers]
+            readers = [reader.positions for reader in file.open_readers()]
             positions = [position // block_bytes for positions in readers for position in positions]
             floating = not all(readers)
             passed, end_of_file = file.passed, file.size

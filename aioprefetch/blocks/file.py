@@ -34,16 +34,18 @@ class ReaderPosition:
 
     Its ``position`` in bytes (``None`` while it only reads at offsets), and the positions of its ``runs``.
     ``keeps_behind``: the blocks behind its runs stay, because it went back once, or because the caller asked for it.
-    ``waits`` are those of its reads for requests: such a read is not past the bytes that it waits for.
+    ``waits`` are those of its reads for requests: such a read is not past the bytes that it waits for. ``reference``
+    stands for it while it has a file open.
     """
 
-    __slots__ = ("__weakref__", "keeps_behind", "position", "runs", "waits")
+    __slots__ = ("__weakref__", "keeps_behind", "position", "reference", "runs", "waits")
 
     def __init__(self) -> None:
         self.keeps_behind = False
         self.position: int | None = None
         self.runs: tuple[int, ...] = ()
         self.waits: set[Wait] = set()
+        self.reference: weakref.ref[ReaderPosition] | None = None
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -98,7 +100,7 @@ class FileStore(Protocol):
     """
 
     runtime: Runtime
-    readers: weakref.WeakSet[ReaderPosition]
+    readers: set[weakref.ref[ReaderPosition]]
     tick: int
     fetches: int
     spent_bytes: int
@@ -149,8 +151,9 @@ class BlockFile:
         self._fetch_bytes_max = 0
         self.evicted_unread_bytes = 0
         self.footer_start = size  # Blocks from here on are evicted last.
-        # Weakly, so that a reader that was dropped without closing does not keep the file open.
-        self.readers: weakref.WeakSet[ReaderPosition] = weakref.WeakSet()
+        # Weakly, so that a reader that was dropped without closing does not keep the file open. A plain set: those of
+        # ``weakref`` cost each short reader as much as its read.
+        self.readers: set[weakref.ref[ReaderPosition]] = set()
 
     def find(self, start: int, end: int) -> Segment | None:
         """The segment that holds all of ``[start, end)``, else ``None``. Counts as a read of it. Any thread."""
@@ -393,13 +396,12 @@ class BlockFile:
     @property
     def passed(self) -> int:
         """The position that every reader of the file has passed; the end of the file if no reader has it open."""
-        readers = [reader.positions for reader in self.readers]
-        return min((min(positions, default=0) for positions in readers), default=self.size)
+        return min((min(reader.positions, default=0) for reader in self.open_readers()), default=self.size)
 
     @property
     def waited_from(self) -> int:
         """The start of the first request that a read waits for; the end of the file if no read waits."""
-        waits = (wait for reader in self.readers for wait in reader.waits)
+        waits = (wait for reader in self.open_readers() for wait in reader.waits)
         return min((wait.fetch.start for wait in waits), default=self.size)
 
     def drop_segment(self, block: Block, segment: Segment) -> None:
@@ -455,13 +457,25 @@ class BlockFile:
 
     def open(self, reader: ReaderPosition) -> None:
         """Register a reader."""
-        self.readers.add(reader)
-        self._store.readers.add(reader)
+        reader.reference = reference = weakref.ref(reader, self._reader_dropped)
+        self.readers.add(reference)
+        self._store.readers.add(reference)
+
+    def open_readers(self) -> list[ReaderPosition]:
+        """The readers that have the file open."""
+        # Of a copy, because a reader may be collected meanwhile.
+        return [reader for reference in tuple(self.readers) if (reader := reference()) is not None]
+
+    def _reader_dropped(self, reference: weakref.ref[ReaderPosition]) -> None:
+        """A reader was collected that was not closed. Nothing else: this may run on any thread, at any point."""
+        self.readers.discard(reference)
+        self._store.readers.discard(reference)
 
     def close(self, reader: ReaderPosition) -> None:
         """Remove a reader. With the last one, requests that no read awaits are cancelled; blocks stay."""
-        self.readers.discard(reader)
-        self._store.readers.discard(reader)
+        reference, reader.reference = reader.reference, None
+        if reference is not None:
+            self._reader_dropped(reference)
         if not self.readers:
             for fetch in tuple(self.fetches):
                 if not fetch.has_waiters:

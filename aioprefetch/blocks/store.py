@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakSet
+from weakref import ref
 
 from aioprefetch.blocks.accounting import count_begin, count_end, count_ready
 from aioprefetch.blocks.block import Segment
@@ -35,7 +35,7 @@ class BlockStore:
         self.files: dict[Hashable, BlockFile] = {}
         self._newest: dict[Hashable, BlockFile] = {}
         # Weakly, so that a reader that was dropped without closing does not count for ever.
-        self.readers: WeakSet[ReaderPosition] = WeakSet()
+        self.readers: set[ref[ReaderPosition]] = set()
         self.tick = 0
         self.fetches = 0
         self.line = LineRate()
