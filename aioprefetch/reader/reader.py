@@ -22,7 +22,7 @@ from aioprefetch.reader.policy import PLAIN, coalescing, find_policy
 from aioprefetch.reader.window import Run
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.statistics import Account, Counters, Statistics
+from aioprefetch.runtime.statistics import READER_COUNTS, Account, Counters, Statistics
 
 _CAPABILITIES = frozenset(
     {"iostatistics", "in:unbuffer", "in:readvectored", "in:readbytebuffer", "in:preadbytebuffer", "in:readahead"}
@@ -47,7 +47,7 @@ class RangeReader:
         self._options = options
         self._connect = connect
         self._url = url
-        self._counters = Counters()
+        self._counters = Counters(READER_COUNTS)
         self._cursor = Cursor(path, self._counters, keeps_behind=options.keep_behind is True)
         self._reads: ObjectReads | None = None
         self._account: Account | None = None

@@ -20,6 +20,34 @@ from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
 
 _NAMES = frozenset(COUNTERS) | {f"{name}.failures" for name in DURATIONS}
 
+# What a reader counts that opens, reads once and closes: counters that have these names look none of them up in vain.
+READER_COUNTS: Mapping[str, int] = dict.fromkeys(
+    (
+        "action_file_opened",
+        "action_http_get_request",
+        "demand_wait_microseconds",
+        "hits_disk",
+        "stream_read_block_acquire_read",
+        "stream_read_block_fetches",
+        "stream_read_block_hits",
+        "stream_read_block_misses",
+        "stream_read_block_read",
+        "stream_read_bytes",
+        "stream_read_close_operations",
+        "stream_read_closed",
+        "stream_read_opened",
+        "stream_read_operations",
+        "stream_read_operations_incomplete",
+        "stream_read_prefetch_operations",
+        "stream_read_total_bytes",
+    ),
+    0,
+)
+
+# Of one kind of successful work: how many times it was measured, and the sum, the shortest and the longest of its
+# durations in microseconds.
+Timing = tuple[int, int, int, int]
+
 
 class Tier(IntEnum):
     """The origin of the bytes of a read; of several origins the slowest."""
@@ -40,45 +68,17 @@ class Statistics(dict[str, int]):
         return " ".join(f"{name}={count}" for name, count in self.items() if count)
 
 
-class Timing:
-    """The durations of one kind of successful work, in microseconds."""
-
-    __slots__ = ("longest", "samples", "shortest", "total")
-
-    def __init__(self) -> None:
-        self.samples = 0
-        self.total = 0
-        self.shortest = 0
-        self.longest = 0
-
-    def add(self, taken: int) -> None:
-        """Add a duration."""
-        if not self.samples or taken < self.shortest:
-            self.shortest = taken
-        if taken > self.longest:
-            self.longest = taken
-        self.samples += 1
-        self.total += taken
-
-    def merge(self, other: Timing) -> None:
-        """Add the counts of ``other``, as if they had been measured here."""
-        if other.samples:
-            self.shortest = min(self.shortest, other.shortest) if self.samples else other.shortest
-            self.longest = max(self.longest, other.longest)
-            self.samples += other.samples
-            self.total += other.total
-
-
 class Counters(dict[str, int]):
     """Counts that grow. A name that was never counted is 0; a name outside of the vocabulary is a ``KeyError``.
 
     ``hits`` and ``hit_bytes`` are reads served from memory at once, which are too many to look a name up for each.
+    ``counts`` are those to begin with.
     """
 
     __slots__ = ("hit_bytes", "hits", "timings")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, counts: Mapping[str, int] = {}) -> None:
+        dict.__init__(self, counts)
         self.hits = 0
         self.hit_bytes = 0
         self.timings: dict[str, Timing] = {}
@@ -90,11 +90,18 @@ class Counters(dict[str, int]):
 
     def succeeded(self, name: str, seconds: float) -> None:
         """Count a success of this name and its duration."""
-        try:
-            timing = self.timings[name]
-        except KeyError:
-            timing = self.timings[name] = Timing()
-        timing.add(int(seconds * 1e6 + 0.5))
+        taken = int(seconds * 1e6 + 0.5)
+        timing = self.timings.get(name)
+        if timing is None:
+            self.timings[name] = (1, taken, taken, taken)
+            return
+        samples, total, shortest, longest = timing
+        self.timings[name] = (
+            samples + 1,
+            total + taken,
+            taken if taken < shortest else shortest,
+            taken if taken > longest else longest,
+        )
 
     def failed(self, name: str) -> None:
         """Count a failure of this name."""
@@ -103,11 +110,19 @@ class Counters(dict[str, int]):
     def merge(self, other: Counters) -> None:
         """Add every count of ``other``, which another thread may be counting on meanwhile."""
         for name, count in dict(other).items():
-            self[name] += count
+            if count:
+                self[name] += count
         self.hits += other.hits
         self.hit_bytes += other.hit_bytes
-        for name, timing in list(other.timings.items()):
-            self.timings.setdefault(name, Timing()).merge(timing)
+        timings = self.timings
+        for name, (samples, total, shortest, longest) in list(other.timings.items()):
+            before = timings.get(name)
+            if before is not None:
+                samples += before[0]
+                total += before[1]
+                shortest = min(shortest, before[2])
+                longest = max(longest, before[3])
+            timings[name] = (samples, total, shortest, longest)
 
     def snapshot(self, gauges: Mapping[str, int]) -> Statistics:
         """Every name of the vocabulary with its value; a gauge that is not given is 0."""
@@ -118,11 +133,11 @@ class Counters(dict[str, int]):
         statistics["hits_memory"] = statistics["stream_read_block_hits"]
         statistics["hits_network"] = statistics["stream_read_block_misses"] - statistics["hits_disk"]
         for name in DURATIONS:
-            timing = self.timings.get(name) or Timing()
+            samples, total, shortest, longest = self.timings.get(name, (0, 0, 0, 0))
             statistics[f"{name}.failures"] = self[f"{name}.failures"]
-            statistics[f"{name}.min"] = timing.shortest
-            statistics[f"{name}.mean"] = timing.total // (timing.samples or 1)
-            statistics[f"{name}.max"] = timing.longest
+            statistics[f"{name}.min"] = shortest
+            statistics[f"{name}.mean"] = total // (samples or 1)
+            statistics[f"{name}.max"] = longest
         statistics.update({name: gauges.get(name, 0) for name in GAUGES})
         return statistics
 
@@ -233,7 +248,8 @@ class Ledger:
     def open(self, counters: Counters) -> Account:
         """An account that counts in ``counters``."""
         with self._lock:
-            self._settle()
+            if self._gone:
+                self._settle()
             self._open[id(counters)] = counters
         return Account(counters, self._gone)
 

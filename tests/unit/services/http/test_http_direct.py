@@ -33,7 +33,7 @@ async def test_what_was_asked_for_is_received_in_place(
     assert counters["transport_requests"] == counters["action_http_get_request"] == 3
     assert counters["stream_read_total_bytes"] == 3 * len(expected)
     assert counters["transport_connections_opened"] == 1
-    assert counters.timings["action_http_get_request"].samples == 3
+    assert counters.timings["action_http_get_request"][0] == 3
 
 
 async def test_the_buffer_is_the_callers(servers: Servers, runtime: Runtime) -> None:
