@@ -352,13 +352,15 @@ class Operator:
         from aioprefetch.reader.reader import RangeReader
 
         check_file(path, "reader")
-        arguments = Arguments("reader", path)
+        if not (etag is version is None):
+            arguments = Arguments("reader", path)
+            etag, version = arguments.etag("etag", etag), arguments.version(version)
         options = reader_options(
             path,
             policy=policy,
             size=size,
-            etag=arguments.etag("etag", etag),
-            version=arguments.version(version),
+            etag=etag,
+            version=version,
             split=split,
             buffer_bytes=buffer_bytes,
             footer_cache=footer_cache,

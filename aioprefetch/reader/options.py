@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 from aioprefetch.accessor.http_headers import unquote_etag
-from aioprefetch.errors import ConfigInvalid, InvalidType
+from aioprefetch.errors import ConfigInvalid, Error, InvalidType
 from aioprefetch.ranges import Range, at_least, checked_ranges
 from aioprefetch.reader.growth import Growth, find_growth
 from aioprefetch.reader.policy import PLAIN, Policy, find_policy
@@ -68,14 +69,63 @@ def reader_options(
     on_progress: ProgressCallback | None,
     limits: RuntimeOptions,
 ) -> ReaderOptions:
-    """Check and complete the options. ``ConfigInvalid`` or ``InvalidArgument`` names the option and its value."""
+    """Check and complete the options. ``ConfigInvalid`` or ``InvalidArgument`` names the option and its value.
+
+    Readers with the same options share them: a service opens many readers in the same way.
+    """
+    kind = (
+        policy,
+        buffer_bytes,
+        footer_cache,
+        block_bytes,
+        prefetch_blocks,
+        prefetch_enabled,
+        prefetch_growth,
+        keep_behind,
+        limits.block_bytes,
+        limits.memory_bytes,
+        limits.prefetch_blocks,
+    )
+    try:
+        options = _shared_options(*kind) if type(prefetch_growth) is str else None  # A caller's strategy is not kept.
+    except (Error, TypeError):  # A value has no hash, or is invalid: the error below names the path too.
+        options = None
+    if options is None:
+        options = _checked_options(path, *kind)
+    if size is None and etag is None and version is None and split is None and on_progress is None:
+        return options
+    if not (on_progress is None or callable(on_progress)):
+        raise InvalidType(f"on_progress must be callable, not {on_progress!r}", operation="reader", path=path)
+    return replace(
+        options,
+        size=_at_least(0, size, "size", path),
+        etag=unquote_etag(_text(etag, "etag", path)),
+        version=_text(version, "version", path),
+        split=None if split is None else checked_ranges([split], operation="reader", path=path)[0],
+        on_progress=on_progress,
+    )
+
+
+def _checked_options(
+    path: str,
+    policy: str,
+    buffer_bytes: int | None,
+    footer_cache: bool | int | None,
+    block_bytes: int | None,
+    prefetch_blocks: int | None,
+    prefetch_enabled: bool,
+    prefetch_growth: str | Growth,
+    keep_behind: bool | None,
+    default_block_bytes: int,
+    memory_bytes: int,
+    default_prefetch_blocks: int,
+) -> ReaderOptions:
+    """The options of one kind of readers, without what belongs to one object."""
     chosen = find_policy(policy, operation="reader", path=path)
-    block = _at_least(1, block_bytes, "block_bytes", path) or limits.block_bytes
-    if block > limits.memory_bytes:
+    block = _at_least(1, block_bytes, "block_bytes", path) or default_block_bytes
+    if block > memory_bytes:
         raise ConfigInvalid(
-            f"block_bytes={block} is more than memory_bytes={limits.memory_bytes} can hold",
-            operation="reader",
-            path=path,
+            f"block_bytes={block} is more than memory_bytes={memory_bytes} can hold", operation="reader", path=path
         )
     if not (footer_cache is None or isinstance(footer_cache, int)):
         raise InvalidType(f"footer_cache must be a bool or bytes, not {footer_cache!r}", operation="reader", path=path)
@@ -83,11 +133,9 @@ def reader_options(
         raise InvalidType(f"prefetch_enabled must be a bool, not {prefetch_enabled!r}", operation="reader", path=path)
     if not (keep_behind is None or type(keep_behind) is bool):
         raise InvalidType(f"keep_behind must be a bool or None, not {keep_behind!r}", operation="reader", path=path)
-    if not (on_progress is None or callable(on_progress)):
-        raise InvalidType(f"on_progress must be callable, not {on_progress!r}", operation="reader", path=path)
-    if type(footer_cache) is int and footer_cache > limits.memory_bytes:
+    if type(footer_cache) is int and footer_cache > memory_bytes:
         raise ConfigInvalid(
-            f"footer_cache={footer_cache} is more than memory_bytes={limits.memory_bytes} can hold",
+            f"footer_cache={footer_cache} is more than memory_bytes={memory_bytes} can hold",
             operation="reader",
             path=path,
         )
@@ -101,20 +149,23 @@ def reader_options(
     ahead = _at_least(0, prefetch_blocks, "prefetch_blocks", path)
     return ReaderOptions(
         policy=chosen,
-        size=_at_least(0, size, "size", path),
-        etag=unquote_etag(_text(etag, "etag", path)),
-        version=_text(version, "version", path),
-        split=None if split is None else checked_ranges([split], operation="reader", path=path)[0],
+        size=None,
+        etag=None,
+        version=None,
+        split=None,
         chunk_bytes=_at_least(1, buffer_bytes, "buffer_bytes", path) or CHUNK_BYTES,
         footer_bytes=_at_least(1, footer, "footer_cache", path),
         block_bytes=block,
-        prefetch_blocks=limits.prefetch_blocks if ahead is None else ahead,
+        prefetch_blocks=default_prefetch_blocks if ahead is None else ahead,
         prefetch_enabled=prefetch_enabled,
         growth=find_growth(prefetch_growth, operation="reader", path=path),
         keep_behind=keep_behind,
-        on_progress=on_progress,
+        on_progress=None,
     )
 
+
+# Typed, because True equals 1 and is refused in its place.
+_shared_options = lru_cache(maxsize=64, typed=True)(partial(_checked_options, ""))
 
 # The names of what ``Operator.reader`` takes.
 READER_OPTIONS = frozenset(inspect.signature(reader_options).parameters) - {"path", "limits"}
