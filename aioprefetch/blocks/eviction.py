@@ -187,8 +187,18 @@ class Eviction:
             freed = self._reclaim_in_turn(need_bytes, lane, writer)
         else:
             freed = self._reclaim_in_order(need_bytes, lane, writer)
+        if freed < need_bytes and lane == "demand":
+            freed += self._end_drains(need_bytes - freed)
         if freed < need_bytes and writer is not None and not self._may_overdraw(lane):
             writer.wait()
+
+    def _end_drains(self, need_bytes: int) -> int:
+        """Cancel drained responses as far as needed; returns the bytes freed."""
+        budget, drains = self._budget, self._runtime.drains
+        used_bytes = budget.used_bytes
+        while used_bytes - budget.used_bytes < need_bytes and drains.cancel_one():
+            pass
+        return used_bytes - budget.used_bytes
 
     def _reclaim_in_turn(self, need_bytes: int, lane: Lane, writer: WriteBehind | None) -> int:
         """Evict parts in the order of the queue: spent ones, and for demand then those that arrived first."""

@@ -194,6 +194,11 @@ class Fetch(Sink):
         return self.start if self.head is None else self.head.start + self.received
 
     @property
+    def left_bytes(self) -> int:
+        """The bytes of the response that have not arrived, without a head those of the request."""
+        return (self.end - self.start if self.head is None else self.head.size) - self.received
+
+    @property
     def has_waiters(self) -> bool:
         """Whether a read waits for it now."""
         return bool(self._waits)
@@ -259,23 +264,29 @@ class Fetch(Sink):
     def give_up(self) -> None:
         """Cancel the request because no read needs it any more, or drain it if little is missing.
 
-        That is ``drain_bytes``, and the rest of an object of at most a block: with it the object is resident.
+        That is ``drain_bytes``, and the rest of an object of at most a block: with it the object is resident. While
+        another request waits for a slot, a connection or memory, nothing is drained.
         """
         head = self.head
         if head is None:
             self.cancel()
             return
         options = self._store.runtime.options
-        left_bytes = head.size - self.received
+        left_bytes = self.left_bytes
         is_small_object = options.drain_bytes and head.size == head.total and head.size <= options.block_bytes
         if left_bytes > options.drain_bytes and not is_small_object:
             self.cancel()
         elif left_bytes and not (self.is_drained or self.finished):
+            runtime = self._store.runtime
+            if not runtime.drains.begin(self):
+                self.cancel()
+                return
             self.is_drained = True
-            self._drain_timer = self._store.runtime.loop.call_later(DRAIN_SECONDS_MAX, self.cancel)
+            self._drain_timer = runtime.loop.call_later(DRAIN_SECONDS_MAX, self.cancel)
 
     def _end_drain(self) -> None:
         self.is_drained = False
+        self._store.runtime.drains.end(self)
         if self._drain_timer is not None:
             self._drain_timer.cancel()
             self._drain_timer = None

@@ -8,6 +8,9 @@ during each call only, because between two calls nothing is in flight.
 round of responses, as many as there are slots and none of them ``Throttled``, returns one, until all may be used again.
 A missing or unchanged object is a response too; other errors say nothing about the load.
 
+**Drained responses** hold slots too. They are cancelled while a demand request queues, and no further one begins while
+any request does.
+
 Retry belongs outside of this layer, so that its pauses hold no slot, and Timeout inside, so that the wait for a slot is
 not part of the wait for a response.
 """
@@ -25,7 +28,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
-from aioprefetch.layers.slots import SlotQueue
+from aioprefetch.layers.slots import SlotQueue, SlotTicket
 from aioprefetch.runtime.options import check_count, checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, Metadata, ReadReply, ReadRequest, Request, WriteRequest
@@ -152,12 +155,15 @@ class ConcurrentLimitAccessor(WrappedAccessor):
 
     async def _queue(self, request: Request, lane: Lane, sink: Sink | None) -> Lane:
         """Queue for a slot. If cancelled, the ticket leaves the queue, or its slot goes to the next one."""
-        slots, loop = self.slots, self._runtime.loop
+        slots, loop, drains = self.slots, self._runtime.loop, self._runtime.drains
         waiter = loop.create_future()
         ticket = slots.enqueue(lane, lambda: _wake(waiter))
         if lane == "prefetch" and sink is not None:
-            sink.on_promote = partial(slots.promote, ticket)
+            sink.on_promote = partial(self._promote, ticket)
+        drains.waiting += 1
         try:
+            if lane == "demand":
+                await drains.give_way(lambda: ticket.granted)
             while not ticket.granted:
                 releases, waiter = slots.releases, loop.create_future()
                 until = loop.time() + self._wait_seconds
@@ -179,9 +185,15 @@ class ConcurrentLimitAccessor(WrappedAccessor):
             slots.withdraw(ticket)
             raise
         finally:
+            drains.waiting -= 1
             if sink is not None:
                 sink.on_promote = None
         return ticket.lane
+
+    def _promote(self, ticket: SlotTicket) -> None:
+        self.slots.promote(ticket)
+        if not ticket.granted:
+            self._runtime.drains.cancel_one()
 
     def _no_slot(self, request: Request, *, beyond_deadline: bool) -> TimedOut:
         slots = self.slots

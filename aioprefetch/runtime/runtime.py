@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from aioprefetch.errors import Closed, WrongLoop
 from aioprefetch.runtime.budget import MemoryBudget
+from aioprefetch.runtime.drains import Drains
 from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.statistics import Counters, Ledger, Statistics, Timer
@@ -70,6 +71,7 @@ class Runtime:
         self.gauges: list[Callable[[], Mapping[str, int]]] = []
         self.events = EventBus()
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
+        self.drains = Drains(self.budget)
         self.supervisor = Supervisor()
         self.budget.on_lend = lambda: self.supervisor.on_close(self._close_budget)
         self._executor: ThreadPoolExecutor | None = None

@@ -305,12 +305,15 @@ class Pool:
     async def _wait(self, route: Route, *, is_fresh: bool) -> Connection | None:
         """Wait for an idle connection, or for a place, which is taken then (``None``). First come, first served."""
         waiter = _Waiter(route.key, is_fresh=is_fresh)
+        drains = self._runtime.drains
         self._waiters.append(waiter)
+        drains.waiting += 1
         try:
             async with asyncio.timeout(self._options.wait_timeout_seconds):
                 while True:
                     waiter.future = self._loop.create_future()
                     self._wake()
+                    await drains.give_way(waiter.future.done)
                     await waiter.future
                     if self._closed:
                         raise Closed("the operator was closed")
@@ -324,6 +327,7 @@ class Pool:
                 f"no connection became free within {self._options.wait_timeout_seconds:g} seconds", status="persistent"
             ) from None
         finally:
+            drains.waiting -= 1
             self._waiters.remove(waiter)
             self._wake()  # There may be a place for the next waiter too, or this one has given up its turn.
 

@@ -1,0 +1,152 @@
+"""Drained responses give way: no read waits for a slot, a connection or memory that one of them holds."""
+
+import asyncio
+
+import pytest
+
+from aioprefetch import services
+from aioprefetch.layers import ConcurrentLimitLayer
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import Event
+from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.oracle import content
+from tests.benches.gated_reader import KIB, MIB, Bench, Call, bench, settle
+
+BLOCK = 64 * KIB
+
+
+async def drained_response(b: Bench, path: str, received: int) -> Call:
+    """A response that brought that much, and is drained since its reader was closed."""
+    b.put(b.data, path)
+    reader = b.operator.reader(path, policy="sequential")
+    task = asyncio.create_task(reader.read_at(BLOCK - 1, 1))
+    await settle()
+    call = b.calls[-1]
+    call.deliver(received)
+    await settle()
+    await reader.aclose()
+    await asyncio.gather(task, return_exceptions=True)
+    await settle()
+    assert not call.ended
+    return call
+
+
+@pytest.mark.virtual
+async def test_a_read_does_not_wait_for_the_slots_of_drained_responses() -> None:
+    async with bench(16 * BLOCK, layers=[ConcurrentLimitLayer(2)], drain_bytes=BLOCK) as b:
+        b.gate.open = False
+        first, second = await drained_response(b, "a", 9000), await drained_response(b, "b", 3000)
+        started = b.runtime.now()
+        read = asyncio.create_task(b.operator.read("k", offset=0, size=10))
+        await settle()
+        assert (first.cancelled, second.cancelled) == (False, True), "the one that misses most goes first, alone"
+        b.calls[-1].finish()
+        assert await read == b.data[:10]
+        assert b.runtime.now() == started
+        first.finish()
+
+
+@pytest.mark.virtual
+async def test_nothing_is_drained_while_a_read_waits_for_a_slot() -> None:
+    async with bench(16 * BLOCK, layers=[ConcurrentLimitLayer(1)], drain_bytes=BLOCK) as b:
+        b.gate.open = False
+        reader = b.reader()
+        left = asyncio.create_task(reader.read_at(BLOCK - 1, 1))
+        call = await b.next_call()
+        call.deliver(BLOCK - 1)
+        await settle()
+        read = asyncio.create_task(b.operator.read("k", offset=0, size=10))
+        await settle()
+        assert len(b.calls) == 1
+        started = b.runtime.now()
+        await reader.aclose()
+        await asyncio.gather(left, return_exceptions=True)
+        await settle()
+        assert call.cancelled
+        b.calls[-1].finish()
+        assert await read == b.data[:10]
+        assert b.runtime.now() == started
+
+
+@pytest.mark.virtual
+async def test_a_prefetch_that_a_read_awaits_ends_a_drain_when_it_still_queues() -> None:
+    async with bench(64 * BLOCK, layers=[ConcurrentLimitLayer(2)], drain_bytes=BLOCK) as b:
+        reader = await b.opened()
+        drained = await drained_response(b, "a", 100)
+        busy = asyncio.create_task(b.operator.read("k", offset=0, size=10))
+        await settle()
+        slow = b.calls[-1]
+        reader.will_need([(8 * BLOCK, 9 * BLOCK)])
+        await settle()
+        assert (len(b.calls), drained.cancelled) == (2, False)
+        read = asyncio.create_task(reader.read_at(8 * BLOCK, 10))
+        await settle()
+        assert drained.cancelled
+        b.calls[-1].finish()
+        assert await read == b.data[8 * BLOCK : 8 * BLOCK + 10]
+        slow.finish()
+        await busy
+        await reader.aclose()
+
+
+@pytest.mark.virtual
+async def test_a_read_does_not_wait_for_the_memory_of_drained_responses() -> None:
+    async with bench(16 * MIB, block_bytes=MIB, memory_bytes=2 * MIB, drain_bytes=MIB) as b:
+        b.gate.open = False
+        calls = []
+        for path in ("a", "b", "c"):  # The last one overdraws, so that there is no memory left.
+            b.put(b.data, path)
+            reader = b.operator.reader(path, policy="sequential")
+            task = asyncio.create_task(reader.read_at(MIB - 1, 1))
+            await settle()
+            calls.append((reader, task, b.calls[-1]))
+        assert len(b.calls) == 3
+        for reader, task, call in calls:
+            call.deliver(1000)
+            await settle()
+            await reader.aclose()
+            await asyncio.gather(task, return_exceptions=True)
+        started = b.runtime.now()
+        async with b.reader() as reader:
+            read = asyncio.create_task(reader.read_at(0, 10))
+            await settle()
+            assert len(b.calls) == 4, "the read still waits for memory"
+            b.calls[-1].finish()
+            assert await read == b.data[:10]
+        assert b.runtime.now() == started
+        assert any(call.cancelled for _, _, call in calls)
+        for _, _, call in calls:
+            call.finish()
+        await settle()
+
+
+async def test_a_read_does_not_wait_for_the_connection_of_a_drained_response() -> None:
+    data = content(2 * BLOCK)
+    rules = [
+        Rule(fault=Fault(hang_after_bytes=BLOCK + 1000), key="bucket/a"),
+        Rule(fault=Fault(hang_after_bytes=BLOCK), key="bucket/b"),
+    ]
+    async with (
+        FaultServer({"bucket/a": data, "bucket/b": data, "bucket/k": data}, rules) as server,
+        Operator(
+            services.S3(
+                bucket="bucket",
+                endpoint_url=server.url,
+                access_key_id="testing",
+                secret_access_key="testing",
+                addressing_style="path",
+                connections_max=2,
+            )
+        ) as operator,
+    ):
+        ended: list[Event] = []
+        operator.runtime().events.subscribe(
+            lambda event: ended.append(event) if event.name == "block.fetched" else None
+        )
+        for path in ("a", "b"):
+            async with operator.reader(path) as reader:
+                assert await reader.read_at(0, 10) == data[:10]
+        assert await operator.read("k", offset=5, size=10) == data[5:15]
+        # After a second the first one would have ended first.
+        assert [(event.path, event.facts["error"]) for event in ended] == [("b", "Closed")]
+        assert server.connections == 3
