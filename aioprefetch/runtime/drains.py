@@ -12,6 +12,9 @@ from typing import Protocol
 
 from aioprefetch.runtime.budget import MemoryBudget
 
+# The turns of the loop until a cancelled response has returned its slot and its connection is closed.
+_TURNS = 4
+
 
 class Drained(Protocol):
     """A response of which no read needs the rest."""
@@ -56,8 +59,7 @@ class Drains:
         return True
 
     async def give_way(self, is_over: Callable[[], bool]) -> None:
-        """Cancel responses, one in each turn of the loop, until the wait of a request ``is_over`` or none is left."""
-        while not is_over():
-            if not self.cancel_one():
-                return
-            await asyncio.sleep(0)
+        """Cancel responses, one after the other, until the wait of a request ``is_over`` or none is left."""
+        while not is_over() and self.cancel_one():
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
