@@ -37,7 +37,7 @@ class VersionPin:
     @property
     def is_strong(self) -> bool:
         """Whether an equal pin means equal bytes: a weak ETag may stand for two that differ (RFC 9110, 8.8.1)."""
-        return bool(self.version) or (self.etag is not None and not is_weak(self.etag))
+        return is_strong(self.etag, self.version)
 
     def check(self, head: ReadHead, due: Range | None = None) -> None:
         """Raise ``ObjectChanged`` unless a response is of this version and holds the range ``due``, if one is named."""
@@ -84,3 +84,8 @@ class VersionPin:
             path=self.path,
             **fields,
         )
+
+
+def is_strong(etag: str | None, version: str | None) -> bool:
+    """Whether equal values mean equal bytes; see ``VersionPin.is_strong``."""
+    return bool(version) or (etag is not None and not is_weak(etag))

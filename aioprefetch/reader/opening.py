@@ -8,11 +8,11 @@ Readers that open one object at the same time share the first request (``opening
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.accessor.version_pin import VersionPin, is_strong
 from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, ReaderPosition
 from aioprefetch.errors import (
@@ -43,7 +43,11 @@ class OpenObject:
     ``size`` is the end of readable bytes: the declared size, as long as no response shows that the object is
     shorter, otherwise the real size; ``None`` until known. ``file`` is the version's place in the block store, ``None``
     until the version is pinned and again after closing. ``position`` tells the store where the reader stands.
-    ``waits`` are those of its reads for requests, until they are released.
+    ``name`` is the object in the block store: the namespace of its store, and its path.
+    ``etag`` and ``version`` are those of the pin. ``is_shared``: readers of the same version may share its blocks,
+    because the pin is strong, which alone proves that bytes are equal. ``request_bytes_max`` is the longest request:
+    all of it must fit into memory together, with room for others. ``waits`` are those of its reads for requests, until
+    they are released.
     """
 
     def __init__(
@@ -53,13 +57,9 @@ class OpenObject:
         self.account = account
         self.path = path
         self.policy = options.policy
-        self.pin = VersionPin(
-            options.etag,
-            options.version,
-            path=path,
-            advice="; reopen() reads the new version",
-            counters=runtime.counters,
-        )
+        self.etag = etag = options.etag
+        self.version = version = options.version
+        self.is_shared = is_strong(etag, version)
         self.size = size = options.size
         self.file: BlockFile | None = None
         self.position = ReaderPosition()
@@ -68,36 +68,45 @@ class OpenObject:
         self.session = ReadSession()
         self._openings = openings = Openings.of(accessor, runtime)
         self.store = openings.store
-        self._block_bytes = options.block_bytes
+        self._block_bytes = block_bytes = options.block_bytes
+        self.request_bytes_max = max(block_bytes, min(REQUEST_BYTES_MAX, runtime.options.memory_bytes // 4))
+        self.name = (openings.namespace, path)
+        self._opening_key = (path, block_bytes, size, etag, version)
+        self._pin: VersionPin | None = None
         self._declared = size
         self._tail_bytes = options.footer_bytes
         self._split = options.split
         self._opening: Opening | None = None
         self._opens_alone = False
-        self._opening_timer: Timer | None = None
+        self._opening_started: float | None = None
         self.waits = self.position.waits
         self._end_error: Callable[[], Error] = self._was_closed
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
-        self._is_size_confirmed = size is None or options.etag is None
-        if size is not None and options.etag is not None:
+        self._is_size_confirmed = size is None or etag is None
+        if size is not None and etag is not None:
             self._set_file(size, is_current=False)
 
     @property
-    def is_shared(self) -> bool:
-        """Whether readers of the same version may share its blocks: only a strong pin proves that bytes are equal."""
-        return self.pin.is_strong
-
-    @property
-    def name(self) -> tuple[object, ...]:
-        """The object in the block store: the namespace of its store, and its path."""
-        return (self._openings.namespace, self.path)
+    def pin(self) -> VersionPin:
+        """The pinned version, with which each later response is compared."""
+        pin = self._pin
+        if pin is None:
+            pin = self._pin = VersionPin(
+                self.etag,
+                self.version,
+                path=self.path,
+                advice="; reopen() reads the new version",
+                counters=self.account.counters,
+            )
+        return pin
 
     # --- the first request --------------------------------------------------------------------------------------
 
     def start(self, offset: int) -> None:
         """Send the first request without waiting for its response."""
         if self.file is None and self._opening is None and self.size != 0:
-            self._opening = self._join_opening(offset, 0) or self._start_opening(offset, 0)
+            other = self._find_opening(offset, 0)
+            self._opening = other if other is not None and self._joins(other) else self._start_opening(offset, 0)
 
     async def open(self, offset: int | None, size: int) -> None:
         """Get size and version by the first request, which also brings ``size`` bytes at ``offset``.
@@ -112,14 +121,15 @@ class OpenObject:
                 raise self._end_error()
             opening, is_own = self._opening, False
             if opening is None or opening.fetch.finished:
-                opening = self._join_opening(offset, size)
-                other = None if opening is not None or has_waited else self._find_sent_opening(offset, size)
-                if other is not None:
-                    has_waited = True
-                    await self._wait_for_head(other)
-                    continue
-                is_own = opening is None
-                self._opening = opening = opening or self._start_opening(offset, size)
+                other = self._find_opening(offset, size)
+                if other is not None and not self._joins(other):
+                    if not has_waited and self._may_revalidate and other.has_no_head:
+                        has_waited = True
+                        await self._wait_for_head(other)
+                        continue
+                    other = None
+                is_own = other is None
+                self._opening = opening = other or self._start_opening(offset, size)
             wait = opening.fetch.join(0)
             self.waits.add(wait)
             try:
@@ -146,29 +156,21 @@ class OpenObject:
         """Leave a shared first request, and share none any more."""
         self._opening, self._opens_alone = None, True
 
-    def _join_opening(self, offset: int | None, size: int) -> Opening | None:
-        """The request of another reader that brings these bytes, if it may be shared: this reader shares it now."""
-        opening = self._find_opening(offset, size)
-        if opening is None or not opening.is_open or not opening.join(self):
-            return None
-        self.account.counters["stream_read_block_joins"] += 1
-        if self.file is None:
-            self._begin_opening()
-        return opening
-
-    def _find_sent_opening(self, offset: int | None, size: int) -> Opening | None:
-        """The request of another reader that brings these bytes, was sent already and has no response yet."""
-        opening = self._find_opening(offset, size)
-        if opening is None or opening.fetch.finished or opening.fetch.head is not None or not self._may_revalidate:
-            return None
-        return opening
-
     def _find_opening(self, offset: int | None, size: int) -> Opening | None:
-        openings = self._openings
-        opening = openings.find(self._opening_key) if len(openings) and not self._opens_alone else None
+        """The request of another reader that brings these bytes."""
+        opening = None if self._opens_alone else self._openings.by_key.get(self._opening_key)
         if opening is None or not (opening.brings(offset, size) or opening.equals(self._first_range(offset, size))):
             return None
         return opening
+
+    def _joins(self, opening: Opening) -> bool:
+        """Share the request of another reader from now on; ``False`` if it is too late."""
+        if not opening.is_open or not opening.join(self):
+            return False
+        self.account.counters["stream_read_block_joins"] += 1
+        if self.file is None:
+            self._begin_opening()
+        return True
 
     async def _wait_for_head(self, other: Opening) -> None:
         """Wait until another reader has pinned a version, or has failed to."""
@@ -183,58 +185,57 @@ class OpenObject:
             self.release((wait,))
 
     @property
-    def _opening_key(self) -> Hashable:
-        pin = self.pin
-        return (self.path, self._block_bytes, self._declared, pin.etag, pin.version)
-
-    @property
     def _may_revalidate(self) -> bool:
         """Whether a first request may name the version that is resident already (``If-None-Match``)."""
         return self._declared is None and self._openings.revalidates and not self.is_shared
 
     def _begin_opening(self) -> None:
-        if self._opening_timer is None:
-            self._opening_timer = Timer(self.account.counters, "action_file_opened", self.runtime.now).begin()
+        if self._opening_started is None:
+            self.account.counters["action_file_opened"] += 1
+            self._opening_started = self.runtime.loop.time()
 
     def _end_opening(self, error: Exception | None) -> None:
-        timer, self._opening_timer = self._opening_timer, None
-        if timer is not None:
-            timer.end(error)
+        started, self._opening_started = self._opening_started, None
+        if started is None:
+            return
+        if error is None:
+            self.account.counters.succeeded("action_file_opened", self.runtime.loop.time() - started)
+        elif not isinstance(error, Closed):
+            self.account.counters.failed("action_file_opened")
 
     def _start_opening(self, offset: int | None, size: int) -> Opening:
         first = self._first_range(offset, size)
         opening = Opening(self._openings, self._opening_key, first, self, self._resident_file(first, offset, size))
         if not self._opens_alone:
-            self._openings.add(opening)
+            self._openings.by_key[opening.key] = opening
         self._begin_opening()
         self.store.start(opening.fetch)
         return opening
 
     def _first_range(self, offset: int | None, size: int) -> FirstRequest:
-        if self.size is not None:  # The caller declared it: only the version is still open.
-            if self.policy.keeps_footer:
-                start = self._footer_start(self.size)
-                return FirstRequest(start, max(1, self.size - start), suffix=False)
-            low = min(offset or 0, max(0, self.size - 1))
-            blocks = self.policy.fill != "exact"
-            start = low - low % self._block_bytes if blocks else low
-            stop = start + self._block_bytes if blocks else low + min(size, self.request_bytes_max)
-            return self._first_blocks(start, max(start + 1, min(stop, self.size)), offset, size)
-        first = first_request(
-            self.policy,
-            offset=offset,
-            size=min(size, self.request_bytes_max),
-            block_bytes=self._block_bytes,
-            tail_bytes=self._tail_bytes,
-        )
-        return first if first.suffix else self._first_blocks(first.offset, first.offset + first.size, offset, size)
+        wanted = min(size, self.request_bytes_max)
+        if self.size is None:
+            first = first_request(
+                self.policy, offset=offset, size=wanted, block_bytes=self._block_bytes, tail_bytes=self._tail_bytes
+            )
+            return first if first.is_suffix else self._first_blocks(first, offset, size)
+        # The caller declared the size: only the version is still open.
+        if self.policy.keeps_footer:
+            start = self._footer_start(self.size)
+            return FirstRequest(start, max(start + 1, self.size))
+        low = min(offset or 0, max(0, self.size - 1))
+        blocks = self.policy.fill != "exact"
+        start = low - low % self._block_bytes if blocks else low
+        stop = start + self._block_bytes if blocks else low + wanted
+        return self._first_blocks(FirstRequest(start, max(start + 1, min(stop, self.size))), offset, size)
 
-    def _first_blocks(self, start: int, end: int, offset: int | None, size: int) -> FirstRequest:
+    def _first_blocks(self, first: FirstRequest, offset: int | None, size: int) -> FirstRequest:
         """A first request by blocks, cut to the free memory and to the split.
 
         It ends with the split, unless the read itself continues behind it. It begins with the split only if split and
         request together are longer than half a block: otherwise the whole block costs nothing more.
         """
+        start, end = first.start, first.end
         if offset is not None and self.policy.fill != "exact":
             start, end = self.within_share(offset, max(offset + 1, min(end, offset + size)), (start, end))
         split = self._split
@@ -242,16 +243,16 @@ class OpenObject:
             end = min(end, max(split[1], offset + size))
             if end - split[0] <= self._block_bytes // 2:
                 start = max(start, split[0])
-        return FirstRequest(start, end - start, suffix=False)
+        return first if start == first.start and end == first.end else FirstRequest(start, end)
 
     def _resident_file(self, first: FirstRequest, offset: int | None, size: int) -> BlockFile | None:
         """The newest version in the block store, if the wanted bytes of it are resident or in flight."""
         file = self.store.newest(self.name, self._block_bytes)
         if file is None or not self._may_revalidate or file.version[1] is None:
             return None
-        low, high = first.offset, min(first.offset + first.size, file.size)
-        if first.suffix:
-            low, high = max(0, file.size - first.size), file.size
+        low, high = first.start, min(first.end, file.size)
+        if first.is_suffix:
+            low, high = max(0, file.size - first.end), file.size
         elif size and offset is not None:
             low, high = offset, min(offset + size, file.size)
         return file if low < high and not file.missing(low, high) else None
@@ -260,12 +261,14 @@ class OpenObject:
 
     def pin_version(self, etag: str | None, version: str | None, total: int) -> BlockFile:
         """Pin the version of a first response, whose object has ``total`` bytes."""
-        self.pin = replace(self.pin, etag=etag, version=self.pin.version or version)
+        self.etag, self.version = etag, self.version or version
+        self.is_shared = is_strong(etag, self.version)
+        self._pin = None
         return self._set_file(total)
 
     def _set_file(self, total: int, *, is_current: bool = True) -> BlockFile:
         self.size = self._reachable(total)
-        version = (self.pin.version, self.pin.etag) if self.is_shared else (None, None, object())
+        version = (self.version, self.etag) if self.is_shared else (None, None, object())
         file = self.file = self.store.file(
             self.name,
             version,
@@ -318,11 +321,6 @@ class OpenObject:
         total = (self.size or 0) if self.file is None else self.end_of_reads()
         return max(start, total if length is None else min(start + length, total))
 
-    @property
-    def request_bytes_max(self) -> int:
-        """The longest request: all of it must fit into memory together, with room for others."""
-        return max(self._block_bytes, min(REQUEST_BYTES_MAX, self.runtime.options.memory_bytes // 4))
-
     def within_share(self, start: int, end: int, blocks: Range) -> Range:
         """The part of ``blocks``, which ``[start, end)`` touches, that a request may bring while memory is short."""
         eviction = self.store.eviction
@@ -339,13 +337,12 @@ class OpenObject:
 
     async def send(self, fetch: Fetch) -> None:
         """Send a request for bytes of the pinned version."""
-        pin = self.pin
         request = ReadRequest(
             path=self.path,
             offset=fetch.start,
             size=fetch.end - fetch.start,
-            if_match=pin.etag,
-            version=pin.version,
+            if_match=self.etag,
+            version=self.version,
             lane=fetch.lane,
             session=self.session,
         )
@@ -384,9 +381,9 @@ class OpenObject:
 
     async def explain(self, error: Error, *, is_first: bool) -> Error:
         """``ObjectChanged`` in place of a refused request, once a version is pinned; otherwise the error itself."""
-        pin = self.pin
-        is_pinned = pin.etag is not None or pin.version is not None
-        if not is_pinned or (is_first and not isinstance(error, ConditionNotMatch)):
+        if self.etag is None and self.version is None:
+            return error
+        if is_first and not isinstance(error, ConditionNotMatch):
             return error
         actual = error.context.get("etag")
         if actual is None and not isinstance(error, NotFound):
@@ -394,11 +391,11 @@ class OpenObject:
                 actual = (await self._accessor.stat(StatRequest(path=self.path))).etag
             except Error:
                 actual = None
-        if isinstance(error, RangeNotSatisfied) and actual is not None and actual == pin.etag:
+        if isinstance(error, RangeNotSatisfied) and actual is not None and actual == self.etag:
             if self.file is not None and error.total is not None:
                 self._accepts_size(self.file, error.total)
             return error  # The object has not changed: the store refuses a range of the version that it has.
-        return pin.explain(error, actual_etag=actual)
+        return self.pin.explain(error, actual_etag=actual)
 
     # --- waiting and closing ------------------------------------------------------------------------------------
 
@@ -468,18 +465,21 @@ class OpenObject:
         self.session.close()
         if reason is not None:
             self._end_error = reason
-        for wait in self.waits:
-            wait.fail(self._end_error())
-        self.release(tuple(self.waits))  # At once, so that no request continues until the reading tasks have a turn.
-        if self._opening is not None and self.file is None:
-            self._opening.leave(self)
-        if self.file is not None:
-            self.file.cancel_prefetches(self, 0, self.file.size)
-            self.file.settle_for(self.account)
-            self.file.close(self.position)
-            if not self.is_shared:
-                self.file.forget()
-            self.file = None
+        if self.waits:
+            for wait in self.waits:
+                wait.fail(self._end_error())
+            self.release(tuple(self.waits))  # At once, so that no request continues until reading tasks have a turn.
+        file, self.file = self.file, None
+        if file is None:
+            if self._opening is not None:
+                self._opening.leave(self)
+            return
+        if self.account.counters["stream_read_prefetch_operations"]:
+            file.cancel_prefetches(self, 0, file.size)
+            file.settle_for(self.account)
+        file.close(self.position)
+        if not self.is_shared:
+            file.forget()
 
     def _was_closed(self) -> Closed:
         return Closed("the reader was closed", operation="read", path=self.path)

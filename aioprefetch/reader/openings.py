@@ -11,7 +11,6 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.store import BlockStore
@@ -26,13 +25,11 @@ class Opener(Protocol):
     """An open object that has no version yet, as its first request sees it."""
 
     path: str
-    pin: VersionPin
+    etag: str | None
+    version: str | None
+    is_shared: bool
     account: Account
     session: ReadSession
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether readers of the pinned version may share its blocks."""
 
     def pin_version(self, etag: str | None, version: str | None, total: int) -> BlockFile:
         """Pin the version of the response."""
@@ -71,9 +68,7 @@ class Opening:
         self._openings = openings
         self._sender = sender
         self.key = key
-        self.start = first.offset
-        self.end = first.offset + first.size
-        self.is_suffix = first.suffix
+        self.start, self.end, self.is_suffix = first
         self.resident = resident
         self.is_open = True
         self.pinned: tuple[str | None, str | None, int] | None = None
@@ -91,7 +86,12 @@ class Opening:
 
     def equals(self, first: FirstRequest) -> bool:
         """Whether both requests are for the same bytes."""
-        return (self.start, self.end, self.is_suffix) == (first.offset, first.offset + first.size, first.suffix)
+        return (self.start, self.end, self.is_suffix) == first
+
+    @property
+    def has_no_head(self) -> bool:
+        """Whether its response has not begun, nor the request failed."""
+        return not self.fetch.finished and self.fetch.head is None
 
     def join(self, reader: Opener) -> bool:
         """Let another reader share the request; ``False`` if it is too late, because its response began or it ended."""
@@ -118,9 +118,9 @@ class Opening:
             offset=0 if self.is_suffix else self.start,
             size=None if self.is_suffix else size,
             suffix=size if self.is_suffix else None,
-            if_match=sender.pin.etag,
+            if_match=sender.etag,
             if_none_match=etag,
-            version=sender.pin.version,
+            version=sender.version,
             lane=fetch.lane,
             session=sender.session,
         )
@@ -160,7 +160,10 @@ class Opening:
 
 
 class Openings:
-    """The first requests over one stack of layers in one runtime, and what all readers over it have in common."""
+    """The first requests over one stack of layers in one runtime, and what all readers over it have in common.
+
+    ``by_key`` are the requests that may be found by other readers: those that have not ended.
+    """
 
     def __init__(self, accessor: Accessor, runtime: Runtime) -> None:
         self.accessor = accessor
@@ -168,7 +171,7 @@ class Openings:
         self.namespace = accessor.info.namespace
         self.revalidates = accessor.capability.read_if_none_match
         self._loop = runtime.loop
-        self._by_key: dict[Hashable, Opening] = {}
+        self.by_key: dict[Hashable, Opening] = {}
         self._sent_now: list[Opening] = []
 
     @classmethod
@@ -180,15 +183,7 @@ class Openings:
         return openings
 
     def __len__(self) -> int:
-        return len(self._by_key)
-
-    def find(self, key: Hashable) -> Opening | None:
-        """The request under a key that has not ended."""
-        return self._by_key.get(key)
-
-    def add(self, opening: Opening) -> None:
-        """Share a request from now on."""
-        self._by_key[opening.key] = opening
+        return len(self.by_key)
 
     def was_sent(self, opening: Opening) -> None:
         """The request is being sent: it is shared until this turn of the loop has ended."""
@@ -198,8 +193,8 @@ class Openings:
 
     def ended(self, opening: Opening) -> None:
         """The request has ended."""
-        if self._by_key.get(opening.key) is opening:
-            del self._by_key[opening.key]
+        if self.by_key.get(opening.key) is opening:
+            del self.by_key[opening.key]
 
     def _end_turn(self) -> None:
         sent, self._sent_now = self._sent_now, []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.ranges import BlockGrid, Range, at_least
@@ -107,13 +107,12 @@ def find_policy(names: str | Iterable[str], *, operation: str, path: str) -> Pol
     return policy
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRequest:
-    """The first request of a reader without a known size: a range, or the last ``suffix`` bytes."""
+class FirstRequest(NamedTuple):
+    """The first request of a reader: ``[start, end)``, or the last ``end`` bytes of an object of unknown size."""
 
-    offset: int
-    size: int
-    suffix: bool
+    start: int
+    end: int
+    is_suffix: bool = False
 
 
 def first_request(
@@ -125,11 +124,11 @@ def first_request(
     size that the caller expects; otherwise the tail is ``TAIL_BYTES`` long, or a block if that is less.
     """
     if offset is None or (policy.first == "tail" and size > 0):
-        return FirstRequest(0, tail_bytes or min(block_bytes, TAIL_BYTES), suffix=True)
+        return FirstRequest(0, tail_bytes or min(block_bytes, TAIL_BYTES), is_suffix=True)
     if policy.fill == "exact":
-        return FirstRequest(offset, size or block_bytes, suffix=False)
+        return FirstRequest(offset, offset + (size or block_bytes))
     start = offset - offset % block_bytes
-    return FirstRequest(start, block_bytes, suffix=False)
+    return FirstRequest(start, start + block_bytes)
 
 
 def footer_start(total: int, *, block_bytes: int, tail_bytes: int | None) -> int:

@@ -69,12 +69,12 @@ class RangeReader:
     @property
     def etag(self) -> str | None:
         """The pinned ETag, unquoted; ``None`` until known."""
-        return self._options.etag if self._reads is None else self._reads.opened.pin.etag
+        return self._options.etag if self._reads is None else self._reads.opened.etag
 
     @property
     def version(self) -> str | None:
         """The pinned version id on stores that have versions."""
-        return self._options.version if self._reads is None else self._reads.opened.pin.version
+        return self._options.version if self._reads is None else self._reads.opened.version
 
     @property
     def closed(self) -> bool:
