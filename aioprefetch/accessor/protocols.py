@@ -82,7 +82,7 @@ def read_now_of(accessor: Accessor) -> ReadNow | None:
     A service whose bytes may be there has a method ``read_now`` on its live accessor. It checks all that ``read``
     checks, and returns ``None`` for every failure, which ``read`` then explains; errors of the sink pass. A layer that
     only bounds, repeats or explains requests copies the attribute, since such a read neither waits nor fails. A layer
-    that does anything else must not.
+    that does anything else must not. The caller spends the bytes of a ``LoopTurn``.
     """
     call: ReadNow | None = getattr(accessor, "read_now", None)
     return call

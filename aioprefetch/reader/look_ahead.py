@@ -72,6 +72,11 @@ class LookAhead:
         self._wasted_bytes = 0
 
     @property
+    def is_off(self) -> bool:
+        """Whether nothing is ever fetched ahead: only the ranges of the reads are requested."""
+        return self._runs is None and self.windows.policy.window == "none"
+
+    @property
     def request_bytes(self) -> int:
         """The longest request of a window: whole blocks."""
         block, windows = self._block_bytes, self.windows
@@ -91,7 +96,7 @@ class LookAhead:
 
     def on_miss(self, survey: Survey, start: int, end: int, *, at_cursor: bool) -> WindowDecision:
         """Report a read of ``[start, end)`` that is not served by a hit. ``apply`` the decision after its requests."""
-        if self._runs is None and self.windows.policy.window == "none":
+        if self.is_off:
             return WindowDecision(self.windows.fill)  # As the windows would decide, at a tenth of the calls.
         stop = min(end, start + self._block_bytes)
         missing = any(low < stop and start < high for low, high in survey.gaps)

@@ -25,8 +25,9 @@ from aioprefetch.ranges import OFFSET_MAX, Range, checked_range
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import MIB, Fill, Policy, extent, policy_number, steps
+from aioprefetch.reader.policy import MIB, Fill, Policy, extent, steps
 from aioprefetch.reader.small_reads import SmallReads
+from aioprefetch.reader.warm_reads import WarmReads
 from aioprefetch.reader.window import WindowDecision
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
@@ -64,6 +65,7 @@ class ObjectReads:
         self.opened = OpenObject(accessor, runtime, path, options, account)
         self.ahead = LookAhead(self.opened, runtime, options, self._request_missing)
         self.windows = self.ahead.windows
+        self._warm = WarmReads(self.opened, accessor, runtime)
         self._counters = account.counters
         self._on_progress = options.on_progress
         self._url = url
@@ -178,6 +180,8 @@ class ObjectReads:
         try:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
+            if self.runtime.turn.left_bytes <= 0:
+                await self.runtime.turn.end()
             end = opened.end_of(start, length)
         except Exception:
             self.count_failure()
@@ -185,8 +189,12 @@ class ObjectReads:
         file = opened.file
         if end - start > self._block_bytes or file is None:
             return memoryview(await self.read(offset, size, operation))
-        waits = self._begin(start, end)
+        waits: list[Wait] = []
         try:
+            if self.ahead.is_off and (warm := self._warm.read(file, start, end)) is not None:
+                self.count_read(len(warm), size, Tier.NETWORK)
+                return warm
+            waits = self._begin(start, end)
             pieces = await self.arrived(start, end, waits)
             if pieces is not None:
                 self.count_read(end - start, size, Tier.NETWORK if is_first else tier_of(waits))
@@ -275,12 +283,23 @@ class ObjectReads:
     async def _copy(self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool) -> Tier:
         if start >= end:
             return Tier.MEMORY
-        opened = self.opened
+        opened, turn = self.opened, self.runtime.turn
+        if turn.left_bytes <= 0:
+            await turn.end()
         file = opened.open_file()
+        if self.ahead.is_off and (warm := self._warm.read(file, start, end)) is not None:
+            write(warm)
+            return Tier.NETWORK
         survey = self._survey(file, start, end)
         decision = self.ahead.on_miss(survey, start, end, at_cursor=at_cursor)
         fill = decision.fill
         wide_end = self._wide_end(survey, end, fill)
+        if fill == "exact" and not (wide_end or self.ahead.is_off):
+            warm = self._warm.read_random(file, start, end)
+            if warm is not None:
+                self.ahead.apply(decision, start)
+                write(warm)
+                return Tier.NETWORK
         first = next(steps(start, end, fill=fill, step_bytes=self._step_bytes(fill)))
         waits: list[Wait] = []
         if survey.resident_end < first[1]:
@@ -555,32 +574,6 @@ class ObjectReads:
         stop = min(end, start + self._block_bytes)
         low, high = extent(start, stop, fill=self.windows.fill, grid=file.grid)
         return file.survey(start, end, low, high)
-
-    # --- state --------------------------------------------------------------------------------------------------
-
-    def described(self) -> str:
-        """For the reader's repr: blocks held, requests in flight, and how far each run looks ahead, in blocks."""
-        file = self.file
-        if file is None:
-            return ""
-        windows = ",".join(str(run.blocks) for run in self.windows.runs if run.blocks) or "0"
-        return f" blocks={len(file.blocks)} fetching={len(file.fetches)} window={windows}"
-
-    def gauges(self) -> dict[str, int]:
-        """The memory and requests of this reader's object now. From any thread."""
-        file = self.file
-        if file is None:
-            return {}
-        fetches = tuple(file.fetches)
-        resident = sum(block.resident_bytes for block in list(file.blocks.values()))
-        return {
-            "stream_read_active_prefetch_operations": sum(
-                fetch.source is self.opened and fetch.prefetched for fetch in fetches
-            ),
-            "stream_read_blocks_in_cache": len(file.blocks),
-            "stream_read_active_memory_in_use": resident + sum(fetch.reserved_bytes for fetch in fetches),
-            "stream_read_gauge_input_policy": policy_number(self.opened.policy),
-        }
 
     def unbuffer(self) -> None:
         """Release the memory of resident blocks, unless another reader has the same version open."""

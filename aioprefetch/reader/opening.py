@@ -361,10 +361,14 @@ class OpenObject:
         """
         file = fetch.file
         assert isinstance(file, BlockFile)
+        self.check_head(file, head)
+        return file
+
+    def check_head(self, file: BlockFile, head: ReadHead) -> None:
+        """Raise ``ObjectChanged`` unless a response is of the pinned version."""
         self.pin.check(head)
         if not self._accepts_size(file, head.total):
             replace(self.pin, size=file.size).check(head)
-        return file
 
     def _accepts_size(self, file: BlockFile, total: int | None) -> bool:
         """Whether an object of the pinned version may have ``total`` bytes. A new size becomes the end of reads."""

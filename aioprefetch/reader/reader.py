@@ -18,7 +18,7 @@ from aioprefetch.reader.cursor import Cursor
 from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, check_ends
 from aioprefetch.reader.object_reads import ObjectReads
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import PLAIN, coalescing, find_policy
+from aioprefetch.reader.policy import PLAIN, coalescing, find_policy, policy_number
 from aioprefetch.reader.window import Run
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
@@ -97,7 +97,7 @@ class RangeReader:
             return Counters().snapshot({})
         reads = self._reads
         is_live = reads is not None and not self._closed and not reads.runtime.closed
-        return self._counters.snapshot(reads.gauges() if reads is not None and is_live else {})
+        return self._counters.snapshot(_gauges(reads) if reads is not None and is_live else {})
 
     def has_capability(self, name: str) -> bool:
         """Whether the reader has Hadoop's capability ``name`` (``in:readvectored``, ``in:unbuffer``, ...)."""
@@ -106,7 +106,7 @@ class RangeReader:
     def __repr__(self) -> str:
         cursor = self._cursor
         state = "closed" if self._closed else f"pos={cursor.position if cursor.from_end is None else 'end'}"
-        held = "" if self._reads is None else self._reads.described()
+        held = "" if self._reads is None else _held(self._reads)
         return f"<{type(self).__name__} {self._url()} {state} size={self.size}{held}>"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -449,3 +449,29 @@ class RangeReader:
         except Exception:
             reads.count_failure()
             raise
+
+
+def _held(reads: ObjectReads) -> str:
+    """For the reader's repr: blocks held, requests in flight, and how far each run looks ahead, in blocks."""
+    file = reads.file
+    if file is None:
+        return ""
+    windows = ",".join(str(run.blocks) for run in reads.windows.runs if run.blocks) or "0"
+    return f" blocks={len(file.blocks)} fetching={len(file.fetches)} window={windows}"
+
+
+def _gauges(reads: ObjectReads) -> dict[str, int]:
+    """The memory and requests of the reader's object now. From any thread."""
+    file = reads.file
+    if file is None:
+        return {}
+    fetches = tuple(file.fetches)
+    resident = sum(block.resident_bytes for block in list(file.blocks.values()))
+    return {
+        "stream_read_active_prefetch_operations": sum(
+            fetch.source is reads.opened and fetch.prefetched for fetch in fetches
+        ),
+        "stream_read_blocks_in_cache": len(file.blocks),
+        "stream_read_active_memory_in_use": resident + sum(fetch.reserved_bytes for fetch in fetches),
+        "stream_read_gauge_input_policy": policy_number(reads.opened.policy),
+    }

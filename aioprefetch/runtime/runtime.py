@@ -21,6 +21,7 @@ from aioprefetch.errors import Closed, WrongLoop
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.drains import Drains
 from aioprefetch.runtime.events import EventBus
+from aioprefetch.runtime.loop_turn import LoopTurn
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.statistics import Counters, Ledger, Statistics, Timer
 from aioprefetch.runtime.supervisor import Supervisor
@@ -72,6 +73,7 @@ class Runtime:
         self.events = EventBus()
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
         self.drains = Drains(self.budget)
+        self.turn = LoopTurn()
         self.supervisor = Supervisor()
         self.budget.on_lend = lambda: self.supervisor.on_close(self._close_budget)
         self._executor: ThreadPoolExecutor | None = None

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from enum import IntEnum
 from types import TracebackType
 
@@ -220,9 +220,14 @@ class Account:
 _current: ContextVar[Account | None] = ContextVar("aioprefetch_account", default=None)
 
 
-def count_for(account: Account | None) -> None:
-    """Let the running task count for an account from now on, or for its runtime."""
-    _current.set(account)
+def count_for(account: Account | None) -> Token[Account | None]:
+    """Let the running task count for an account from now on, or for its runtime. ``count_as_before`` takes it back."""
+    return _current.set(account)
+
+
+def count_as_before(token: Token[Account | None]) -> None:
+    """Let the running task count as it did before ``count_for``."""
+    _current.reset(token)
 
 
 class Ledger:

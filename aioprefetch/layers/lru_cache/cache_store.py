@@ -376,8 +376,12 @@ class CacheStore:
             etag = _strong_etag(cache, entry.store_etag)
             return ReadRequest(path=entry.name, offset=start, size=size, if_match=etag)
 
+        turn = self._runtime.turn
+        if turn.left_bytes <= 0:
+            await turn.end()
         try:
             if self.calls.read_now(request_of, sink):
+                turn.spend(size)
                 return sink.data
         except _GONE:
             return None

@@ -71,9 +71,11 @@ class FsAccessor(ServiceAccessor):
             self._root,
             runtime,
             cache if isinstance(cache, PageCache) else None,
+            self._readable,
             job_bytes=JOB_BYTES if piece_bytes is None else piece_bytes,
             side_by_side=side_by_side or (SIDE_BY_SIDE if piece_bytes is None else 1),
         )
+        self.read_now = self._reads.read_now
         self._fsync = options.fsync
         self._place_lock = threading.Lock()
         self._suspended: OrderedDict[tuple[str, bool, str], Iterator[Entry]] = OrderedDict()
@@ -106,15 +108,7 @@ class FsAccessor(ServiceAccessor):
         return metadata_of(path, status)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        return await self._reads.read(request, self._readable(request), sink)
-
-    def read_now(self, request: ReadRequest, sink: Sink) -> ReadReply | None:
-        """Read what is in memory, see ``read_now_of``."""
-        try:
-            names = self._readable(request)
-        except Error:
-            return None
-        return self._reads.read_now(request, names, sink)
+        return await self._reads.read(request, sink)
 
     def _readable(self, request: ReadRequest) -> tuple[str, ...]:
         """The names of the file of a read."""
@@ -175,7 +169,7 @@ class FsAccessor(ServiceAccessor):
     async def _copy(self, request: CopyRequest) -> Metadata:
         counters = self.runtime.counters
         reading = ReadRequest(path=request.path)
-        source, head = await self._reads.opened(reading, self._readable(reading))
+        source, head = await self._reads.opened(reading)
         try:
             target = await self.open_write(WriteRequest(path=request.target))
             try:

@@ -45,7 +45,7 @@ class OpenedFile:
     ``read_now`` and ``is_current`` belong on the loop where the file system answers from memory; the other reads block.
     """
 
-    __slots__ = ("__weakref__", "_closing", "_descriptor", "_lock", "_reads", "etag", "status")
+    __slots__ = ("__weakref__", "_closing", "_descriptor", "_lock", "_reads", "etag", "modified", "status")
 
     def __init__(self, descriptor: int, status: os.stat_result) -> None:
         self._descriptor = descriptor
@@ -54,6 +54,7 @@ class OpenedFile:
         self._closing = False
         self.status = status
         self.etag = etag_of(status)
+        self.modified = modified_at(status)
 
     @property
     def closed(self) -> bool:
@@ -63,7 +64,8 @@ class OpenedFile:
     def read_now(self, cache: PageCache, buffer: memoryview, position: int) -> int:
         """Fill the beginning of ``buffer`` with bytes that are cached; returns how many, 0 if a thread has to read.
 
-        Raises ``ObjectChanged`` like ``read_into``, and ``OSError`` with ``EOPNOTSUPP`` as ``PageCache.read`` does.
+        That is also so if the file is not current (``is_current``) any more, which is looked at after the bytes were
+        copied. Raises ``OSError`` with ``EOPNOTSUPP`` as ``PageCache.read`` does.
         """
         with self._lock:
             if self._closing:
@@ -74,9 +76,7 @@ class OpenedFile:
                 if error.errno == errno.EOPNOTSUPP:
                     raise
                 return 0  # A thread waits for the bytes, or finds the same error.
-            if count > 0:
-                self._check(os.fstat(self._descriptor))
-        return count
+            return count if count > 0 and self._is_untouched(os.fstat(self._descriptor)) else 0
 
     def is_current(self) -> bool:
         """Whether its name still leads to the file, unchanged, as far as the file itself shows.
@@ -87,9 +87,7 @@ class OpenedFile:
         with self._lock:
             if self._closing:
                 return False
-            now = os.fstat(self._descriptor)
-        before = self.status
-        return now.st_ctime_ns == before.st_ctime_ns and now.st_nlink == before.st_nlink and self._is_same(now)
+            return self._is_untouched(os.fstat(self._descriptor))
 
     def read_into(self, buffer: memoryview, position: int, *, until: Callable[[], bool] | None = None) -> int:
         """Fill ``buffer`` with the bytes from ``position`` on; returns how many were read.
@@ -135,6 +133,15 @@ class OpenedFile:
 
     def __del__(self) -> None:
         self.close()
+
+    def _is_untouched(self, now: os.stat_result) -> bool:
+        before = self.status
+        return (
+            now.st_ctime_ns == before.st_ctime_ns
+            and now.st_mtime_ns == before.st_mtime_ns
+            and now.st_size == before.st_size
+            and now.st_nlink == before.st_nlink
+        )
 
     def _is_same(self, now: os.stat_result) -> bool:
         before = self.status

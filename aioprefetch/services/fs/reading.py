@@ -7,8 +7,8 @@ A read that a thread has to do is one job where it is small: the job opens, chec
 straight into the memory of the sink, in jobs that end after ``JOB_SECONDS``, so that progress is seen, and at the next
 piece when the caller is cancelled. From two parts on several threads read side by side.
 
-A reader's session keeps its descriptor. Each later read that is pinned to that version uses it, after a look at the
-file that would show that it was renamed, replaced or changed; then the path is walked again.
+A reader's session keeps its descriptor. Each later read that is pinned to that version uses it, with a look at the file
+that would show that it was renamed, replaced or changed; then the path is walked again.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from weakref import WeakSet
 
 from aioprefetch.accessor.response_check import check_range
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Closed, Error
+from aioprefetch.runtime.loop_turn import TURN_BYTES
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.confined import ConfinedRoot
-from aioprefetch.services.fs.open_file import OpenedFile, modified_at, open_cached, open_file
+from aioprefetch.services.fs.open_file import OpenedFile, open_cached, open_file
 from aioprefetch.services.fs.page_cache import PageCache
 from aioprefetch.services.fs.threads import translated
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 
-# The kernel copies this much in 10 µs into memory in use, and in 60 to 120 µs into fresh memory, whose pages it zeroes.
-LOOP_BYTES = 64 << 10
-# What a read on the loop counts at least: the calls around it take as long as some bytes.
-_LEAST_BYTES = 4 << 10
+# A longer read is a thread's.
+LOOP_BYTES = TURN_BYTES
 # A job that opens a file reads as much in memory of its own: copying it costs less than a second job.
 SMALL_BYTES = 256 << 10
 # One job reads no longer than this, so that progress is seen, and no more than this.
@@ -50,6 +49,8 @@ KEPT_MAX = 128
 class FileReads:
     """The reads of one live service. ``cache`` is ``None`` where everything is left to threads.
 
+    ``names_of`` gives the names on the path of the file of a request, and raises the errors of a path that has none.
+
     A job of a thread moves at most ``job_bytes``, and so does a read on the loop; ``side_by_side`` jobs at once read a
     long body.
     """
@@ -59,6 +60,7 @@ class FileReads:
         root: ConfinedRoot,
         runtime: Runtime,
         cache: PageCache | None,
+        names_of: Callable[[ReadRequest], tuple[str, ...]],
         *,
         job_bytes: int = JOB_BYTES,
         side_by_side: int = SIDE_BY_SIDE,
@@ -66,6 +68,7 @@ class FileReads:
         self._root = root
         self._runtime = runtime
         self._cache = cache
+        self._names_of = names_of
         self._job_bytes = job_bytes
         self._side_by_side = side_by_side
         self._part_bytes = min(PART_BYTES, job_bytes)
@@ -73,63 +76,80 @@ class FileReads:
         # Whether file systems, by device, tell what they have in memory: learned from the first file that is opened.
         self._answers: dict[int, bool] = {}
         self._opens_on_loop = False
-        self._turn_bytes = LOOP_BYTES
         self._kept: WeakSet[OpenedFile] | None = None
 
-    async def read(self, request: ReadRequest, names: tuple[str, ...], sink: Sink) -> ReadReply:
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         """Read a file into a sink, as ``Accessor.read`` does."""
-        if self._runtime.closed:
+        runtime = self._runtime
+        if runtime.closed:
             raise Closed("the operator is closed", operation="read", path=request.path)
-        if self._turn_bytes <= 0:
-            self._turn_bytes = LOOP_BYTES
-            await asyncio.sleep(0)
+        names = self._names_of(request)
+        turn = runtime.turn
+        if turn.left_bytes <= 0:
+            await turn.end()
         data = None
-        with self._runtime.timer("action_http_get_request"):
+        with runtime.timer("action_http_get_request"):
             file = self._find(request, names)
-            if file is None:
+            taken = None if file is None else self._take(request, file)
+            if file is None or (taken is None and self._is_kept(request, file) and not file.is_current()):
                 file, data = await self._opened(request, names, SMALL_BYTES)
         try:
-            head = self._head(request, file)
-            data = self._take(file, head) if data is None else data
+            if taken is None:
+                head = self._head(request, file)
+            else:
+                head, data = taken
+                turn.spend(head.size)
             self._keep(request, file)
             sink.begin(head, path=request.path)
             await self._fill(file, request, sink, head, data)
         finally:
-            _let_go(request, file)
+            self._let_go(request, file)
         return ReadReply(head=head, received=head.size)
 
-    def read_now(self, request: ReadRequest, names: tuple[str, ...], sink: Sink) -> ReadReply | None:
-        """Read without waiting for anything. ``None`` if that cannot be done: ``read`` knows why, and may succeed."""
-        if self._turn_bytes <= 0 or self._runtime.closed:
+    def read_now(self, request: ReadRequest, sink: Sink) -> ReadReply | None:
+        """Read what is in memory, see ``read_now_of``."""
+        runtime = self._runtime
+        if runtime.closed:
             return None
-        started = self._runtime.now()
-        file = self._find(request, names)
+        started = runtime.loop.time()
+        kept = self._kept_for(request)
+        if kept is not None:
+            return self._deliver_now(request, kept, sink, started)
+        try:
+            file = self._find(request, self._names_of(request))
+        except Error:
+            return None
         if file is None:
             return None
         try:
-            try:
-                head = self._head(request, file)
-                data = self._take(file, head)
-            except Error:
-                return None
-            if data is None:
-                return None
-            self._keep(request, file)
-            # Counted only now: ``read`` counts the request that this one leaves to it.
-            counters = self._runtime.counters
-            counters["action_http_get_request"] += 1
-            counters.succeeded("action_http_get_request", self._runtime.now() - started)
-            sink.begin(head, path=request.path)
-            counters["stream_read_total_bytes"] += len(data)
-            sink.feed(data)
+            reply = self._deliver_now(request, file, sink, started)
+            if reply is not None:
+                self._keep(request, file)
+            return reply
         finally:
-            _let_go(request, file)
+            self._let_go(request, file)
+
+    def _deliver_now(self, request: ReadRequest, file: OpenedFile, sink: Sink, started: float) -> ReadReply | None:
+        """The response from what is in memory of an open file."""
+        taken = self._take(request, file)
+        if taken is None:
+            return None
+        head, data = taken
+        # Counted only now: ``read`` counts the request that this one leaves to it.
+        runtime = self._runtime
+        counters = runtime.ledger.current
+        counters["action_http_get_request"] += 1
+        counters.succeeded("action_http_get_request", runtime.loop.time() - started)
+        counters["stream_read_total_bytes"] += len(data)
+        sink.begin(head, path=request.path)
+        sink.feed(data)
         return ReadReply(head=head, received=head.size)
 
     # --- opening ------------------------------------------------------------------------------------------------
 
-    async def opened(self, request: ReadRequest, names: tuple[str, ...]) -> tuple[OpenedFile, ReadHead]:
+    async def opened(self, request: ReadRequest) -> tuple[OpenedFile, ReadHead]:
         """The file of a request, and the head of the response. The caller closes the file."""
+        names = self._names_of(request)
         with self._runtime.timer("action_http_get_request"):
             file, _ = await self._opened(request, names, 0)
         try:
@@ -139,16 +159,16 @@ class FileReads:
             raise
 
     def _find(self, request: ReadRequest, names: tuple[str, ...]) -> OpenedFile | None:
-        """The file of a request if it can be had without waiting: it is kept, or its path is in memory."""
+        """The file of a request if it can be had without waiting: it is kept, or its path is in memory.
+
+        A kept file may have been replaced: ``_take`` gives no bytes of it then.
+        """
         cache = self._cache
         if cache is None:
             return None
         kept = self._kept_for(request)
         if kept is not None:
-            if not self._is_answered(kept):
-                return None
-            if kept.is_current():
-                return kept
+            return kept if self._is_answered(kept) else None
         found = open_cached(cache, names) if self._opens_on_loop else None
         if found is None or self._is_answered(found):
             return found
@@ -194,13 +214,14 @@ class FileReads:
 
     def _head(self, request: ReadRequest, file: OpenedFile) -> ReadHead:
         status = file.status
-        return check_range(request, total=status.st_size, etag=file.etag, last_modified=modified_at(status))
+        return check_range(request, total=status.st_size, etag=file.etag, last_modified=file.modified)
 
     # --- the descriptor of a reader -----------------------------------------------------------------------------
 
     def _kept_for(self, request: ReadRequest) -> OpenedFile | None:
         """The file that the session of a request keeps, if it is of the version that the request is pinned to."""
-        kept = None if request.session is None else request.session.kept
+        session = request.session
+        kept = None if session is None else session.kept
         return kept if isinstance(kept, OpenedFile) and request.if_match == kept.etag and not kept.closed else None
 
     def _keep(self, request: ReadRequest, file: OpenedFile) -> None:
@@ -213,6 +234,17 @@ class FileReads:
             self._runtime.supervisor.on_close(self._close_kept)
         if len(self._kept) < KEPT_MAX and session.keep(file):
             self._kept.add(file)
+
+    @staticmethod
+    def _is_kept(request: ReadRequest, file: OpenedFile) -> bool:
+        """Whether the session of a request keeps this file."""
+        session = request.session
+        return session is not None and session.kept is file
+
+    def _let_go(self, request: ReadRequest, file: OpenedFile) -> None:
+        """Close a file, unless the session of its request keeps it."""
+        if not self._is_kept(request, file):
+            file.close()
 
     async def _close_kept(self) -> None:
         for file in tuple(self._kept or ()):
@@ -245,20 +277,25 @@ class FileReads:
             error.head, error.received = head, position - head.start
             raise
 
-    def _take(self, file: OpenedFile, head: ReadHead) -> bytearray | None:
-        """The bytes of a response if they are few and all in memory. Raises ``ObjectChanged`` as a job would."""
+    def _take(self, request: ReadRequest, file: OpenedFile) -> tuple[ReadHead, bytearray] | None:
+        """The head and the bytes of a response if they are few, all in memory, and of the file as it is now."""
         cache = self._cache
-        if cache is None or head.size > self._loop_bytes or not self._is_answered(file):
+        if cache is None or not self._is_answered(file):
             return None
-        self._turn_bytes -= max(head.size, _LEAST_BYTES)
-        data = bytearray(head.size)
         try:
-            return data if not data or file.read_now(cache, memoryview(data), head.start) == len(data) else None
+            head = self._head(request, file)
         except Error:
-            raise
+            return None  # Raised again when it is clear that the file is the one of this path.
+        size = head.size
+        if size > self._loop_bytes:
+            return None
+        data = bytearray(size)
+        try:
+            is_there = file.read_now(cache, memoryview(data), head.start) == size if size else file.is_current()
         except OSError:
             self._answers[file.status.st_dev] = False
             return None
+        return (head, data) if is_there else None
 
     async def _read_in_thread(self, file: OpenedFile, request: ReadRequest, window: memoryview, position: int) -> int:
         """Read the beginning of ``window`` in one job; returns the number of bytes."""
@@ -307,12 +344,6 @@ async def _all(jobs: Sequence[Awaitable[object]]) -> None:
     for result in await asyncio.gather(*jobs, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
-
-
-def _let_go(request: ReadRequest, file: OpenedFile) -> None:
-    """Close a file, unless the session of its request keeps it."""
-    if request.session is None or request.session.kept is not file:
-        file.close()
 
 
 def _close_first(opened: tuple[OpenedFile, object]) -> None:

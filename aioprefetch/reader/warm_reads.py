@@ -1,0 +1,104 @@
+"""Short reads of what the store itself has in memory, as a file system has the files that were read before.
+
+Such bytes are delivered in the same call, without a request in flight, and nothing of them is kept: the block store
+would hold a copy of a copy, and evict blocks for it that cost a request each. Only a range that is read again later is
+kept in blocks, where a hit costs less still.
+"""
+
+from __future__ import annotations
+
+from aioprefetch.accessor.protocols import Accessor, read_now_of
+from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.blocks.file import BlockFile
+from aioprefetch.reader.opening import OpenObject
+from aioprefetch.reader.policy import TAIL_BYTES
+from aioprefetch.runtime.loop_turn import TURN_BYTES
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import count_as_before, count_for
+from aioprefetch.values import ReadHead, ReadRequest
+
+# The number of reads that are remembered, by their starts, to find those that are made again.
+_STARTS_MAX = 1024
+
+
+class WarmReads:
+    """The reads of one open object from the memory of its store. Bound to the runtime's loop."""
+
+    def __init__(self, opened: OpenObject, accessor: Accessor, runtime: Runtime) -> None:
+        self._opened = opened
+        self._runtime = runtime
+        # Missing where the bytes come from a network, and behind every layer that does something to reads.
+        self._read_now = read_now_of(accessor)
+        self._starts: set[int] = set()
+
+    def read(self, file: BlockFile, start: int, end: int) -> memoryview | None:
+        """``[start, end)`` of the pinned version, counted as one request.
+
+        ``None`` if the bytes are not in memory at the store, or are in a block or in flight already; also for every
+        failure, whose error a request finds again. Raises ``ObjectChanged``.
+        """
+        read_now = self._read_now
+        if read_now is None or end - start > TURN_BYTES or file.at(start) is not None:
+            return None
+        if (file.fetches and file.in_flight(start, end)) or self._is_repeated(start):
+            return None
+        opened, runtime = self._opened, self._runtime
+        pin, account = opened.pin, opened.account
+        size = end - start
+        request = ReadRequest(
+            path=opened.path, offset=start, size=size, if_match=pin.etag, version=pin.version, session=opened.session
+        )
+        sink = _WarmSink(opened, file)
+        started = runtime.loop.time()
+        token = count_for(account)
+        try:
+            if read_now(request, sink) is None:
+                return None
+        finally:
+            count_as_before(token)
+        runtime.turn.spend(size)
+        account.counters["stream_read_block_read"] += 1
+        account.counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
+        events = runtime.events
+        if events.listeners:
+            events.publish("block.fetched", file.label, start=start, end=end, received=size, lane="demand", error=None)
+        return sink.to_view()
+
+    def read_random(self, file: BlockFile, start: int, end: int) -> memoryview | None:
+        """``read``, for a reader that looks ahead and takes this read for a random one.
+
+        The end of a file is kept in blocks, because the layout of the file may be learnt from it.
+        """
+        return self.read(file, start, end) if end <= file.size - TAIL_BYTES else None
+
+    def _is_repeated(self, start: int) -> bool:
+        starts = self._starts
+        if start in starts:
+            return True
+        if len(starts) == _STARTS_MAX:
+            starts.clear()
+        starts.add(start)
+        return False
+
+
+class _WarmSink(CollectSink):
+    """Collects bytes of the pinned version. Those that come all at once are taken as they are."""
+
+    __slots__ = ("_file", "_opened")
+
+    def __init__(self, opened: OpenObject, file: BlockFile) -> None:
+        CollectSink.__init__(self)
+        self._opened = opened
+        self._file = file
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> int:
+        head = self.head
+        if head is None or self.received or len(chunk) != head.size:
+            return CollectSink.feed(self, chunk)
+        self._piece = memoryview(chunk)
+        self._pieces.append(self._piece)
+        self.received = len(chunk)
+        return self.received
+
+    def _begun(self, head: ReadHead) -> None:
+        self._opened.check_head(self._file, head)

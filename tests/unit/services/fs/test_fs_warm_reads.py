@@ -1,0 +1,315 @@
+"""Reads of a reader that the kernel answers from memory: in the call itself, pinned, and kept only when repeated."""
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from aioprefetch import Operator, errors
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.reader.reader import RangeReader
+from aioprefetch.runtime.loop_turn import TURN_BYTES
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.fs import Fs
+from aioprefetch.services.fs.accessor import FsAccessor
+from aioprefetch.services.fs.page_cache import PageCache
+from aioprefetch.testing.fault_layer import FaultLayer
+
+BLOCK_BYTES = 64 << 10
+DATA = random.Random(5).randbytes(4 << 20)
+
+
+class ScriptedCache(PageCache):
+    """A page cache that has every byte, on any file system. ``on_read`` is called after each read of it.
+
+    It returns ``None`` for all bytes, the number of bytes, or the negative errno of a failure.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root), follow_symlinks=False)
+        self.root = root
+        self.reads = 0
+        self.opens = 0
+        self.on_read: Callable[[int], int | None] = lambda number: None
+
+    @property
+    def can_open(self) -> bool:
+        return True
+
+    def open(self, path: str) -> int | None:
+        self.opens += 1
+        return os.open(self.root / path, os.O_RDONLY) if (self.root / path).is_file() else None
+
+    def read(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        self.reads += 1
+        count = os.preadv(descriptor, [buffer], position)
+        answer = self.on_read(self.reads)
+        if answer is not None and answer < 0:
+            raise OSError(-answer, os.strerror(-answer))
+        return count if answer is None else min(count, answer)
+
+
+@dataclass(frozen=True)
+class WarmFs(Fs):
+    """The file service over a scripted page cache."""
+
+    cache: ScriptedCache | None = None
+
+    def build(self, runtime: Runtime) -> Accessor:
+        return FsAccessor(self, runtime, cache=self.cache)
+
+
+@pytest.fixture
+def cache(root: Path) -> ScriptedCache:
+    """A page cache over a root with one file."""
+    (root / "k").write_bytes(DATA)
+    return ScriptedCache(root)
+
+
+@pytest.fixture
+def operator(root: Path, cache: ScriptedCache) -> Operator:
+    """An operator with the default layers and small blocks."""
+    return Operator(WarmFs(str(root), cache=cache), block_bytes=BLOCK_BYTES)
+
+
+async def opened(operator: Operator, cache: ScriptedCache, policy: str = "random") -> RangeReader:
+    """A reader that has read its first byte."""
+    reader = operator.reader("k", policy=policy)
+    assert await reader.read_at(0, 1) == DATA[:1]
+    cache.reads = cache.opens = 0
+    return reader
+
+
+def counts(reader: RangeReader) -> tuple[int, int, int]:
+    """Requests, calls of the service, and blocks in memory."""
+    found = reader.statistics
+    return found["stream_read_block_read"], found["action_http_get_request"], found["stream_read_blocks_in_cache"]
+
+
+@pytest.mark.parametrize("policy", ["random", "vector", "hbase"])
+async def test_a_miss_is_one_call_of_the_kernel_and_keeps_nothing(
+    operator: Operator, cache: ScriptedCache, policy: str
+) -> None:
+    """Neither a descriptor is opened again nor a block made; the reader counts a request that brought its bytes."""
+    async with operator, await opened(operator, cache, policy) as reader:
+        before = counts(reader)
+        for number in range(1, 11):
+            start = 3 * number * BLOCK_BYTES
+            assert await reader.read_at(start, 4096) == DATA[start : start + 4096]
+            assert (cache.reads, cache.opens) == (number, 0)
+            assert counts(reader) == (before[0] + number, before[1] + number, before[2])
+        found = reader.statistics
+        assert (found["stream_read_block_misses"], found["stream_read_bytes"]) == (11, 1 + 10 * 4096)
+        assert found["stream_read_total_bytes"] >= 10 * 4096
+        assert found["hits_network"] == 11
+
+
+async def test_every_way_to_read(operator: Operator, cache: ScriptedCache) -> None:
+    async with operator, await opened(operator, cache) as reader:
+        assert await reader.view_at(BLOCK_BYTES, 100) == DATA[BLOCK_BYTES : BLOCK_BYTES + 100]
+        assert (await reader.view_at(BLOCK_BYTES + 500, 100)).readonly
+        reader.seek(3 * BLOCK_BYTES)
+        assert await reader.read(50) == DATA[3 * BLOCK_BYTES : 3 * BLOCK_BYTES + 50]
+        buffer = bytearray(70)
+        assert await reader.readinto(buffer) == 70
+        assert buffer == DATA[3 * BLOCK_BYTES + 50 : 3 * BLOCK_BYTES + 120]
+        assert (
+            await reader.read_exactly_at(5 * BLOCK_BYTES - 10, 20) == DATA[5 * BLOCK_BYTES - 10 : 5 * BLOCK_BYTES + 10]
+        )
+        assert cache.reads == 5
+        assert await reader.read_at(len(DATA) - 3, 10) == DATA[-3:]
+        assert cache.reads == 6
+
+
+async def test_a_range_that_is_read_again_is_kept(operator: Operator, cache: ScriptedCache) -> None:
+    """By the second read; the third is a hit."""
+    async with operator, await opened(operator, cache) as reader:
+        before = counts(reader)
+        for blocks in (0, 1, 1, 1):
+            assert await reader.read_at(2 * BLOCK_BYTES, 4096) == DATA[2 * BLOCK_BYTES : 2 * BLOCK_BYTES + 4096]
+            assert counts(reader)[2] == before[2] + blocks
+        assert counts(reader)[0] == before[0] + 2
+        assert reader.statistics["stream_read_block_hits"] == 2
+
+
+async def test_bytes_in_memory_or_in_flight_are_not_read_again(operator: Operator, cache: ScriptedCache) -> None:
+    """What ``will_need`` has requested is waited for."""
+    async with operator, await opened(operator, cache) as reader:
+        before = counts(reader)
+        reader.will_need([(BLOCK_BYTES, BLOCK_BYTES + 4096)])
+        assert await reader.read_at(BLOCK_BYTES, 4096) == DATA[BLOCK_BYTES : BLOCK_BYTES + 4096]
+        assert await reader.read_at(BLOCK_BYTES + 96, 4000) == DATA[BLOCK_BYTES + 96 : BLOCK_BYTES + 4096]
+        assert counts(reader)[0] == before[0] + 1
+
+
+async def test_long_reads_are_kept_in_blocks(operator: Operator, cache: ScriptedCache) -> None:
+    async with operator, await opened(operator, cache) as reader:
+        before = counts(reader)
+        start, size = BLOCK_BYTES + 1, TURN_BYTES + 1
+        assert await reader.read_at(start, size) == DATA[start : start + size]
+        assert counts(reader)[2] > before[2]
+
+
+async def test_adaptive_reads_keep_what_they_look_ahead_for(operator: Operator, cache: ScriptedCache) -> None:
+    """Random ranges are not kept, a run in order is read by blocks, and so is the end of the file."""
+    async with operator, await opened(operator, cache, "adaptive") as reader:
+        starts = [number * 5 * BLOCK_BYTES for number in (3, 9, 1, 7, 4, 8, 2, 6)]
+        for start in starts:
+            assert await reader.read_at(start, 1000) == DATA[start : start + 1000]
+        requests, _, blocks = counts(reader)
+        for start in starts[3:]:
+            assert await reader.read_at(start + 2 * BLOCK_BYTES, 1000) == DATA[start + 2 * BLOCK_BYTES :][:1000]
+        assert counts(reader)[0] == requests + 5
+        assert counts(reader)[2] == blocks
+        for start in range(20 * BLOCK_BYTES, 28 * BLOCK_BYTES, 4096):
+            assert await reader.read_at(start, 4096) == DATA[start : start + 4096]
+        assert counts(reader)[0] < requests + 5 + 40
+        assert counts(reader)[2] > blocks
+        kept = counts(reader)[2]
+        assert await reader.read_at(len(DATA) - 100, 100) == DATA[-100:]
+        assert counts(reader)[2] > kept
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO, 0, 1, 4095])
+@pytest.mark.parametrize("policy", ["random", "adaptive"])
+async def test_whatever_the_kernel_refuses_comes_by_a_request(
+    operator: Operator, cache: ScriptedCache, code: int, policy: str
+) -> None:
+    """For the n-th call, for every n: a failure, or a short answer."""
+    starts = [number * 5 * BLOCK_BYTES + 17 for number in (3, 9, 1, 7, 4, 8)]
+    answer = code if code in (0, 1, 4095) else -code
+    for failing in range(1, 9):
+        reader = await opened(operator, cache, policy)
+        first = cache.reads
+        cache.on_read = lambda number, failing=failing, first=first: answer if number == first + failing else None  # type: ignore[misc]
+        async with reader:
+            for start in starts:
+                assert await reader.read_at(start, 4096) == DATA[start : start + 4096]
+        cache.on_read = lambda number: None
+    await operator.aclose()
+
+
+def overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"n" * len(DATA))
+    os.utime(path, ns=(1, 1))
+
+
+def replace(path: Path) -> None:
+    (path.parent / "new").write_bytes(b"n" * len(DATA))
+    os.replace(path.parent / "new", path)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 100)
+
+
+@pytest.mark.parametrize("policy", ["random", "adaptive"])
+@pytest.mark.parametrize("change", [overwrite, replace, truncate, os.unlink])
+async def test_a_change_before_or_during_any_read_is_seen(
+    operator: Operator, cache: ScriptedCache, root: Path, change: Callable[[Path], None], policy: str
+) -> None:
+    """The n-th copy of the kernel is followed by a change of the file, for every n: its bytes are not delivered."""
+    starts = [number * 5 * BLOCK_BYTES + 17 for number in (3, 9, 1, 7, 4, 8)]
+    for changing in range(1, 7):
+        (root / "k").unlink(missing_ok=True)
+        (root / "k").write_bytes(DATA)
+        reader = await opened(operator, cache, policy)
+        changed = False
+
+        def on_read(number: int, changing: int = changing) -> None:
+            nonlocal changed
+            if number == changing:
+                change(root / "k")
+                changed = True
+
+        cache.on_read = on_read
+        async with reader:
+            with pytest.raises(errors.ObjectChanged):  # noqa: PT012 - one of them
+                for start in starts:
+                    was_changed = changed
+                    data = await reader.read_at(start, 4096)
+                    assert data == DATA[start : start + 4096]
+                    assert not was_changed
+                raise AssertionError("no read has seen the change")
+            assert changed
+            assert reader.statistics["stream_read_exceptions"] == 1
+        cache.on_read = lambda number: None
+    await operator.aclose()
+
+
+async def test_layers_that_do_something_to_reads_are_not_passed_by(root: Path, cache: ScriptedCache) -> None:
+    """Each read is a request that they see."""
+    layer = FaultLayer()
+    operator = Operator(WarmFs(str(root), cache=cache), block_bytes=BLOCK_BYTES).layer(layer)
+    async with operator, operator.reader("k", policy="random") as reader:
+        accessor = operator.accessor()
+        for number in range(8):
+            start = 3 * number * BLOCK_BYTES
+            assert await reader.read_at(start, 100) == DATA[start : start + 100]
+            assert len(accessor.requests) == number + 1  # type: ignore[attr-defined]
+
+
+async def test_events_tell_of_them(operator: Operator, cache: ScriptedCache) -> None:
+    """As of every other request of a reader."""
+    async with operator, await opened(operator, cache) as reader:
+        seen: list[tuple[str, object]] = []
+        operator.runtime().events.subscribe(lambda event: seen.append((event.name, event.facts.get("received"))))
+        await reader.read_at(BLOCK_BYTES, 10)
+        assert seen == [("block.fetched", 10)]
+
+
+@pytest.fixture
+def starts() -> Iterator[int]:
+    """Places that were not read before."""
+    return iter(range(BLOCK_BYTES, len(DATA) - 4096, 4096))
+
+
+async def test_other_tasks_get_turns(operator: Operator, cache: ScriptedCache, starts: Iterator[int]) -> None:
+    """While a task reads one range after another, a second one runs."""
+    async with operator, await opened(operator, cache) as reader:
+        turns, done = 0, False
+
+        async def other() -> None:
+            nonlocal turns
+            while not done:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(other())
+        for start in [next(starts) for _ in range(200)]:
+            await reader.read_at(start, 10)
+        done = True
+        await task
+        assert cache.reads == 200
+        assert turns >= 200 * 4096 // TURN_BYTES
+
+
+async def test_cancelled_after_any_number_of_turns(
+    operator: Operator, cache: ScriptedCache, starts: Iterator[int]
+) -> None:
+    """The reader stays usable, and a reader that is closed meanwhile delivers nothing."""
+    async with operator, await opened(operator, cache) as reader:
+
+        async def read_on(count: int) -> None:
+            for start in [next(starts) for _ in range(count)]:
+                assert await reader.read_at(start, 10) == DATA[start : start + 10]
+
+        for turns in range(6):
+            task = asyncio.ensure_future(read_on(100))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled()
+            await read_on(1)
+        task = asyncio.ensure_future(read_on(100))
+        await asyncio.sleep(0)
+        await reader.aclose()
+        with pytest.raises(errors.Closed):
+            await task
