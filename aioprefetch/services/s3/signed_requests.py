@@ -77,7 +77,10 @@ class SignedRequests:
     ) -> ReadReply:
         """Read into a sink. ``is_renewed``: the store refused one signature as expired, and this is the next one."""
         # One coroutine, because each further one costs a small read one percent.
-        signed = self.targets.find(request) or await self.targets.sign(request)
+        targets = self.targets
+        signed = targets.find(request)
+        if signed is None:
+            signed = targets.sign(request, self._keys.ready() or await self._keys.get(request))
         counters = self._runtime.counters
         receiver = _ReadReceiver(request, sink)
         before = sink.received

@@ -93,10 +93,9 @@ class SignedTargets:
             self._signed.move_to_end(identity)
         return signed
 
-    async def sign(self, request: ReadRequest) -> Signed:
-        """The target of a read, signed now. Raises the errors of ``KeySource.get``, and ``InvalidPath``."""
+    def sign(self, request: ReadRequest, keys: AccessKeys) -> Signed:
+        """The target of a read, signed now. Raises ``InvalidPath``."""
         key = self._options.key_of(request.path, operation="read")
-        keys = self._keys.ready() or await self._keys.get(request)
         version = request.version
         made_at = time.time()
         path = f"{self._endpoint.root}{encoded_path(key)}"
@@ -104,9 +103,9 @@ class SignedTargets:
         if keys is ANONYMOUS or self._is_presigned:
             target = self._plain_or_presigned(keys, path, query, version, made_at)
         else:
-            headers = self._read_headers(keys, made_at)
-            assert self._signer is not None
-            signature = self._signer.signature("GET", path, query, headers, UNSIGNED_PAYLOAD)
+            signer = self._signer_of(keys)
+            headers = self._read_headers(signer, made_at)
+            signature = signer.signature("GET", path, query, headers, UNSIGNED_PAYLOAD)
             url = f"{path}?{query}" if query else path
             target = Target.on(self._route, url, "GET", f"{self._lines}{signature}\r\n".encode())
         signed = Signed(target, keys, made_at, self._now() + RENEWED_AFTER_SECONDS, self._keys.generation)
@@ -127,8 +126,8 @@ class SignedTargets:
     ) -> Signed:
         """A target for one request: for a key, or for the bucket (``None``). All of ``headers`` are signed.
 
-        ``payload`` is the hash of the body. Raises as ``sign``, and ``InvalidArgument`` for a header that cannot be
-        sent.
+        ``payload`` is the hash of the body. Raises the errors of ``KeySource.get``, and ``InvalidArgument`` for a header
+        that cannot be sent.
         """
         keys = self._keys.ready() or await self._keys.get(request)
         made_at = time.time()
@@ -137,9 +136,9 @@ class SignedTargets:
         extra = self._extra if key is None or method == "DELETE" else self._object_extra
         if not headers and payload == UNSIGNED_PAYLOAD and keys is not ANONYMOUS and extra == self._object_extra:
             # The headers are those of reads.
-            signed = self._read_headers(keys, made_at)
-            assert self._signer is not None
-            fields = f"{self._lines}{self._signer.signature(method, path, text, signed, payload)}\r\n"
+            signer = self._signer_of(keys)
+            signature = signer.signature(method, path, text, self._read_headers(signer, made_at), payload)
+            fields = f"{self._lines}{signature}\r\n"
         else:
             fields = self._fields(request, keys, method, path, text, payload, {**extra, **headers}, made_at)
         target = Target.on(self._route, f"{path}?{text}" if text else path, method, fields.encode())
@@ -182,8 +181,7 @@ class SignedTargets:
             self._headers = None
         return signer
 
-    def _read_headers(self, keys: AccessKeys, seconds: float) -> SignedHeaders:
-        signer = self._signer_of(keys)
+    def _read_headers(self, signer: Signer, seconds: float) -> SignedHeaders:
         headers, second = self._headers, int(seconds)
         if headers is None or second != self._second:
             self._headers = headers = signer.headers(self._host, UNSIGNED_PAYLOAD, self._object_extra, seconds)

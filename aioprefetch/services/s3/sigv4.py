@@ -58,21 +58,45 @@ def payload_hash(body: bytes | bytearray | memoryview) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
+class SigningKey:
+    """The key of one day: it signs a message by HMAC-SHA256 (RFC 2104).
+
+    ``hmac.digest`` hashes the key again for each message. Here that is done once, which halves the time of a signature.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        padded = key.ljust(hashlib.sha256().block_size, b"\0")
+        self._inner = hashlib.sha256(bytes([byte ^ 0x36 for byte in padded]))
+        self._outer = hashlib.sha256(bytes([byte ^ 0x5C for byte in padded]))
+
+    def signed(self, message: bytes) -> str:
+        """The signature, in hexadecimal digits."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(message)
+        outer.update(inner.digest())
+        return outer.hexdigest()
+
+
 class SignedHeaders:
     """The headers of a request that its signature covers, for one second.
 
     ``fields`` are the header lines as they are sent, ``Host`` and the date among them.
     """
 
-    __slots__ = ("authorization", "canonical", "fields", "names", "stamp")
+    __slots__ = ("authorization", "canonical", "fields", "key", "names", "to_sign")
 
-    def __init__(self, fields: str, canonical: str, names: str, stamp: str, authorization: str) -> None:
+    def __init__(
+        self, fields: str, canonical: str, names: str, to_sign: str, authorization: str, key: SigningKey
+    ) -> None:
         self.fields = fields
         self.canonical = canonical
         self.names = names
-        self.stamp = stamp
-        # The value of ``Authorization`` up to the signature.
+        # What is signed up to the hash of the request, and the value of ``Authorization`` up to the signature.
+        self.to_sign = to_sign
         self.authorization = authorization
+        self.key = key
 
 
 class Signer:
@@ -84,7 +108,7 @@ class Signer:
         self._tail = f"{region}/{service}/aws4_request"
         self._parts = (region.encode(), service.encode(), b"aws4_request")
         self._day = ""
-        self._day_key = b""
+        self._day_key: SigningKey | None = None
 
     def headers(self, host: str, payload: str, more: Mapping[str, str], seconds: float) -> SignedHeaders:
         """The signed headers of requests to ``host`` at a time of the wall clock.
@@ -108,23 +132,23 @@ class Signer:
         if any(map(_CONTROL.search, (self._tail, self.keys.key_id, *signed.values()))):
             raise ConfigInvalid("the endpoint, the region or the keys hold a control character")
         names = ";".join([name for name, _ in ordered])
+        day = stamp[:8]
         return SignedHeaders(
             fields="".join([f"{name}: {value}\r\n" for name, value in ordered]),
             canonical="".join([f"{name}:{_SPACES.sub(' ', value).strip(' ')}\n" for name, value in ordered]),
             names=names,
-            stamp=stamp,
+            to_sign=f"{ALGORITHM}\n{stamp}\n{day}/{self._tail}\n",
             authorization=(
-                f"{ALGORITHM} Credential={self.keys.key_id}/{stamp[:8]}/{self._tail}, SignedHeaders={names}, Signature="
+                f"{ALGORITHM} Credential={self.keys.key_id}/{day}/{self._tail}, SignedHeaders={names}, Signature="
             ),
+            key=self._key_of(day),
         )
 
     def signature(self, method: str, path: str, query: str, headers: SignedHeaders, payload: str) -> str:
         """The signature of a request: ``path`` and ``query`` are encoded, ``payload`` is the hash of the body."""
-        stamp = headers.stamp
         canonical = f"{method}\n{path}\n{query}\n{headers.canonical}\n{headers.names}\n{payload}"
         digest = hashlib.sha256(canonical.encode()).hexdigest()
-        to_sign = f"{ALGORITHM}\n{stamp}\n{stamp[:8]}/{self._tail}\n{digest}"
-        return hmac.digest(self._key_of(stamp[:8]), to_sign.encode(), "sha256").hex()
+        return headers.key.signed(f"{headers.to_sign}{digest}".encode())
 
     def presigned_query(
         self,
@@ -155,12 +179,12 @@ class Signer:
         query = encoded_query(given)
         return f"{query}&X-Amz-Signature={self.signature(method, path, query, headers, UNSIGNED_PAYLOAD)}"
 
-    def _key_of(self, day: str) -> bytes:
-        if day != self._day:
+    def _key_of(self, day: str) -> SigningKey:
+        if self._day_key is None or day != self._day:
             key = hmac.digest(self._secret, day.encode(), "sha256")
             for part in self._parts:
                 key = hmac.digest(key, part, "sha256")
-            self._day, self._day_key = day, key
+            self._day, self._day_key = day, SigningKey(key)
         return self._day_key
 
 

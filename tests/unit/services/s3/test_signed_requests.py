@@ -283,7 +283,7 @@ async def test_a_maximum_of_signatures_is_kept(runtime: Runtime, store: Callable
         )
         for name in "abcb":
             request = ReadRequest(path=name)
-            assert kept.find(request) or await kept.sign(request)
+            assert kept.find(request) or kept.sign(request, await opened.live.keys.get(request))
         assert runtime.counters["transport_signatures"] == 3
         assert kept.find(ReadRequest(path="a")) is None
 
