@@ -122,10 +122,15 @@ def _checked_first_part(
 
     A server without ranges sends everything without one: such a response is checked as that to the whole request.
     """
+    length, size = request.size, response.content_length
+    part_bytes = request.first_bytes or 0
+    if size and size <= part_bytes and request.suffix is None and (length is None or size <= length):
+        # The usual case is an object that ends within its first part: there is one right text.
+        end = request.offset + size
+        if content_range == f"bytes {request.offset}-{end - 1}/{end}" and response.status in (200, 206):
+            return request.offset, size, end
     bounds, total = parse_content_range(content_range) or (None, None)
-    length = request.size
     if bounds is not None and total is not None and request.suffix is None:
-        part_bytes = request.first_bytes or 0
         end = request.offset + (part_bytes if length is None or length > part_bytes else length)
         start = bounds[0]
         is_part = start == request.offset and bounds[1] == (end if end < total else total)

@@ -167,13 +167,27 @@ class CollectSink(Sink):
     ``piece_bytes_max`` is the largest piece of that memory: a response may claim more bytes than ever come.
     """
 
-    __slots__ = ("_owner", "_pieces")
+    __slots__ = ("_owner", "_pieces", "_whole", "is_placed")
     piece_bytes_max = PIECE_BYTES_MAX
 
     def __init__(self, owner: Owner | None = None) -> None:
         Sink.__init__(self)  # Called for every read; ``super`` would cost a lookup each time.
         self._owner = owner
         self._pieces: list[memoryview] = []
+        self._whole: bytes | None = None
+        # Whether a subclass has a place of its own for the bytes.
+        self.is_placed = False
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> int:
+        """Copy a chunk as far as bytes are missing; one that is the whole body is copied once and for all."""
+        head, size = self.head, len(chunk)
+        is_whole = head is not None and size == head.size and not self.received and size <= self.piece_bytes_max
+        if not is_whole or self._pieces or self.is_placed:
+            return Sink.feed(self, chunk)
+        self._whole = bytes(chunk)
+        self.received = size
+        self._advanced()
+        return size
 
     def _allocate(self, position: int, size: int) -> memoryview:
         missing = size - position
@@ -184,6 +198,8 @@ class CollectSink(Sink):
 
     def to_bytes(self) -> bytes:
         """The bytes delivered, as one ``bytes``."""
+        if self._whole is not None:
+            return self._whole
         pieces = self._pieces
         if len(pieces) == 1 and self.received == len(pieces[0]):
             return bytes(pieces[0])
@@ -193,7 +209,7 @@ class CollectSink(Sink):
         """The bytes delivered, as a read-only view; copied only if they lie in several pieces."""
         pieces = self._pieces
         if not pieces:
-            return memoryview(b"")
+            return memoryview(self._whole or b"")
         if len(pieces) == 1:
             view = self._piece.toreadonly()
             return view if self.received == len(view) else view[: self.received]

@@ -40,7 +40,7 @@ def checked_path(path: object, operation: str) -> str:
 
 def check_file(path: str, operation: str) -> None:
     """``IsADirectory`` for the path of a directory, and for an empty path."""
-    if not checked_path(path, operation) or path.endswith("/"):
+    if not checked_path(path, operation) or path[-1] == "/":
         raise IsADirectory(
             "the path names a directory, an object is needed" if path else "the path is empty",
             operation=operation,

@@ -129,6 +129,7 @@ class Download(ParallelRead):
         on_progress: ProgressCallback | None,
     ) -> None:
         ParallelRead.__init__(self, accessor, runtime, request)
+        self.is_placed = True
         self._descriptor = descriptor
         self._on_progress = on_progress
         self._threads = FileThreads.of(runtime)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,9 +40,6 @@ if TYPE_CHECKING:  # They load at their first use.
     from aioprefetch.operator.writer import BytesLike, WriteSource
     from aioprefetch.reader import RangeReader
     from aioprefetch.reader.options import ProgressCallback
-
-# Many reads go to few objects: a path that was valid once stays valid.
-_check_readable = lru_cache(maxsize=512)(partial(check_file, operation="read"))
 
 # delete_all sends batches of this many paths; the layers cut them to the maximum of the service.
 _DELETE_PATHS = 1000
@@ -392,8 +388,11 @@ class Operator:
         timeout_seconds: float | None = None,
     ) -> ReadRequest | None:
         """The request of a read, ``None`` for an empty range. Valid values take a short way, since all reads pay."""
-        _check_readable(path) if type(path) is str else check_file(path, "read")
-        if not (type(offset) is type(size) is int and suffix is None and 0 <= offset < offset + size <= OFFSET_MAX):
+        check_file(path, "read")
+        is_whole = size is None and suffix is None and type(offset) is int and offset == 0
+        if not is_whole and (
+            suffix is not None or not (type(offset) is type(size) is int and 0 <= offset < offset + size <= OFFSET_MAX)
+        ):
             offset, size = checked_range(offset, size, operation="read", path=path)
             if suffix is not None:
                 if offset or size is not None:

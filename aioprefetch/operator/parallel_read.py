@@ -19,7 +19,6 @@ for memory that another one holds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import io
 from collections import deque
@@ -102,7 +101,14 @@ class ParallelRead(CollectSink):
         self._failed = self._first_done = False
         try:
             try:
-                await self._read_first()
+                is_proven = True
+                try:
+                    await self._accessor.read(self._request, self)
+                except _VersionUnproven:
+                    is_proven = False
+                if not is_proven:  # No other part may be put beside the first one: another request brings everything.
+                    self._request = replace(self._request, first_bytes=None)
+                    await self._accessor.read(self._request, self)
             finally:
                 self._first_done = True
             if self._memory is not None:
@@ -149,14 +155,6 @@ class ParallelRead(CollectSink):
 
     # --- the first response -------------------------------------------------------------------------------------
 
-    async def _read_first(self) -> None:
-        """Receive the first part, or everything where no other part may be put beside it."""
-        with contextlib.suppress(_VersionUnproven):
-            await self._accessor.read(self._request, self)
-            return
-        self._request = replace(self._request, first_bytes=None)
-        await self._accessor.read(self._request, self)
-
     def _begun(self, head: ReadHead) -> None:
         request = self._request
         first_bytes = request.first_bytes or 0
@@ -174,6 +172,7 @@ class ParallelRead(CollectSink):
             self.head = None
             raise self._unproven(head)
         self._memory = self._open(size)
+        self.is_placed = True
         if not self._gaps:
             return
         self._pinned = request.resume(head, head.size)
@@ -302,6 +301,7 @@ class ParallelFill(ParallelRead):
 
     def __init__(self, accessor: Accessor, runtime: Runtime, request: ReadRequest, buffer: memoryview) -> None:
         ParallelRead.__init__(self, accessor, runtime, request)
+        self.is_placed = True
         self._buffer = buffer
 
     @property

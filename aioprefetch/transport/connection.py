@@ -154,13 +154,13 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the connection can take a request."""
         return self._done is None and not self._closing and self._transport is not None
 
-    def is_quiet(self) -> bool:
-        """Whether the idle connection has received neither bytes nor its end, also none that the loop has not seen yet.
+    def is_ready(self) -> bool:
+        """Whether the connection can take a request and is quiet.
 
-        Over TLS the bytes may be a message of TLS itself; no difference is made, because servers send such messages
-        before their first response.
+        It has received neither bytes nor its end, also none that the loop has not seen yet. Over TLS the bytes may be a
+        message of TLS itself; no difference is made, because servers send such messages before their first response.
         """
-        return not self._has_more()
+        return self._done is None and not self._closing and self._transport is not None and not self._has_more()
 
     @property
     def is_busy(self) -> bool:
@@ -357,8 +357,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = len(rest)
 
     def _begin(self, head: ResponseHead, rest: memoryview) -> None:
-        self._head_seconds = now = self._loop.time()
-        self._stall_timer.begin_window(now, 0)
+        self._head_seconds = self._loop.time()
         self._keeps_alive = head.keeps_alive
         length = head.length
         receiver, self._receiver = self._receiver, None  # The connection keeps no reference to it.
@@ -369,6 +368,7 @@ class Connection(asyncio.BufferedProtocol):
         elif destination is None:
             self._finish(is_clean=False)
         elif length is None:
+            self._stall_timer.begin_window(self._head_seconds, 0)
             self._unsized = UnsizedBody(destination.feed, is_chunked=head.is_chunked)
             self._filled = 0
             self._take_unsized(self._unsized, rest)
@@ -377,6 +377,7 @@ class Connection(asyncio.BufferedProtocol):
             if body and destination.feed(body) != len(body):
                 raise ProtocolError("the body has more bytes than were asked for")
             if len(body) < length:
+                self._stall_timer.begin_window(self._head_seconds, 0)
                 self._filled = 0
                 self._body_bytes = len(body)
                 self._left_bytes = length - len(body)
@@ -404,7 +405,8 @@ class Connection(asyncio.BufferedProtocol):
             is_clean = is_clean and self._unsent is None and not self._transport.get_write_buffer_size()
         self._succeed()
         if is_clean and self._keeps_alive:
-            self.resume()  # Its receiver may have paused it at the last byte; the next request is received.
+            if self._paused:
+                self.resume()  # Its receiver has paused it at the last byte; the next request is received.
             if self.on_free is not None:
                 self.on_free(self)  # Now, and not in the turn of the caller: the next request may be sent before that.
         else:

@@ -127,12 +127,11 @@ class Pool:
         while idle:
             connection = idle.pop()
             connection.is_idle = False
-            if not connection.is_usable:
-                continue
-            if connection.is_quiet():
+            if connection.is_ready():
                 connection.is_reused = True
                 return connection
-            connection.close()  # Its bytes must not be taken for the response to the next request.
+            if connection.is_usable:
+                connection.close()  # Its bytes must not be taken for the response to the next request.
         return None
 
     async def connect(self, route: Route, *, is_fresh: bool = False) -> Connection:
@@ -220,7 +219,7 @@ class Pool:
             timer.cancel()
             if self._claims.get(connection) is claim:
                 del self._claims[connection]
-        if freed is None or not freed.is_usable or not freed.is_quiet():
+        if freed is None or not freed.is_ready():
             if freed is not None:
                 freed.close()
             return None

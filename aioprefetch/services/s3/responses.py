@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -64,33 +62,20 @@ def unchecked_head(response: Mapping[str, Any]) -> UncheckedHead:
 def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
     """The head of a 200 or 206 of our own transport, checked against its request."""
     get = head.fields.get
-    content_range = get(b"content-range")
-    etag, version, last_modified, content_type = _described(
-        get(b"etag"), get(b"x-amz-version-id"), get(b"last-modified"), get(b"content-type")
-    )
+    content_range, etag, version = get(b"content-range"), get(b"etag"), get(b"x-amz-version-id")
+    modified, content_type = get(b"last-modified"), get(b"content-type")
     response = UncheckedHead(
         status=head.status,
         content_range=None if content_range is None else content_range.decode("latin-1"),
         content_length=head.length,
-        etag=etag,
-        version=version,
-        last_modified=last_modified,
-        content_type=content_type,
+        etag=None if etag is None else unquote_etag(etag.decode("latin-1")),
+        version=None if version is None else version_of(version.decode("latin-1")),
+        last_modified=None if modified is None else parse_http_date(modified.decode("latin-1")),
+        content_type=None if content_type is None else content_type.decode("latin-1"),
     )
-    return checked(request, response)
-
-
-@lru_cache(maxsize=1024)  # All ranges of an object have the same headers.
-def _described(
-    etag: bytes | None, version: bytes | None, modified: bytes | None, content_type: bytes | None
-) -> tuple[str | None, str | None, datetime | None, str | None]:
-    """ETag, version, time and type of an object, from their headers."""
-    return (
-        None if etag is None else unquote_etag(etag.decode("latin-1")),
-        None if version is None else version_of(version.decode("latin-1")),
-        None if modified is None else parse_http_date(modified.decode("latin-1")),
-        None if content_type is None else content_type.decode("latin-1"),
-    )
+    if response.etag is None:
+        raise _no_object(response, request)
+    return check_reply(request, response)
 
 
 def checked(request: ReadRequest, response: UncheckedHead) -> ReadHead:

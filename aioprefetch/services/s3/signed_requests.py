@@ -57,6 +57,7 @@ class SignedRequests:
         self._keys = keys
         self._explainer = explainer
         self._runtime = runtime
+        self._ledger = runtime.ledger
         connections = options.connections(runtime.options.concurrency)
         client_options = ClientOptions(
             connect_timeout_seconds=options.connect_timeout_seconds,
@@ -81,7 +82,7 @@ class SignedRequests:
         signed = targets.find(request)
         if signed is None:
             signed = targets.sign(request, self._keys.ready() or await self._keys.get(request))
-        counters = self._runtime.counters
+        counters = self._ledger.current
         receiver = _ReadReceiver(request, sink)
         before = sink.received
         counters[_GET] += 1
@@ -103,7 +104,7 @@ class SignedRequests:
             self.targets.forget(request, signed)
             return await self.read(request, sink, range_text, is_renewed=True)
         counters.succeeded(_GET, seconds)
-        if not sink.complete:
+        if sink.received - before < checked.size:
             raise Unavailable(
                 f"the body ended after {sink.received} of {checked.size} bytes",
                 operation="read",

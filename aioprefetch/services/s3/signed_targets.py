@@ -68,7 +68,7 @@ class SignedTargets:
         self._route = Route(endpoint.origin, configuration.proxy)
         self._host = endpoint.origin.netloc
         self._keys = keys
-        self._runtime = runtime
+        self._ledger = runtime.ledger
         self._now = runtime.loop.time
         self._objects_max = objects_max
         self._signed: OrderedDict[tuple[str, str | None], Signed] = OrderedDict()
@@ -109,7 +109,7 @@ class SignedTargets:
             url = f"{path}?{query}" if query else path
             target = Target.on(self._route, url, "GET", f"{self._lines}{signature}\r\n".encode())
         signed = Signed(target, keys, made_at, self._now() + RENEWED_AFTER_SECONDS, self._keys.generation)
-        self._runtime.counters["transport_signatures"] += 1
+        self._ledger.current["transport_signatures"] += 1
         self._signed[request.path, version] = signed
         if len(self._signed) > self._objects_max:
             self._signed.popitem(last=False)
@@ -126,8 +126,8 @@ class SignedTargets:
     ) -> Signed:
         """A target for one request: for a key, or for the bucket (``None``). All of ``headers`` are signed.
 
-        ``payload`` is the hash of the body. Raises the errors of ``KeySource.get``, and ``InvalidArgument`` for a header
-        that cannot be sent.
+        ``payload`` is the hash of the body. Raises the errors of ``KeySource.get``, and ``InvalidArgument`` for a
+        header that cannot be sent.
         """
         keys = self._keys.ready() or await self._keys.get(request)
         made_at = time.time()
