@@ -7,10 +7,12 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
 
+from aioprefetch.accessor.chunked_body import copy_chunks
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
 from aioprefetch.accessor.sink import Sink
@@ -24,7 +26,6 @@ from aioprefetch.errors import (
     NotFound,
     ProtocolError,
     RangeNotSatisfied,
-    Unavailable,
     WrongLoop,
 )
 from aioprefetch.runtime.runtime import Runtime, fork_generation
@@ -199,7 +200,7 @@ class ObspecAccessor(ServiceAccessor):
         head, body = await self._opened(request, get)
         try:
             sink.begin(head, path=request.path)
-            await self._copy_body(body, request, sink, head)
+            await copy_chunks(partial(self._next_chunk, body, request), request, sink, head, self.runtime.counters)
         finally:
             await body.aclose()
         return ReadReply(head=head, received=head.size)
@@ -241,28 +242,6 @@ class ObspecAccessor(ServiceAccessor):
         etag = None if self._kind else raw_etag(meta)
         if etag is not None:
             self._etags_quoted = etag.startswith('"')
-
-    async def _copy_body(self, body: _Body, request: ReadRequest, sink: Sink, head: ReadHead) -> None:
-        """Copy the chunks of a body into the sink, which has begun."""
-        counters = self.runtime.counters
-        received = 0
-        while not sink.complete:
-            if sink.is_full:
-                await sink.drained()
-            chunk = await self._next_chunk(body, request)
-            if chunk is None:
-                raise Unavailable(
-                    f"the body ended after {received} of {head.size} bytes", operation="read", path=request.path
-                )
-            received += len(chunk)
-            counters["stream_read_total_bytes"] += len(chunk)
-            if received > head.size:
-                raise ProtocolError(
-                    f"the body has more than the {head.size} bytes that its head promised",
-                    operation="read",
-                    path=request.path,
-                )
-            sink.feed(chunk)
 
     async def _next_chunk(self, body: _Body, request: ReadRequest) -> memoryview | None:
         """The next bytes of a body, perhaps none; ``None`` at its end. ``Closed`` once the operator is closed."""

@@ -6,11 +6,13 @@ The counter ``transport_fallbacks`` counts these reads.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from aioprefetch.accessor.chunked_body import copy_chunks
 from aioprefetch.accessor.http_headers import is_weak, quote_etag, unquote_etag
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Closed, Error, ProtocolError, Unavailable
+from aioprefetch.errors import Closed, Error, ProtocolError
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.errors import Explainer
@@ -19,7 +21,7 @@ from aioprefetch.services.s3.object_requests import checked_metadata, described
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import checked, headers_of, metadata_of, unchecked_head, version_of
 from aioprefetch.services.s3.writer import condition_parameters, write_parameters
-from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
+from aioprefetch.values import Metadata, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
 
 # The parameters of ListObjectsV2 under botocore's names.
 _LIST_NAMES = {
@@ -57,7 +59,7 @@ class ClientRequests:
         try:
             head = checked(request, unchecked_head(response))
             sink.begin(head, path=request.path)
-            await self._copy_body(stream, request, sink, head)
+            await copy_chunks(partial(self._next_chunk, stream, request), request, sink, head, self._runtime.counters)
         finally:
             # Without effect after the last byte, when aiohttp has taken the connection back.
             stream.close()
@@ -93,32 +95,10 @@ class ClientRequests:
         """Delete an object, which may be missing."""
         await self._client.call(request, "delete_object", Key=key)
 
-    async def _copy_body(self, stream: Any, request: ReadRequest, sink: Sink, head: ReadHead) -> None:
-        """Copy the chunks of aiohttp into the sink, which has begun."""
-        counters = self._runtime.counters
-        received = 0
-        while not sink.complete:
-            if sink.is_full:
-                await sink.drained()
-            chunk = await self._next_chunk(stream, request)
-            if not chunk:
-                raise Unavailable(
-                    f"the body ended after {received} of {head.size} bytes", operation="read", path=request.path
-                )
-            received += len(chunk)
-            counters["stream_read_total_bytes"] += len(chunk)
-            if received > head.size:
-                raise ProtocolError(
-                    f"the body has more than the {head.size} bytes that its head promised",
-                    operation="read",
-                    path=request.path,
-                )
-            sink.feed(chunk)
-
-    async def _next_chunk(self, stream: Any, request: ReadRequest) -> bytes:
+    async def _next_chunk(self, stream: Any, request: ReadRequest) -> bytes | None:
         try:
             chunk: bytes = await stream.content.readany()
-            return chunk
+            return chunk or None
         except Exception as error:
             explained: Error = (
                 Closed("the operator was closed", operation="read", path=request.path)
