@@ -4,6 +4,7 @@ Pure: it uses no sockets. The rules of HTTP are implemented a second time on pur
 shares no code with it.
 """
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ class PlannedResponse:
         return ("\r\n".join([*lines, *self.lines]) + "\r\n\r\n").encode("latin-1")
 
 
+@functools.lru_cache(maxsize=8)  # A server is asked for few large objects often.
 def etag_of(data: bytes) -> str:
     """The quoted ETag of an object: its MD5, as in S3 for a simple PUT."""
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
