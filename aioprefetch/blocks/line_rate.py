@@ -16,6 +16,8 @@ FREE_BYTES_MAX = 256 << 10
 
 # A store that responds faster than this is memory, a local file or on this machine: bytes cost as much as requests.
 _NEAR_SECONDS = 0.001
+# Within this time a store in the same rack responds: one connection brings what the network gives.
+_FAR_SECONDS = 0.005
 
 # Bodies below this say nothing about the bandwidth: they arrive together with their head.
 _BODY_BYTES_MIN = 64 << 10
@@ -40,6 +42,11 @@ class LineRate:
     def is_near(self) -> bool:
         """Whether requests cost so little that additional bytes are never free."""
         return self.first_byte_seconds < _NEAR_SECONDS
+
+    @property
+    def is_far(self) -> bool:
+        """Whether several connections bring more than one."""
+        return self.first_byte_seconds >= _FAR_SECONDS
 
     @staticmethod
     def samples(number: int) -> bool:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class BlockStore:
-    """All files with resident blocks, and the budget they share."""
+    """All files with resident blocks, and the budget they share.
+
+    ``fetches`` counts the requests so far, ``in_flight`` those that have not ended.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -37,7 +40,7 @@ class BlockStore:
         # Weakly, so that a reader that was dropped without closing does not count for ever.
         self.readers: set[ref[ReaderPosition]] = set()
         self.tick = 0
-        self.fetches = 0
+        self.fetches = self.in_flight = 0
         self.line = LineRate()
         self.spent_bytes = 0
         self.eviction = eviction = Eviction(self)
@@ -142,6 +145,7 @@ class BlockStore:
         if self.line.samples(self.fetches):
             fetch.headed, fetch.started = -1.0, runtime.now()
         self.fetches += 1
+        self.in_flight += 1
         count_begin(runtime, fetch)
         if runtime.budget.promise(size):
             fetch.reserved_bytes = size
@@ -200,6 +204,7 @@ class BlockStore:
     def _end(self, fetch: Fetch, error: Exception | None) -> None:
         if fetch.finished:
             return
+        self.in_flight -= 1
         if error is not None or fetch.prefetched or fetch.is_drained:
             count_end(self.runtime, fetch, error)
         headed = fetch.headed

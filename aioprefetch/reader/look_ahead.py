@@ -32,6 +32,14 @@ _REQUESTS_MIN = 4
 # The longest request in a file whose layout is known: a read of many chunks arrives by several connections.
 LAYOUT_REQUEST_BYTES = 4 * MIB
 
+# Blocks ahead are divided into requests of at least this size while connections are free. The same window arrives by
+# more connections: docs/decisions/0012. Smaller parts would be quicker still, but a connection would wait longer for
+# their first byte than it receives.
+PART_BYTES_MIN = 4 * MIB
+
+# Connections are free while less than one in _BUSY_SHARE of ``concurrency`` is used.
+_BUSY_SHARE = 2
+
 # An object of more than one part in _LARGE_SHARE of the memory is not kept while it is read through.
 _LARGE_SHARE = 2
 
@@ -67,9 +75,11 @@ class LookAhead:
         self._runtime = runtime
         self._request = request
         self._block_bytes = options.block_bytes
+        self._part_bytes = part_of(options.block_bytes)
         self._by_block = options.growth.by_block
         self._recycles_any = options.keep_behind is False
         self._wasted_bytes = 0
+        self._read_bytes = 0  # The length of the last read that was reported.
 
     @property
     def is_off(self) -> bool:
@@ -85,6 +95,19 @@ class LookAhead:
         small = min(_SPAN_BYTES, windows.limit * block // _REQUESTS_MIN)
         blocks_max = self.opened.request_bytes_max // block
         return block * max(1, min(blocks_max, max(windows.policy.request_blocks, small // block)))
+
+    @property
+    def _may_divide(self) -> bool:
+        """Whether blocks ahead may be requested in parts."""
+        store, policy = self.opened.store, self.windows.policy
+        return (
+            self._part_bytes < self._block_bytes
+            and not self._by_block
+            and policy.request_blocks == 1
+            and self._read_bytes <= self._part_bytes  # Otherwise a view of a whole block would be a copy.
+            and store.in_flight < self._runtime.options.concurrency // _BUSY_SHARE
+            and store.line.is_far
+        )
 
     @property
     def exact_bytes(self) -> int:
@@ -124,6 +147,7 @@ class LookAhead:
         self, start: int, end: int, *, missing: bool, stalled: bool, at_cursor: bool, is_late: bool = False
     ) -> WindowDecision:
         windows, opened = self.windows, self.opened
+        self._read_bytes = end - start
         file = opened.open_file()
         size = opened.size
         windows.stop = file.size if size is None else min(file.size, size)
@@ -166,7 +190,12 @@ class LookAhead:
             stop = ahead[1] if ahead is not None else start + self._block_bytes
             file.cancel_prefetches(self.opened, *abandoned, keep=(start, stop))
         if ahead is not None:
-            request_bytes = self.request_bytes if decision.fill == "block" else self.opened.request_bytes_max
+            if decision.fill != "block":
+                request_bytes = self.opened.request_bytes_max
+            elif decision.in_parts and self._may_divide:
+                request_bytes = self._part_bytes
+            else:
+                request_bytes = self.request_bytes
             self._request(*ahead, lane="prefetch", fill=decision.fill, request_bytes=request_bytes)
         for chunk in decision.chunks:
             self._request(*chunk, lane="prefetch", fill="exact", request_bytes=self.exact_bytes)
@@ -240,6 +269,14 @@ class LookAhead:
             chunks = runs.on_read(start, end, missing=False, stalled=True, may_grow=may_grow)
             if chunks:
                 self.apply(WindowDecision("exact", chunks=tuple(chunks)), start)
+
+
+def part_of(block_bytes: int) -> int:
+    """The block cut in half as often as its parts are at least ``PART_BYTES_MIN`` long."""
+    part = block_bytes
+    while part % 2 == 0 and part // 2 >= PART_BYTES_MIN:
+        part //= 2
+    return part
 
 
 class FileLayout:

@@ -87,7 +87,8 @@ class WindowDecision:
     range that was fetched ahead in vain. ``continues`` is false for a read that belongs to no run and begins none,
     because it is in the bytes that were fetched ahead of another run, which continues unchanged. ``chunks`` are the
     ranges to fetch ahead in a file whose layout is known. ``behind``: the end of the blocks that a long run has left
-    behind, 0 if there are none.
+    behind, 0 if there are none. ``in_parts``: blocks ahead are wanted sooner than one connection each brings them,
+    because the reader has to wait, or its window cannot grow.
     """
 
     fill: Fill
@@ -96,6 +97,7 @@ class WindowDecision:
     continues: bool = True
     chunks: tuple[Range, ...] = ()
     behind: int = 0
+    in_parts: bool = False
 
 
 class Windows:
@@ -211,7 +213,7 @@ class Windows:
         abandoned = self._move_cursor(run) if at_cursor else None
         if may_grow:
             self._grow(run, stalled=stalled, crossed=crossed, jumped=jumped)
-        decision = self._look(run, end, abandoned=abandoned, may_grow=may_grow)
+        decision = self._look(run, end, abandoned=abandoned, may_grow=may_grow, stalled=stalled)
         return replace(decision, behind=self._block(start) * self.block_bytes) if self._is_long(run) else decision
 
     def expect(self, position: int) -> Run:
@@ -412,10 +414,13 @@ class Windows:
         if self.policy.window == "full" and not self._is_beyond(run):
             run.blocks = self.limit
         else:
-            progress = Progress(run.blocks, stalled, crossed, jumped, self.limit)
+            run_blocks = run.run_bytes / self.block_bytes
+            progress = Progress(run.blocks, stalled, crossed, jumped, self.limit, run_blocks)
             run.blocks = max(0, min(self.limit, self.growth.grow(progress)))
 
-    def _look(self, run: Run, end: int, *, abandoned: Range | None, may_grow: bool) -> WindowDecision:
+    def _look(
+        self, run: Run, end: int, *, abandoned: Range | None, may_grow: bool, stalled: bool = False
+    ) -> WindowDecision:
         run.used = self._tick
         if run.established:
             fill: Fill = "block"
@@ -431,7 +436,7 @@ class Windows:
         if not may_grow or stop <= start:
             return WindowDecision(fill, abandoned=abandoned)
         run.requested_end = stop
-        return WindowDecision(fill, (start, stop), abandoned)
+        return WindowDecision(fill, (start, stop), abandoned, in_parts=stalled or run.blocks >= self.limit)
 
     def _is_long(self, run: Run) -> bool:
         """Whether a run does not need the blocks behind it any more."""
