@@ -126,6 +126,19 @@ class Sink:
     async def drained(self) -> None:
         """Wait until a paced sink is no longer full."""
 
+    async def begin_again(self) -> bool:
+        """Prepare for another response, which nothing proves to be of the version that has begun to arrive.
+
+        Called between two attempts. A sink drops its bytes if no caller has seen any, and the next response is its
+        first one. Returns whether the sink can take the next response; ``False`` if its bytes are in use.
+        """
+        return False
+
+    def _rewind(self) -> None:
+        """Drop the bytes received. For subclasses, in ``begin_again``."""
+        self.received = 0
+        self._piece, self._piece_start, self._piece_end = _NOTHING, 0, 0
+
     def drop_memory(self) -> None:
         """Keep no view of the memory of a body that is complete."""
         self._piece = _NOTHING
@@ -139,6 +152,11 @@ class Sink:
 
     def _advanced(self) -> None:
         """Called after each advance."""
+
+
+def is_comparable(head: ReadHead) -> bool:
+    """Whether a later response can be compared with this one (``is_same_version``), although that proves nothing."""
+    return head.etag is not None or head.version is not None or None not in (head.total, head.last_modified)
 
 
 def is_same_version(first: ReadHead, head: ReadHead) -> bool:
@@ -189,6 +207,12 @@ class CollectSink(Sink):
         self._advanced()
         return size
 
+    async def begin_again(self) -> bool:
+        self._rewind()
+        self.head = None
+        self._pieces.clear()
+        return True
+
     def _allocate(self, position: int, size: int) -> memoryview:
         missing = size - position
         piece_bytes = self.piece_bytes_max
@@ -224,6 +248,11 @@ class BufferSink(Sink):
     def __init__(self, buffer: memoryview) -> None:
         super().__init__()
         self._buffer = buffer
+
+    async def begin_again(self) -> bool:
+        self._rewind()
+        self.head = None
+        return True
 
     def _allocate(self, position: int, size: int) -> memoryview:
         return self._buffer[position:size]

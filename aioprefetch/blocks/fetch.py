@@ -13,7 +13,7 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.sink import Sink, is_comparable
 from aioprefetch.blocks.block import Segment, SegmentState
 from aioprefetch.errors import Closed
 from aioprefetch.runtime.budget import Ticket
@@ -322,6 +322,13 @@ class Fetch(Sink):
             else:
                 self.segments = []
         self._store.runtime.budget.reconsider()
+
+    async def begin_again(self) -> bool:
+        """Take the rest from the next response if it can be compared with this one: reads have seen its bytes.
+
+        All requests of a reader of an unproven version are held together by that.
+        """
+        return self.head is not None and is_comparable(self.head)
 
     def new_segment(self, start: int, end: int) -> Segment:
         """A segment for ``[start, end)``, in memory from the reservation of this fetch."""

@@ -10,11 +10,12 @@ load.
 ``elapsed_seconds`` in its context. If the bucket is empty, ``BudgetExhausted`` is raised with the last error as its
 cause. The first attempt of each operation needs no token, so successes fill the bucket again.
 
-**Reads** continue at the byte after the last one received, pinned to the ETag or version of the first response, so no
-delivered byte is fetched again and two versions never mix. If the object has changed, the error is ``ObjectChanged``.
-If a server sends neither ETag nor version, its total and ``Last-Modified`` must agree (see ``Sink.begin``); without
-these an interrupted read is not resumed. Each ``progress_bytes`` received reset attempts and time, so a long body
-survives many cuts, and no server causes more than ``attempts_max`` requests for each ``progress_bytes``.
+**Reads** continue at the byte after the last one received, pinned to the strong ETag or the version of the first
+response, so no delivered byte is fetched again and two versions never mix. If the object has changed, the error is
+``ObjectChanged``. A weak ETag and ``Last-Modified`` prove nothing about bytes (RFC 9110, 8.8.1 and 8.8.2.2): then the
+read begins again, as often as there are attempts, if its sink can (``Sink.begin_again``), and fails otherwise.
+Each ``progress_bytes`` received reset attempts and time, so a long body survives many cuts, and no server causes more
+than ``attempts_max`` requests for each ``progress_bytes``.
 
 **Writes.** Writing a whole object, copying and deleting may be repeated. A conditional write (``if_match``,
 ``if_not_exists``) may not: its first attempt may have succeeded although its response was lost, and the second would
@@ -192,7 +193,7 @@ class RetryAccessor(WrappedAccessor):
             attempts = self.attempts(request, started)
             if _came_too_late(error, sink):
                 return _whole_reply(sink)
-            pause = self.judge(error, request, sink, attempts)
+            pause = await self.judge(error, request, sink, attempts)
         else:
             bucket = self.bucket
             if bucket.tokens < bucket.capacity:
@@ -209,12 +210,12 @@ class RetryAccessor(WrappedAccessor):
                 await self.inner.read(rest, sink)
             except Error as error:
                 if not _came_too_late(error, sink):
-                    pause = self.judge(error, request, sink, attempts, resumed=head is not None)
+                    pause = await self.judge(error, request, sink, attempts, resumed=head is not None)
                     continue
             attempts.succeeded()
             return _whole_reply(sink)
 
-    def judge(
+    async def judge(
         self, error: Error, request: ReadRequest, progress: Sink, attempts: Attempts, *, resumed: bool = False
     ) -> float:
         """The pause before a read continues after ``error``; raises the error that ends the read.
@@ -226,11 +227,13 @@ class RetryAccessor(WrappedAccessor):
             raise _changed(error, head, progress.received) from error
         if not error.is_temporary:
             raise error
-        if head is not None and progress.received and not _is_verifiable(head):
-            raise attempts.give_up(error, "nothing in the response tells one version of the object from another")
         if progress.complete:
             # No byte is missing, and some servers send the whole object for an empty range.
             raise attempts.give_up(error, "all bytes were delivered")
+        is_unproven = head is not None and progress.received > 0 and not VersionPin(head.etag, head.version).is_strong
+        if is_unproven and not await progress.begin_again():
+            why = "nothing proves that the rest is of the same version: there is neither a strong ETag nor a version id"
+            raise attempts.give_up(error, why)
         return attempts.failed(error, progress.received)
 
 
@@ -398,11 +401,6 @@ def _came_too_late(error: Error, sink: Sink) -> bool:
 def _whole_reply(sink: Sink) -> ReadReply:
     assert sink.head is not None
     return ReadReply(head=sink.head, received=sink.head.size)
-
-
-def _is_verifiable(head: ReadHead) -> bool:
-    """Whether a later response can be proven to be of the same version."""
-    return head.etag is not None or head.version is not None or None not in (head.total, head.last_modified)
 
 
 def _changed(error: Error, head: ReadHead, received: int) -> ObjectChanged:

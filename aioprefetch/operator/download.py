@@ -115,6 +115,7 @@ class Download(ParallelRead):
         "_on_progress",
         "_piece_bytes",
         "_position",
+        "_repeated_bytes",
         "_threads",
         "_writing",
     )
@@ -134,6 +135,7 @@ class Download(ParallelRead):
         self._on_progress = on_progress
         self._threads = FileThreads.of(runtime)
         self._position = 0
+        self._repeated_bytes = 0  # To be written that were reported before.
         self._writing: set[asyncio.Future[int]] = set()
         self._drained: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
@@ -155,6 +157,15 @@ class Download(ParallelRead):
                 await settled(asyncio.gather(*self._writing, return_exceptions=True))
         if self._failure is not None:
             raise self._failure
+
+    async def begin_again(self) -> bool:
+        """Begin again with an empty file, when no thread writes a piece any more."""
+        if self._writing:
+            await settled(asyncio.gather(*self._writing, return_exceptions=True))
+        await settled(self._threads.call(self._empty))
+        self._repeated_bytes += self._position
+        self._position = 0
+        return await ParallelRead.begin_again(self)
 
     @property
     def is_full(self) -> bool:  # type: ignore[override]  # A constant for sinks that are never behind.
@@ -220,7 +231,17 @@ class Download(ParallelRead):
             raise from_os_error(error, operation="download", path=self._request.path) from error
         return count
 
+    def _empty(self) -> None:
+        """For a thread: remove what was written."""
+        try:
+            os.ftruncate(self._descriptor, 0)
+        except OSError as error:
+            raise from_os_error(error, operation="download", path=self._request.path) from error
+
     def _report(self, count: int) -> None:
+        repeated = min(count, self._repeated_bytes)
+        self._repeated_bytes -= repeated
+        count -= repeated
         try:
             if self._on_progress is not None and count:
                 self._on_progress(count)

@@ -137,6 +137,11 @@ class ParallelRead(CollectSink):
         """All bytes, as a read-only view. Call it once."""
         return CollectSink.to_view(self) if self._memory is None else memoryview(self.to_bytes())
 
+    async def begin_again(self) -> bool:
+        """Take the next response as the first one. Only a response that brings all bytes begins again."""
+        self._memory = None
+        return await CollectSink.begin_again(self)
+
     # --- for subclasses -----------------------------------------------------------------------------------------
 
     def _open(self, size: int) -> memoryview:

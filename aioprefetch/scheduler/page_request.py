@@ -131,6 +131,11 @@ class PageRequest(Sink):
         self._buffer = None
         self._piece = memoryview(b"")
 
+    async def begin_again(self) -> bool:
+        """Receive the next response into the same memory: no reader sees a byte before the request is complete."""
+        self._rewind()
+        return True
+
     def _begun(self, head: ReadHead) -> None:
         self._pinned.pin.check(head, (self.taken.start, self.taken.end))
         self._buffer = self._place()

@@ -544,6 +544,11 @@ class EntrySink(Sink):
         self._entry = entry
         self.data = bytearray()
 
+    async def begin_again(self) -> bool:
+        self._rewind()
+        self.head = None
+        return True
+
     def _begun(self, head: ReadHead) -> None:
         entry = self._entry
         # Without an ETag, which the first response brings, range and size alone are compared.

@@ -1,6 +1,5 @@
 """Retry in the middle of a body: exact bytes, none fetched twice, never those of two versions."""
 
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -182,38 +181,46 @@ async def test_a_response_that_goes_on_elsewhere_is_refused_and_asked_for_once_m
         assert [offset for offset, _ in stack.ranges()] == [0, CHUNK, CHUNK]
 
 
-async def test_without_an_etag_total_and_last_modified_tell() -> None:
-    plan = [NO_ETAG, Injection(at=CHUNK, error=Unavailable)]
-    async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
-        assert await stack.fetch() == DATA
-        assert stack.ranges() == [(0, None), (CHUNK, SIZE - CHUNK)]
-
-
-@pytest.mark.parametrize("new", [DATA[::-1], DATA + b"more", b"short"])
-async def test_without_an_etag_a_change_is_seen_by_total_or_last_modified(new: bytes) -> None:
-    plan = [NO_ETAG, Injection(at=CHUNK, error=Unavailable)]
+@pytest.mark.parametrize("etag", ["", 'W/"1"'])
+@pytest.mark.parametrize("new", [DATA, DATA[::-1], DATA + b"more", b"short"])
+async def test_without_a_strong_etag_the_read_begins_again(new: bytes, etag: str) -> None:
+    plan = [Injection(times=None, etag=etag), Injection(at=CHUNK, error=Unavailable)]
     async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
         replace_at_retry(stack, new)
-        with pytest.raises(ObjectChanged):
-            await stack.fetch()
-        assert len(stack.faults.requests) == 2
+        assert await stack.fetch() == new
+        assert stack.ranges() == [(0, None), (0, None)]
 
 
-async def test_without_any_validator_a_cut_body_is_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NoDates(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return None
-
-    monkeypatch.setattr("aioprefetch.services.memory.store.datetime", NoDates)
-    plan = [NO_ETAG, Injection(at=CHUNK, error=Unavailable)]
-    async with open_stack(RetryLayer(), plan=plan, data=DATA) as stack:
+async def test_a_read_begins_again_as_often_as_there_are_attempts() -> None:
+    """The bytes that were dropped are no progress."""
+    data = pattern(8 * MIB)
+    plan = [NO_ETAG, *(Injection(occurrence=n, at=(n + 1) * MIB, error=Unavailable) for n in range(8))]
+    async with open_stack(RetryLayer(attempts_max=3), plan=plan, data=data) as stack:
         with pytest.raises(Unavailable) as caught:
             await stack.fetch()
+        assert caught.value.context["gave_up"] == "attempts_max=3"
+        assert stack.ranges() == [(0, None)] * 3
+
+
+class UsedSink(CollectSink):
+    """A sink that has passed its bytes on."""
+
+    async def begin_again(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("etag", ["", 'W/"1"'])
+async def test_bytes_in_use_are_not_continued_without_a_strong_etag(etag: str) -> None:
+    unproven = Injection(times=None, etag=etag)
+    async with open_stack(RetryLayer(), plan=[unproven, Injection(at=CHUNK, error=Unavailable)], data=DATA) as stack:
+        with pytest.raises(Unavailable, match="neither a strong ETag nor a version id") as caught:
+            await stack.accessor.read(ReadRequest(path="k"), UsedSink())
         assert caught.value.status == "persistent"
         assert len(stack.faults.requests) == 1
     async with open_stack(RetryLayer(), plan=[NO_ETAG, Injection(at=0, error=Unavailable)], data=DATA) as stack:
-        assert await stack.fetch() == DATA
+        sink = UsedSink()
+        await stack.accessor.read(ReadRequest(path="k"), sink)
+        assert sink.to_bytes() == DATA
 
 
 async def test_a_precondition_that_never_held_stays_one() -> None:

@@ -42,7 +42,8 @@ async def by_read_into(operator: ap.Operator, directory: Path) -> bytes:
 
 
 async def by_download(operator: ap.Operator, directory: Path) -> bytes:
-    assert (await operator.download("k", directory / "file")).size == len(DATA)
+    size = (await operator.download("k", directory / "file")).size
+    assert (directory / "file").stat().st_size == size
     return (directory / "file").read_bytes()
 
 
@@ -94,6 +95,70 @@ async def test_the_second_request_is_for_all_that_is_wanted(headers: dict[str, s
             *("bytes=10-32777", "bytes=10-40969"),
             *("bytes=-32768", "bytes=-40960"),
         )
+
+
+@pytest.mark.parametrize("headers", [NOTHING, WEAK, TIME])
+@pytest.mark.parametrize("way", OVER_HTTP)
+@pytest.mark.parametrize("blocks", [1, 15])
+async def test_a_body_that_breaks_begins_again(
+    blocks: int, way: Callable[[ap.Operator, Path], Awaitable[bytes]], headers: dict[str, str | None], tmp_path: Path
+) -> None:
+    """Of the version that is there now, whether it was overwritten, longer or shorter, or not."""
+    data = DATA[: blocks * 16 * KIB]
+    last = 0 if blocks == 1 else 1
+    for other in (data, data[::-1], data[::-1][: 3 * KIB], data[::-1] + b"more"):
+        async with FaultServer({"bkt/k": data}) as server, http(server) as operator:
+
+            def broken(request: Any, server: FaultServer = server, other: bytes = other) -> bool:
+                if request.index == last + 1:
+                    server.objects["bkt/k"] = other
+                return bool(request.index == last)
+
+            server.add(
+                Rule(fault=Fault(headers=headers, close_after_bytes=len(data) - 5000), matches=broken, times=None),
+                Rule(fault=Fault(headers=headers), times=None),
+            )
+            with in_case(size=len(other), is_same=other == data):
+                assert await way(operator, tmp_path) == other
+                assert operator.statistics["retries"] == 1
+                assert operator.statistics["retries_resumed"] == 0
+            assert server.requests[-1].range == server.requests[last].range
+
+
+async def test_progress_of_a_download_counts_no_byte_twice(tmp_path: Path) -> None:
+    rules = [
+        Rule(fault=Fault(headers=WEAK, close_after_bytes=100_000), index=1),
+        Rule(fault=Fault(headers=WEAK, close_after_bytes=60_000), index=2),
+        Rule(fault=Fault(headers=WEAK), times=None),
+    ]
+    async with FaultServer({"bkt/k": DATA}, rules) as server, http(server, memory_bytes=96 * KIB) as operator:
+        reported: list[int] = []
+        await operator.download("k", tmp_path / "file", on_progress=reported.append)
+        assert (tmp_path / "file").read_bytes() == DATA
+        assert sum(reported) == len(DATA)
+        assert operator.statistics["retries"] == 2
+
+
+async def test_a_body_that_breaks_under_a_reader_is_continued_by_comparison() -> None:
+    """As with the next request of a reader: what can be compared is, and without that the read fails."""
+    for headers, resumes in ((WEAK, True), (TIME, True), (NOTHING, False)):
+        rules = [
+            Rule(fault=Fault(headers=headers, close_after_bytes=9000), index=0),
+            Rule(fault=Fault(headers=headers), times=None),
+        ]
+        async with (
+            FaultServer({"bkt/k": DATA}, rules) as server,
+            http(server) as operator,
+            operator.reader("k", policy="sequential", prefetch_blocks=0) as reader,
+        ):
+            first = await reader.read_at(0, 100)
+            with in_case(headers=headers):
+                if resumes:
+                    assert first + await reader.read_at(100, 16 * KIB - 100) == DATA[: 16 * KIB]
+                    assert server.requests[1].range == "bytes=9000-16383"
+                else:
+                    with pytest.raises(Unavailable, match="neither a strong ETag nor a version id"):
+                        await reader.read_at(100, 16 * KIB - 100)
 
 
 @pytest.mark.parametrize("headers", [NOTHING, WEAK, TIME])
