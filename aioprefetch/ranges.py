@@ -6,11 +6,11 @@ Ranges are half open, ``[start, end)``, in bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import SupportsIndex
 
 from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType, RangeNotSatisfied
+from aioprefetch.lean_dataclass import dataclass
 
 Range = tuple[int, int]
 

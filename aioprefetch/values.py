@@ -11,9 +11,11 @@ Byte ranges are half open, ``[start, end)``. Times are ``datetime`` with a time 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import ClassVar, Literal, Protocol
+
+from aioprefetch.lean_dataclass import dataclass
 
 Lane = Literal["demand", "prefetch"]
 EntryKind = Literal["file", "directory"]

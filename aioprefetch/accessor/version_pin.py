@@ -6,11 +6,12 @@ ETag may not be sent as one, so every response is compared with the pin too, bef
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import Error, NotFound, ObjectChanged
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.statistics import Counters
 from aioprefetch.values import ReadHead

@@ -8,13 +8,13 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
 from aioprefetch.blocks.accounting import count_first_read, count_ready, settle
 from aioprefetch.blocks.block import Block, Segment, SegmentState
 from aioprefetch.blocks.fetch import Fetch, FetchSource, Wait
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import BlockGrid, Range, subtract
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
@@ -53,6 +52,7 @@ from aioprefetch.errors import (
     TimedOut,
     Unavailable,
 )
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import check_count, checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest

@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
 from aioprefetch.errors import ConfigInvalid, InvalidType, Unsupported
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_int
 from aioprefetch.reader.policy import listed_policy
 from aioprefetch.runtime.events import logger

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.lean_dataclass import dataclass
 
 # A window that grows on stall is at most this many times as long as the run, so that a run that ends early has not
 # fetched more than that in vain. A store 30 ms away loses 35 ms once by it; half as much would cost 60.

@@ -6,12 +6,12 @@ import asyncio
 import io
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 
 from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.fetch import Wait
 from aioprefetch.errors import RangeNotSatisfied
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import MergedRange, Range, coalesce
 from aioprefetch.reader.object_reads import ObjectReads
 from aioprefetch.reader.window import Run

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import Range
 
 # The last bytes of a file that a format may look at.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 
 from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import ConfigInvalid, Error, InvalidType
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import Range, at_least, checked_ranges
 from aioprefetch.reader.growth import Growth, find_growth
 from aioprefetch.reader.policy import PLAIN, Policy, find_policy

@@ -6,10 +6,11 @@ The names are those of Hadoop's ``openFile()`` option ``fs.option.openfile.read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import BlockGrid, Range, at_least
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -12,8 +12,9 @@ prefetching stream (its ``FilePosition``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX, Range, subtract
 from aioprefetch.reader.growth import Growth, Progress
 from aioprefetch.reader.policy import Fill, Policy

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from aioprefetch.lean_dataclass import dataclass
 
 logger = logging.getLogger("aioprefetch")
 

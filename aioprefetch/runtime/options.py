@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
+from aioprefetch.lean_dataclass import dataclass
 
 
 def check_count(layer: str, name: str, value: object, *, least: int) -> None:

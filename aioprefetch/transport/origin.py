@@ -6,11 +6,11 @@ import ipaddress
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import SplitResult
 
 from aioprefetch.errors import InvalidPath
+from aioprefetch.lean_dataclass import dataclass
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 # Headers of each request, beside ``Host``.

@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from contextvars import Context
-from dataclasses import dataclass
 
 from aioprefetch.errors import Closed, TimedOut
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.connecting import Connector
 from aioprefetch.transport.connection import ENDING_SECONDS_MAX, Connection

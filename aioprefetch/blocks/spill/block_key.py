@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from aioprefetch.blocks.spill.entry import FORMAT_VERSION, HEADER_BYTES_MAX, MAGIC, SUFFIX, header_length
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import BlockGrid
 
 # The end of the names in format version 1. Such files are removed unread.

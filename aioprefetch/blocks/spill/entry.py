@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from zlib import crc32
+
+from aioprefetch.lean_dataclass import dataclass
 
 MAGIC = b"aiopfent"
 FORMAT_VERSION = 2

@@ -12,7 +12,6 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from aioprefetch.blocks.block import Block, SegmentState
 from aioprefetch.blocks.spill.block_cache import BlockCache
 from aioprefetch.blocks.spill.block_key import BlockKey
 from aioprefetch.blocks.spill.guard import DiskCalls, SpillFailed
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import BlockGrid
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import Runtime

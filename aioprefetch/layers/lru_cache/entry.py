@@ -12,11 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from aioprefetch.blocks.spill.entry import SUFFIX, BadEntry, EntryHeader
 from aioprefetch.errors import ConditionNotMatch, RangeNotSatisfied, excerpt
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import resolve_range
 from aioprefetch.values import ReadHead, ReadRequest
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
@@ -33,6 +32,7 @@ from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, Ca
 from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
 from aioprefetch.layers.lru_cache.fill import Relay
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, ReadHead, ReadReply, ReadRequest, WriteRequest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
@@ -11,6 +10,7 @@ from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.entry import CacheEntry, Slot, is_excluded, pin_of, slot_of
 from aioprefetch.layers.lru_cache.fill import Fill, FillReader, Fills
 from aioprefetch.layers.lru_cache.object_memory import ObjectMemory
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadRequest
 

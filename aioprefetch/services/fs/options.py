@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.values import Capability, ServiceInfo
 
 CAPABILITY = Capability(

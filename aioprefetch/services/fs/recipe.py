@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.options import FsOptions

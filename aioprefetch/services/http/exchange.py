@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from aioprefetch.errors import Closed, Error, RedirectRefused, excerpt
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.error_body import ErrorBody
 from aioprefetch.services.http.errors import failure_of, has_text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import checked_file, checked_seconds
 from aioprefetch.services.http.identity import Identity, checked_auth, checked_headers
 from aioprefetch.services.http.urls import parse_base_url

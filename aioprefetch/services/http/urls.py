@@ -6,10 +6,10 @@ Every URL that is sent is put together here from checked parts, so no two parser
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from aioprefetch.errors import ConfigInvalid, RedirectRefused, excerpt
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.transport import Origin, is_link_local_or_metadata, origin_of
 
 # Characters that stay as they are in a path or query that is percent-encoded already.

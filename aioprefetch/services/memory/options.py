@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.services.memory.store import Store
 from aioprefetch.values import Capability, ServiceInfo
 

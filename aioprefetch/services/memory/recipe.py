@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory.accessor import MemoryAccessor
 from aioprefetch.services.memory.options import MemoryOptions

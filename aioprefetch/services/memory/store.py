@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.values import Metadata, WriteRequest
 
 

@@ -11,10 +11,11 @@ import itertools
 import re
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported, excerpt
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.services.folding import PAGE_ENTRIES, fold_page
 from aioprefetch.services.obspec.responses import entry_of
 from aioprefetch.services.obspec.traits import Order, has, kind_of, order_of

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, InvalidPath
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.obspec.traits import capability_of, has, place_of, principal_of

@@ -7,8 +7,9 @@ A recipe with one of them sends its requests through aiobotocore, which knows al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.services.s3.aws_files import nested
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, PermissionDenied
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.s3.endpoint import Endpoint, endpoint_of, why_aiobotocore
 from aioprefetch.services.s3.options import S3Options, checked_region, revealed, sse_key_bytes

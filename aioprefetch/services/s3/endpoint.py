@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.s3.sigv4 import encoded_path
 from aioprefetch.transport import DEFAULT_PORTS, Origin

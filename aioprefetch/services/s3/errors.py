@@ -12,7 +12,7 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +20,7 @@ from urllib.parse import quote
 from aioprefetch import errors
 from aioprefetch.accessor.http_headers import parse_content_range, parse_http_date, parse_retry_after
 from aioprefetch.errors import Error, Status, excerpt
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.sigv4 import AccessKeys

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from aioprefetch.credentials import digest
 from aioprefetch.errors import redact
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.services.s3.aws_files import UNREADABLE, FileAt, Sections, merged_sections, nested, state_of
 from aioprefetch.services.s3.aws_settings import VARIABLES, asked_settings
 

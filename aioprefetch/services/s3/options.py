@@ -12,12 +12,13 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
 from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import checked_file, checked_seconds
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
 from aioprefetch.services.s3.identity import Ambient, ambient

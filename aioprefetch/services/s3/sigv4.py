@@ -12,10 +12,10 @@ import hmac
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import quote
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.lean_dataclass import dataclass
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
