@@ -99,6 +99,19 @@ class FetchSource(Protocol):
         """The file that a response fills. Called before any segment is made; raises if it is from another object."""
 
 
+class _NoSource:
+    """The source of a fetch that has ended, which may not keep what has sent it."""
+
+    def send(self, fetch: Fetch) -> Awaitable[object]:
+        raise AssertionError("the fetch has ended")
+
+    def file_of(self, fetch: Fetch, head: ReadHead) -> FetchedFile:
+        raise AssertionError("the fetch has ended")
+
+
+_NO_SOURCE = _NoSource()
+
+
 class FetchStarter(Protocol):
     """The part of a block store that a fetch uses."""
 
@@ -163,7 +176,7 @@ class Fetch(Sink):
         account: Account | None,
     ) -> None:
         Sink.__init__(self)
-        self.source = source
+        self.source: FetchSource = source
         self.start = start
         self.end = end
         self.lane: Lane = lane
@@ -303,6 +316,7 @@ class Fetch(Sink):
             return
         self.finished = True
         self.error = error
+        self.source = _NO_SOURCE
         if self.is_drained:
             self._end_drain()
         self._piece, self._piece_end = memoryview(b""), self.received

@@ -182,6 +182,12 @@ class BlockFile:
         segment.next = end
         return segment
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether one segment holds all of the object."""
+        block = self.blocks.get(0)
+        return block is not None and len(block.segments) == 1 and block.segments[0].filled == self.size
+
     def holds(self, start: int, end: int) -> bool:
         """Whether every byte of ``[start, end)`` is resident. Counts as no use."""
         while start < end:

@@ -19,6 +19,7 @@ from aioprefetch.reader.layout import END_BYTES, FOOTER_BYTES_MAX, Format, Layou
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import MIB, Fill
+from aioprefetch.reader.small_reads import SmallReads
 from aioprefetch.reader.window import SKIP_BYTES, Run, WindowDecision, Windows
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
@@ -28,6 +29,9 @@ from aioprefetch.values import Lane
 # stays at least this many requests wide.
 _SPAN_BYTES = MIB
 _REQUESTS_MIN = 4
+
+# One read sends requests of at most this size, side by side.
+_DEMAND_BYTES = 8 * MIB
 
 # The longest request in a file whose layout is known: a read of many chunks arrives by several connections.
 LAYOUT_REQUEST_BYTES = 4 * MIB
@@ -63,13 +67,14 @@ class LookAhead:
     def __init__(self, opened: OpenObject, runtime: Runtime, options: ReaderOptions, request: Request) -> None:
         self.opened = opened
         self.windows = Windows(
-            options.policy,
+            opened.policy,
             options.growth,
             block_bytes=options.block_bytes,
             blocks_max=min(options.prefetch_blocks, runtime.options.memory_bytes // (2 * options.block_bytes)),
             split_end=OFFSET_MAX if options.split is None else options.split[1],
             last_end=self._last_end,
         )
+        self._small_reads = SmallReads(options.block_bytes)
         self.layout = FileLayout(opened, runtime, self._use_layout)
         self._runs: ColumnRuns | None = None
         self._runtime = runtime
@@ -114,6 +119,37 @@ class LookAhead:
         """The longest request for an exact range."""
         bytes_max = self.opened.request_bytes_max
         return bytes_max if self._runs is None else min(bytes_max, LAYOUT_REQUEST_BYTES)
+
+    def step_bytes(self, fill: Fill) -> int:
+        """The longest request of a read: whole blocks if misses bring blocks."""
+        if fill == "exact":
+            return self.exact_bytes
+        bytes_max = self.opened.request_bytes_max
+        block = self._block_bytes
+        return block if self._by_block else max(block, min(_DEMAND_BYTES, bytes_max) // block * block)
+
+    def wide_end(self, survey: Survey, end: int, fill: Fill) -> int:
+        """The end of the request for a small read that ends at ``end``, 0 if it ends there; see ``SmallReads``."""
+        opened = self.opened
+        if fill != "exact" or not opened.policy.widens or not survey.gaps:
+            return 0
+        file = opened.open_file()
+        line = opened.store.line
+        free_bytes = line.free_bytes(len(file.fetches))
+        if not free_bytes or opened.store.eviction.is_short(self._block_bytes):
+            return 0
+
+        def is_used(position: int) -> bool | None:
+            segment = file.at(position)
+            return None if segment is None else segment.next != position
+
+        return self._small_reads.end_of(
+            survey.resident_end,
+            end,
+            free_bytes=free_bytes,
+            is_near=line.is_near,
+            is_used=is_used,
+        )
 
     # --- reports of reads --------------------------------------------------------------------------------------
 

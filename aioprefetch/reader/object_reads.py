@@ -12,7 +12,7 @@ import contextlib
 import io
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
+from functools import cached_property
 from operator import attrgetter
 
 from aioprefetch.accessor.protocols import Accessor
@@ -25,8 +25,7 @@ from aioprefetch.ranges import OFFSET_MAX, Range, checked_range
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import MIB, Fill, Policy, extent, steps
-from aioprefetch.reader.small_reads import SmallReads
+from aioprefetch.reader.policy import Fill, Policy, extent, steps
 from aioprefetch.reader.warm_reads import WarmReads
 from aioprefetch.reader.window import WindowDecision
 from aioprefetch.runtime.events import logger
@@ -39,15 +38,12 @@ _TRIES = 4
 
 _start_of = attrgetter("fetch.start")
 
-# One read sends requests of at most this size, side by side.
-_DEMAND_BYTES = 8 * MIB
-
 
 class ObjectReads:
     """The reads of one ``RangeReader`` from the version that it has opened. Each missing byte is requested once.
 
-    ``opened`` is the open object, ``windows`` the runs of reads and how far each looks ahead. Everything belongs to the
-    runtime's loop, except ``resident`` and the ``count`` methods, which may be called from any thread.
+    ``opened`` is the open object. Everything belongs to the runtime's loop, except ``resident`` and the ``count``
+    methods, which may be called from any thread.
     """
 
     def __init__(
@@ -63,15 +59,22 @@ class ObjectReads:
         self.path = path
         self.runtime = runtime
         self.opened = OpenObject(accessor, runtime, path, options, account)
-        self.ahead = LookAhead(self.opened, runtime, options, self._request_missing)
-        self.windows = self.ahead.windows
-        self._warm = WarmReads(self.opened, accessor, runtime)
+        self._accessor = accessor
+        self._options = options
         self._counters = account.counters
         self._on_progress = options.on_progress
         self._url = url
         self._block_bytes = options.block_bytes
         self._by_block = options.growth.by_block
-        self._small_reads = SmallReads(options.block_bytes)
+
+    @cached_property
+    def ahead(self) -> LookAhead:
+        """The look-ahead of the reads. Readers of small objects mostly need none."""
+        return LookAhead(self.opened, self.runtime, self._options, self._request_missing)
+
+    @cached_property
+    def _warm(self) -> WarmReads:
+        return WarmReads(self.opened, self._accessor, self.runtime)
 
     @property
     def file(self) -> BlockFile | None:
@@ -80,7 +83,7 @@ class ObjectReads:
 
     def set_policy(self, policy: Policy) -> None:
         """Read under another policy from now on."""
-        self.opened.policy = self.windows.policy = policy
+        self.opened.policy = self.ahead.windows.policy = policy
 
     # --- hits ---------------------------------------------------------------------------------------------------
 
@@ -145,7 +148,7 @@ class ObjectReads:
             return
         segment.mark_bytes = NO_MARK  # Until the loop's thread has passed it.
         with contextlib.suppress(RuntimeError):  # The loop was closed in between.
-            loop.call_soon_threadsafe(partial(self.ahead.pass_mark, segment, start, end, at_cursor, is_late=True))
+            loop.call_soon_threadsafe(lambda: self.ahead.pass_mark(segment, start, end, at_cursor, is_late=True))
 
     # --- whole reads --------------------------------------------------------------------------------------------
 
@@ -160,6 +163,10 @@ class ObjectReads:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
             end = opened.end_of(start, length)
+            segment = self._brought(start, end) if is_first else None
+            if segment is not None:
+                self.count_read(end - start, size, Tier.NETWORK)
+                return bytes(segment.view[start - segment.start : end - segment.start])
             if start < end:
                 if end - start > self._block_bytes:
                     collected = _memory_of(end - start)
@@ -180,7 +187,7 @@ class ObjectReads:
         try:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
-            if self.runtime.turn.left_bytes <= 0:
+            elif self.runtime.turn.left_bytes <= 0:
                 await self.runtime.turn.end()
             end = opened.end_of(start, length)
         except Exception:
@@ -189,6 +196,10 @@ class ObjectReads:
         file = opened.file
         if end - start > self._block_bytes or file is None:
             return memoryview(await self.read(offset, size, operation))
+        segment = self._brought(start, end) if is_first else None
+        if segment is not None:
+            self.count_read(end - start, size, Tier.NETWORK)
+            return file.view(segment, start, end)
         waits: list[Wait] = []
         try:
             if self.ahead.is_off and (warm := self._warm.read(file, start, end)) is not None:
@@ -212,7 +223,7 @@ class ObjectReads:
         start, length = checked_range(offset, len(target), operation=operation, path=self.path)
         opened = self.opened
         is_first = opened.file is None
-        filled = 0
+        tier, filled = Tier.NETWORK, 0
 
         def write(piece: memoryview) -> None:
             nonlocal filled
@@ -222,12 +233,27 @@ class ObjectReads:
         try:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
-            tier = await self.copy(start, opened.end_of(start, length), write, at_cursor=True)
+            end = opened.end_of(start, length)
+            segment = self._brought(start, end) if is_first else None
+            if segment is None:
+                tier = await self.copy(start, end, write, at_cursor=True)
+            else:
+                write(segment.view[start - segment.start : end - segment.start])
         except Exception:
             self.count_failure()
             raise
         self.count_read(filled, len(target), Tier.NETWORK if is_first else tier)
         return filled
+
+    def _brought(self, start: int, end: int) -> Segment | None:
+        """The segment with ``[start, end)`` if the first response has brought it, and nothing is looked ahead to."""
+        file = self.opened.file
+        if file is None or start >= end or not (file.is_whole or self.opened.policy.window == "none"):
+            return None
+        segment = file.find(start, end)
+        if segment is not None and segment.filled == file.size:
+            segment.mark_bytes = NO_MARK
+        return segment
 
     def count_read(self, count: int, size: int | None, tier: Tier) -> None:
         """Count a read of ``size`` bytes that got ``count``."""
@@ -293,14 +319,14 @@ class ObjectReads:
         survey = self._survey(file, start, end)
         decision = self.ahead.on_miss(survey, start, end, at_cursor=at_cursor)
         fill = decision.fill
-        wide_end = self._wide_end(survey, end, fill)
+        wide_end = self.ahead.wide_end(survey, end, fill)
         if fill == "exact" and not (wide_end or self.ahead.is_off):
             warm = self._warm.read_random(file, start, end)
             if warm is not None:
                 self.ahead.apply(decision, start)
                 write(warm)
                 return Tier.NETWORK
-        first = next(steps(start, end, fill=fill, step_bytes=self._step_bytes(fill)))
+        first = next(steps(start, end, fill=fill, step_bytes=self.ahead.step_bytes(fill)))
         waits: list[Wait] = []
         if survey.resident_end < first[1]:
             waits = self.request_and_join(*first, fill=fill, survey=survey, wide_end=wide_end)
@@ -339,7 +365,7 @@ class ObjectReads:
     ) -> Tier:
         """Copy up to ``end`` with several steps in flight; the ``first`` one was requested already."""
         opened, fill = self.opened, decision.fill
-        cuts = steps(first[1], end, fill=fill, step_bytes=self._step_bytes(fill))
+        cuts = steps(first[1], end, fill=fill, step_bytes=self.ahead.step_bytes(fill))
         cut = next(cuts, None)
         steps_in_flight: deque[tuple[int, int, list[Wait]]] = deque([(*first, waits)])
         bytes_in_flight = first[1] - first[0]
@@ -430,7 +456,7 @@ class ObjectReads:
         """Request ``[start, end)`` as a separate read, and the prefetches of its run."""
         survey = self._survey(self.opened.open_file(), start, end)
         decision = self.ahead.on_miss(survey, start, end, at_cursor=False)
-        wide_end = self._wide_end(survey, end, decision.fill)
+        wide_end = self.ahead.wide_end(survey, end, decision.fill)
         waits = self.request_and_join(start, end, fill=decision.fill, survey=survey, wide_end=wide_end)
         self.ahead.apply(decision, start)
         return waits
@@ -470,7 +496,13 @@ class ObjectReads:
         is_surveyed = survey is not None and survey.start <= start and end <= survey.end
         earlier = survey.fetches if survey is not None and is_surveyed else file.in_flight(start, end)
         started = self._request_missing(
-            start, end, lane="demand", fill=fill, request_bytes=self._step_bytes(fill), survey=survey, wide_end=wide_end
+            start,
+            end,
+            lane="demand",
+            fill=fill,
+            request_bytes=self.ahead.step_bytes(fill),
+            survey=survey,
+            wide_end=wide_end,
         )
         waits = [fetch.join(min(end, fetch.end)) for fetch in started if fetch.start < end and start < fetch.end]
         for wait in waits:
@@ -490,7 +522,7 @@ class ObjectReads:
     def request_ahead(self, start: int, end: int) -> None:
         """Request the missing bytes of ``[start, end)`` in the prefetch lane, without waiting."""
         self._request_missing(
-            start, end, lane="prefetch", fill=self.windows.fill, request_bytes=self.ahead.request_bytes
+            start, end, lane="prefetch", fill=self.ahead.windows.fill, request_bytes=self.ahead.request_bytes
         )
 
     def _request_missing(
@@ -529,50 +561,17 @@ class ObjectReads:
                 started.append(opened.fetch(file, begin, stop, lane=lane))
         return started
 
-    def _wide_end(self, survey: Survey, end: int, fill: Fill) -> int:
-        """The end of the request for a small read that ends at ``end``, 0 if it ends there; see ``SmallReads``."""
-        opened = self.opened
-        if (
-            fill != "exact"
-            or not survey.gaps
-            or not opened.policy.widens
-            or opened.store.eviction.is_short(self._block_bytes)
-        ):
-            return 0
-        file = opened.open_file()
-        line = opened.store.line
-
-        def is_used(position: int) -> bool | None:
-            segment = file.at(position)
-            return None if segment is None else segment.next != position
-
-        return self._small_reads.end_of(
-            survey.resident_end,
-            end,
-            free_bytes=line.free_bytes(len(file.fetches)),
-            is_near=line.is_near,
-            is_used=is_used,
-        )
-
     def has_room(self, count: int, total_bytes: int, following: Range) -> bool:
         """Whether ``following`` may be in flight beside ``count`` steps of ``total_bytes``: half of the memory."""
         options = self.runtime.options
         fits = total_bytes + following[1] - following[0] <= options.memory_bytes // 2
         return count == 0 or (count < options.concurrency and fits)
 
-    def _step_bytes(self, fill: Fill) -> int:
-        """The longest request of a read: whole blocks if misses bring blocks."""
-        if fill != "block":
-            return self.ahead.exact_bytes
-        bytes_max = self.opened.request_bytes_max
-        block = self._block_bytes
-        return block if self._by_block else max(block, min(_DEMAND_BYTES, bytes_max) // block * block)
-
     def _survey(self, file: BlockFile, start: int, end: int) -> Survey:
         """The resident part of the bytes that a miss of ``[start, end)`` is likely to request first."""
         # The first block's worth is enough for the decision: an object may claim any size, and a read all of it.
         stop = min(end, start + self._block_bytes)
-        low, high = extent(start, stop, fill=self.windows.fill, grid=file.grid)
+        low, high = extent(start, stop, fill=self.ahead.windows.fill, grid=file.grid)
         return file.survey(start, end, low, high)
 
     def unbuffer(self) -> None:

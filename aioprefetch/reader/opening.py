@@ -80,7 +80,7 @@ class OpenObject:
         self._opens_alone = False
         self._opening_started: float | None = None
         self.waits = self.position.waits
-        self._end_error: Callable[[], Error] = self._was_closed
+        self._end_reason: Callable[[], Error] | None = None
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
         self._is_size_confirmed = size is None or etag is None
         if size is not None and etag is not None:
@@ -114,6 +114,9 @@ class OpenObject:
         An ``offset`` of ``None`` is the end of the object. If nothing lies at ``offset``, only the size is known
         afterwards, and the next read pins the version.
         """
+        turn = self.runtime.turn
+        if turn.left_bytes <= 0:
+            await turn.end()
         has_waited = False
         size_before, refusals = self.size, 0
         while self.file is None:
@@ -264,6 +267,7 @@ class OpenObject:
         self.etag, self.version = etag, self.version or version
         self.is_shared = is_strong(etag, self.version)
         self._pin = None
+        self._opening = None
         return self._set_file(total)
 
     def _set_file(self, total: int, *, is_current: bool = True) -> BlockFile:
@@ -467,8 +471,7 @@ class OpenObject:
         """
         self.closed = True
         self.session.close()
-        if reason is not None:
-            self._end_error = reason
+        self._end_reason = reason
         if self.waits:
             for wait in self.waits:
                 wait.fail(self._end_error())
@@ -485,7 +488,10 @@ class OpenObject:
         if not self.is_shared:
             file.forget()
 
-    def _was_closed(self) -> Closed:
+    def _end_error(self) -> Error:
+        """The error of a read that closing has ended."""
+        if self._end_reason is not None:
+            return self._end_reason()
         return Closed("the reader was closed", operation="read", path=self.path)
 
     def left_behind(self) -> ObjectChanged:

@@ -50,12 +50,12 @@ class Opening:
 
     __slots__ = (
         "_openings",
-        "_sender",
         "end",
         "fetch",
         "is_open",
         "is_suffix",
         "key",
+        "path",
         "pinned",
         "readers",
         "resident",
@@ -66,7 +66,7 @@ class Opening:
         self, openings: Openings, key: Hashable, first: FirstRequest, sender: Opener, resident: BlockFile | None
     ) -> None:
         self._openings = openings
-        self._sender = sender
+        self.path = sender.path
         self.key = key
         self.start, self.end, self.is_suffix = first
         self.resident = resident
@@ -109,12 +109,12 @@ class Opening:
 
     async def send(self, fetch: Fetch) -> None:
         """Send the request; with a ``resident`` version, on condition that the object has changed."""
-        sender, resident = self._sender, self.resident
+        sender, resident = self.readers[0], self.resident
         version, etag = (None, None) if resident is None else resident.version[:2]
         size = self.end - self.start
         self._openings.was_sent(self)
         request = ReadRequest(
-            path=sender.path,
+            path=self.path,
             offset=0 if self.is_suffix else self.start,
             size=None if self.is_suffix else size,
             suffix=size if self.is_suffix else None,
@@ -138,14 +138,16 @@ class Opening:
     def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
         """Pin the version that the head names, for every reader that shares the request."""
         if head.total is None:
-            raise Unexpected(
-                "the response does not name the size of the object", operation="read", path=self._sender.path
-            )
+            raise Unexpected("the response does not name the size of the object", operation="read", path=self.path)
         return self._pin(head.etag, head.version, head.total)
 
     def ended(self) -> None:
-        """The request has ended."""
-        self._openings.ended(self)
+        """The request has ended: other readers find it no more, and it needs none of its own."""
+        by_key = self._openings.by_key
+        if by_key.get(self.key) is self:
+            del by_key[self.key]
+        self.readers = []
+        self.fetch.on_end = None  # So that the memory of both is free without a collection.
 
     def _pin(self, etag: str | None, version: str | None, total: int) -> BlockFile:
         self.pinned = (etag, version, total)
@@ -190,11 +192,6 @@ class Openings:
         if not self._sent_now:
             self._loop.call_soon(self._end_turn)
         self._sent_now.append(opening)
-
-    def ended(self, opening: Opening) -> None:
-        """The request has ended."""
-        if self.by_key.get(opening.key) is opening:
-            del self.by_key[opening.key]
 
     def _end_turn(self) -> None:
         sent, self._sent_now = self._sent_now, []

@@ -347,7 +347,7 @@ class RangeReader:
             self._counters["stream_read_close_operations"] += 1
             return
         reads = self._reads
-        if reads is not None and not reads.runtime.loop.is_closed():
+        if reads is not None and not (reads.runtime.is_usable() or reads.runtime.loop.is_closed()):
             reads.runtime.check_loop(operation="aclose", path=self.path)
         self._closed = True
         if self._account is not None:
@@ -356,12 +356,15 @@ class RangeReader:
             self._counters["stream_read_close_operations"] += 1
         if reads is not None:
             reads.opened.close()
-            reads.runtime.events.publish("reader.closed", self.path, size=self.size, etag=self.etag)
+            events = reads.runtime.events
+            if events.listeners:
+                events.publish("reader.closed", self.path, size=self.size, etag=self.etag)
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug("closed %r: %s", self, self.statistics.described())
 
     async def __aenter__(self) -> RangeReader:
-        self._check_open("open")
+        if self._closed or self._reads is not None:
+            self._check_open("open")
         if self._options.policy.starts_at_open:
             split = self._options.split
             self._live("open").opened.start(self._cursor.position if split is None else split[0])
@@ -432,7 +435,8 @@ class RangeReader:
         reads = self._reads = ObjectReads(accessor, runtime, self.path, self._options, account, url=self._url)
         self._cursor.mark = mark = reads.opened.position
         mark.keeps_behind = self._cursor.keeps_behind
-        runtime.events.publish("reader.opened", self.path, policy=self.policy)
+        if runtime.events.listeners:
+            runtime.events.publish("reader.opened", self.path, policy=self.policy)
         return reads
 
     def _check_open(self, operation: str) -> None:
@@ -456,7 +460,7 @@ def _held(reads: ObjectReads) -> str:
     file = reads.file
     if file is None:
         return ""
-    windows = ",".join(str(run.blocks) for run in reads.windows.runs if run.blocks) or "0"
+    windows = ",".join(str(run.blocks) for run in reads.ahead.windows.runs if run.blocks) or "0"
     return f" blocks={len(file.blocks)} fetching={len(file.fetches)} window={windows}"
 
 

@@ -88,7 +88,7 @@ async def sequential(
         now = operator.runtime().now
         begun, before = now(), now()
         async for _ in how(reader, size):
-            windows = reads_of(reader).windows
+            windows = reads_of(reader).ahead.windows
             run.ended_seconds.append(now() - begun)
             run.waited_seconds.append(now() - before)
             run.blocks.append(max((session.blocks for session in windows.runs), default=0))

@@ -144,7 +144,7 @@ class Mixture:
 
     def windows_of_runs(self, reader: RangeReader) -> list[int]:
         """How many blocks either run may look ahead; 0 for one that is not known any more."""
-        windows = reads_of(reader).windows
+        windows = reads_of(reader).ahead.windows
         blocks = {session.start: session.blocks for session in windows.runs if session.established}
         return [blocks.get(0, 0), blocks.get(self.size // 2, 0)]
 
@@ -256,6 +256,6 @@ async def test_a_run_goes_on_after_a_burst_of_random_reads(how: ReadAt) -> None:
             await how(reader, rng.randrange(256 * MIB, 511 * MIB), SMALL)
         for start in range(64 * MIB, 160 * MIB, MIB):
             await how(reader, start, MIB)
-        assert max(session.blocks for session in reads_of(reader).windows.runs) == 8
+        assert max(session.blocks for session in reads_of(reader).ahead.windows.runs) == 8
     late = [one for one in service.log if one.lane == "demand" and one.start >= 64 * MIB and one.start < 256 * MIB]
     assert sum(one.end - one.start for one in late) <= 16 * MIB

@@ -134,7 +134,7 @@ async def test_a_reader_takes_a_strategy_of_its_callers_own() -> None:
             for _ in range(len(windows) + 1):
                 await reader.read(block)
                 await settle()
-                found.append([session.blocks for session in reads_of(reader).windows.runs])
+                found.append([session.blocks for session in reads_of(reader).ahead.windows.runs])
     assert found == [[1], [2], [5], [6], [0], [1]]
     assert [progress.blocks for progress in seen] == [1, 2, 5, 6, 0]
     assert {progress.blocks_max for progress in seen} == {6}

@@ -29,7 +29,7 @@ class Reader:
     @property
     def windows(self) -> Windows:
         """The windows behind it."""
-        return reads_of(self.reader).windows
+        return reads_of(self.reader).ahead.windows
 
     def run_from(self, start: int) -> Run:
         """The run that began there."""
