@@ -50,6 +50,7 @@ import copy
 import errno as errno_codes
 import io
 import re
+from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 from aioprefetch.values import ReadHead
@@ -409,7 +410,8 @@ MESSAGE_CHARACTERS_MAX = 4096
 TEXT_CHARACTERS_MAX = 16 << 10
 
 # Each pattern begins at a word boundary and does not backtrack, so that a hostile text costs linear time.
-_URL = re.compile(r"\b(\w++://)([^\s/?#]*+)([^\s?#]*+)(?:[?#]\S*+)?")
+# They are compiled at the first text that needs them, since that takes milliseconds.
+_URL = r"\b(\w++://)([^\s/?#]*+)([^\s?#]*+)(?:[?#]\S*+)?"
 # Between the name of a header, parameter or field and its value: as in a header, a URL, JSON, XML, HTML, or a repr.
 _BETWEEN = r"(?:[\s:=>,(\[{\"'\\]|%3[ad]|%2[02]|&(?:quot|apos|lt|gt|#\d{1,3}|#x[0-9a-f]{1,2});|\bb(?=\\?[\"'])){1,16}+"
 _VALUE = r"(?:[^\s&<>\"'\\,)\]}]|\\/)++"
@@ -421,12 +423,11 @@ _NAMES = (
     r"|(?:aws_?)?(?:secret_?access_?key|(?:access|bearer|id|refresh|session|web_?identity)_?token)"
     r"(?=[\s\"'\\]{0,3}[:=>])"
 )
-_SIGNED = re.compile(rf"(?<![\w-])((?:{_NAMES}){_BETWEEN}){_VALUE}", re.IGNORECASE)
-_SIGNATURE = re.compile(rf"(?<!\w)(signature(?:provided)?{_BETWEEN})[0-9a-f]{{16,}}+", re.IGNORECASE)
-_AUTHORIZATION = re.compile(
+_SIGNED = rf"(?<![\w-])((?:{_NAMES}){_BETWEEN}){_VALUE}"
+_SIGNATURE = rf"(?<!\w)(signature(?:provided)?{_BETWEEN})[0-9a-f]{{16,}}+"
+_AUTHORIZATION = (
     rf"(?<!\w)((?:proxy-)?authorization{_BETWEEN}(?:aws4-hmac-sha256|aws|basic|bearer|digest|negotiate|token)"
-    rf"(?:\s|%20|\+){{1,4}}+(?:credential=)?){_VALUE}",
-    re.IGNORECASE,
+    rf"(?:\s|%20|\+){{1,4}}+(?:credential=)?){_VALUE}"
 )
 # Few texts have one of these words, and looking for a word is cheap.
 _SECRETS = (
@@ -444,12 +445,17 @@ def redact(text: str) -> str:
     if len(text) > TEXT_CHARACTERS_MAX:
         text = _cut(text)
     if "://" in text:
-        text = _URL.sub(_without_credentials, text)
+        text = _compiled(_URL).sub(_without_credentials, text)
     words = text.lower()
     for hints, pattern in _SECRETS:
         if any(hint in words for hint in hints):
-            text = pattern.sub(r"\1***", text)
+            text = _compiled(pattern).sub(r"\1***", text)
     return text
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
 
 
 def excerpt(text: Text, characters_max: int = QUOTED_CHARACTERS_MAX) -> Text:

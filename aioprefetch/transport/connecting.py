@@ -259,6 +259,8 @@ def _is_address(host: str) -> bool:
 
 def _getaddrinfo(host: str, port: int) -> list[AddressInfo]:
     try:
-        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        # Python loads the codec of international names for a text, and needs none for bytes.
+        name = host.encode("ascii") if host.isascii() else host
+        return list(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
     except UnicodeError:  # A label is empty or too long.
         raise socket.gaierror(socket.EAI_NONAME, "not a valid name") from None

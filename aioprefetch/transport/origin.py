@@ -24,12 +24,9 @@ _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 # Addresses at which clouds hand out credentials and that are not link-local: AWS and Google by IPv6, Alibaba, the first
 # one of Oracle, the agent of Azure.
-_METADATA = frozenset(
-    ipaddress.ip_address(address)
-    for address in ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16")
-)
+_METADATA = ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16")
 # NAT64 (RFC 6052, RFC 8215), and the form before the mapped one: IPv6 networks whose addresses end with an IPv4 one.
-_IPV4_AT_THE_END = tuple(ipaddress.IPv6Network(network) for network in ("64:ff9b::/96", "64:ff9b:1::/48", "::/96"))
+_IPV4_AT_THE_END = ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +173,7 @@ def is_link_local_or_metadata(host: str) -> bool:
     if address is None:
         return False
     ipv4 = _embedded_ipv4(address) if isinstance(address, ipaddress.IPv6Address) else None
-    return any(ip.is_link_local or ip in _METADATA for ip in (address, ipv4) if ip is not None)
+    return any(ip.is_link_local or str(ip) in _METADATA for ip in (address, ipv4) if ip is not None)
 
 
 def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -193,6 +190,6 @@ def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     if address.ipv4_mapped is not None or address.sixtofour is not None:
         return address.ipv4_mapped or address.sixtofour
-    if any(address in network for network in _IPV4_AT_THE_END):
+    if any(address in ipaddress.IPv6Network(network) for network in _IPV4_AT_THE_END):
         return ipaddress.IPv4Address(address.packed[-4:])
     return None

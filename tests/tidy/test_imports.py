@@ -47,7 +47,7 @@ LAZY = {
 # Modules that take some milliseconds to load, and that few programs need: they load at first use.
 RARE = {
     *("anyio", "concurrent", "configparser", "difflib", "email", "html", "importlib", "pathlib", "platform", "secrets"),
-    *("shlex", "urllib"),
+    *("json", "shlex", "urllib", "xml"),
 }
 # Packages of extras: they load on first use.
 OPTIONAL = {
@@ -167,7 +167,7 @@ def test_the_check_bites() -> None:
     assert breaks_order(found("spark/sources.py", "aioprefetch.testing"))
     assert not breaks_order(found("layers/retry.py", "aioprefetch.accessor.wrapped"))
     assert not breaks_order(found("operator.py", "aioprefetch.services.s3"))
-    assert is_misplaced(found("operator.py", "json", in_function=True))
+    assert is_misplaced(found("operator.py", "math", in_function=True))
     assert is_misplaced(found("reader/window.py", "aioprefetch.ranges", in_function=True))
     assert not is_misplaced(found("parquet/scan.py", "pyarrow.parquet", in_function=True))
     assert "pyarrow" not in sys.stdlib_module_names

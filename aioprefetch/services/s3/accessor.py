@@ -17,7 +17,6 @@ from aioprefetch.services.s3.list_page import in_utc
 from aioprefetch.services.s3.live import S3Live
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import directory_of, list_page_of, version_of
-from aioprefetch.services.s3.writer import S3WriteBody
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -109,6 +108,8 @@ class S3Accessor(ServiceAccessor):
         return await requests.put(request, key, data)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
+        from aioprefetch.services.s3.writer import S3WriteBody
+
         key = self._key(request.path, request)
         requests = self.live.requests or await self.live.opened(request)
         return S3WriteBody(self.client, requests, request, key)

@@ -5,9 +5,7 @@ Sections are kept for as long as a file does not change, without the secrets in 
 
 from __future__ import annotations
 
-import configparser
 import os
-import shlex
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -74,18 +72,28 @@ def nested(section: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def _parsed(path: str) -> dict[str, dict[str, str]]:
-    parser = configparser.RawConfigParser(default_section="")
     try:
         with open(path, encoding="utf-8") as file:
-            parser.read_file(file)
+            text = file.read()
     except OSError:
         return {}
-    except (UnicodeError, configparser.Error):
+    except UnicodeError:
+        return {UNREADABLE: {}}
+    if not text:
+        return {}
+    import configparser
+
+    parser = configparser.RawConfigParser(default_section="")
+    try:
+        parser.read_string(text)
+    except configparser.Error:
         return {UNREADABLE: {}}
     return {title: dict(parser.items(title)) for title in parser.sections()}
 
 
 def _title_of(title: str) -> str:
+    import shlex
+
     try:
         parts = shlex.split(title)
     except ValueError:

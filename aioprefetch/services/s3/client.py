@@ -16,11 +16,9 @@ from aioprefetch.errors import CredentialsExpired
 from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Timer
-from aioprefetch.services.s3.client_maker import ClientMaker
 from aioprefetch.services.s3.errors import Explainer
 from aioprefetch.services.s3.key_source import KeySource, OwnLoop
 from aioprefetch.services.s3.options import S3Options
-from aioprefetch.services.s3.session import calling
 from aioprefetch.services.s3.single_flight import SingleFlight
 from aioprefetch.values import Request
 
@@ -69,6 +67,8 @@ class S3Client:
         return await self._called(request, method, parameters, streams=True)
 
     async def _called(self, request: Request, method: str, parameters: dict[str, Any], *, streams: bool) -> Response:
+        from aioprefetch.services.s3.session import calling
+
         generation = self._keys.generation
         client = await self.connected(request)
         with self._counted(method) as timer:
@@ -130,6 +130,8 @@ class S3Client:
         raise explained from explained.__cause__
 
     async def _make(self) -> Any:
+        from aioprefetch.services.s3.client_maker import ClientMaker
+
         if self._client is None:
             maker = ClientMaker(self.options, self._keys, self.runtime, self.explainer)
             own_loop = OwnLoop[Any]()

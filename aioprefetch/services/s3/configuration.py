@@ -5,7 +5,6 @@ They are endpoint, proxy, CA file, and whether aiobotocore sends the requests.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import ssl
 from dataclasses import field
@@ -101,6 +100,8 @@ def bundled_authorities() -> str | None:
     paths = ssl.get_default_verify_paths()
     if (paths.cafile and os.path.isfile(paths.cafile)) or (paths.capath and any(os.scandir(paths.capath))):
         return None
+    import importlib.util
+
     for package in ("certifi", "botocore"):
         spec = importlib.util.find_spec(package)  # It finds a package without importing it.
         for folder in spec.submodule_search_locations or () if spec is not None else ():

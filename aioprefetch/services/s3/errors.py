@@ -7,8 +7,6 @@ be too general, with every secret that this process knows cut out of it.
 
 from __future__ import annotations
 
-import html
-import json
 import re
 import ssl
 from collections.abc import Mapping
@@ -391,6 +389,9 @@ def _forms_of(secrets: frozenset[str]) -> tuple[str, ...]:
 def _forms(secret: str) -> set[str]:
     """The forms of a secret in a URL, in XML or HTML, in JSON, and as a Python literal."""
     quoted = quote(secret, safe="")
+    import html
+    import json
+
     slashes = json.dumps(secret)[1:-1].replace("/", "\\/")
     return {secret, quoted, quoted.lower(), quote(secret), html.escape(secret), slashes, repr(secret)[1:-1]}
 

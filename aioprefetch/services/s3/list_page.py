@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote_plus
-from xml.parsers import expat
 
 from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
 from aioprefetch.errors import ProtocolError, excerpt
@@ -103,6 +102,8 @@ def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage
     if body.count(b"<") > BODY_TAGS_MAX:
         raise _refused(f"holds more than {BODY_TAGS_MAX} tags")
     check_attributes(body)
+    from xml.parsers import expat
+
     parser = _PageParser()
     try:
         for start in range(0, len(body), _PIECE_BYTES):
@@ -123,6 +124,8 @@ class _PageParser:
     """Expat with handlers that collect the fields of entries, and those of the page. They run for every tag."""
 
     def __init__(self) -> None:
+        from xml.parsers import expat
+
         self.page_fields: dict[str, str] = {}
         self._files: list[dict[str, str]] = []
         self._directories: list[dict[str, str]] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from aioprefetch.errors import Error
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.client import S3Client
-from aioprefetch.services.s3.client_requests import ClientRequests
 from aioprefetch.services.s3.configuration import configuration_of
 from aioprefetch.services.s3.errors import Explainer
 from aioprefetch.services.s3.key_source import KeySource
@@ -42,6 +41,8 @@ class S3Live:
         configuration = await self._runtime.run_blocking(configuration_of, self.options)
         if configuration.why_aiobotocore:
             self._runtime.events.publish("s3.through_aiobotocore", "", why=configuration.why_aiobotocore)
+            from aioprefetch.services.s3.client_requests import ClientRequests
+
             self.requests = ClientRequests(self.options, self.client, self.explainer, self._runtime)
         else:
             self.requests = SignedRequests(self.options, configuration, self.keys, self.explainer, self._runtime)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree as ET
-from xml.parsers import expat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 # The encodings in which a body is parsed: the declared one by us, and always UTF-8 by botocore.
 _ENCODINGS = (None, "utf-8")
@@ -28,6 +30,8 @@ def has_document_type(body: bytes | bytearray) -> bool:
 
 
 def _declares_type(body: bytes | bytearray, encoding: str | None) -> bool:
+    from xml.parsers import expat
+
     declares = False
 
     def begin_type(*_: object) -> None:
@@ -56,6 +60,8 @@ def parse_error(body: bytes) -> dict[str, str]:
     """The name and the text of each element below ``Error``; none if the body is not an error of S3."""
     if has_document_type(body):
         return {}
+    from xml.etree import ElementTree as ET
+
     try:
         root = ET.fromstring(body)
     except (ET.ParseError, ValueError, LookupError):
@@ -64,5 +70,5 @@ def parse_error(body: bytes) -> dict[str, str]:
     return {} if error is None else {_name(element): (element.text or "").strip() for element in error}
 
 
-def _name(element: ET.Element) -> str:
+def _name(element: Element) -> str:
     return element.tag.rpartition("}")[2]
