@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import threading
 from collections.abc import Iterator
 
@@ -104,6 +105,23 @@ async def test_the_error_of_a_read_without_memory_says_how_much_views_hold() -> 
         views.clear()
         assert await reader.read_at(10 * BLOCK, 10) == b.data[10 * BLOCK : 10 * BLOCK + 10]
         b.runtime.budget.release(3 * BLOCK)
+        await reader.aclose()
+
+
+@pytest.mark.virtual
+async def test_memory_that_is_granted_in_the_turn_in_which_the_time_is_over_is_used() -> None:
+    async with bench(memory_bytes=4 * BLOCK, budget_wait_seconds=30.0) as b:
+        reader = b.reader()
+        views = [await reader.view_at(block * BLOCK, BLOCK) for block in range(3)]
+        b.runtime.budget.charge(2 * BLOCK)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + 30.0
+        loop.call_at(math.nextafter(ends_at, 0), views.clear)  # Due in the same turn as the timeout, just before it.
+        assert await reader.read_at(10 * BLOCK, 10) == b.data[10 * BLOCK : 10 * BLOCK + 10]
+        assert loop.time() == pytest.approx(ends_at)
+        counts = b.operator.statistics
+        assert (counts["memory_waits"], counts["memory_waits.failures"]) == (1, 0)
+        b.runtime.budget.release(2 * BLOCK)
         await reader.aclose()
 
 
