@@ -49,6 +49,8 @@ def checked_range(
     ``InvalidRange``, and with ``total`` (the object's size, for sizes and offsets claimed by a file's metadata)
     ``RangeNotSatisfied`` when the range leaves the object.
     """
+    if type(offset) is int and type(size) is int and total is None and 0 <= offset <= OFFSET_MAX - size <= OFFSET_MAX:
+        return offset, size  # As nearly all of them are.
     start = checked_int(offset, "offset", operation=operation, path=path)
     length = None if size is None else checked_int(size, "size", operation=operation, path=path)
     if start < 0 or start > OFFSET_MAX:
@@ -80,6 +82,14 @@ def checked_ranges(ranges: Iterable[Sequence[object]], *, operation: str, path: 
             )
         checked.append((start, end))
     return checked
+
+
+def overlaps(ranges: Iterable[Range], start: int, end: int) -> bool:
+    """Whether one of the ranges has a byte of ``[start, end)``."""
+    for low, high in ranges:  # noqa: SIM110 - a generator in ``any`` costs more than the answer
+        if low < end and start < high:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class Block:
         segments = self.segments
         first = bisect_right(segments, start, key=_end_of)
         stop = bisect_left(segments, end, lo=first, key=_start_of)
-        return [(segment.start, segment.end) for segment in segments[first:stop]]
+        return [(segment.start, segment.end) for segment in segments[first:stop]] if first < stop else []
 
     @property
     def resident_bytes(self) -> int:

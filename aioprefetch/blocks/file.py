@@ -281,10 +281,20 @@ class BlockFile:
         while position < end:
             segment = self.at(position)
             if segment is None:
-                fetches = self.in_flight(low, high)
+                fetches = self.in_flight(low, high) if self.fetches else []
                 return Survey(low, high, position, self.missing(low, high, fetches), fetches)
             position = segment.start + segment.filled
         return Survey(start, start, end, [], [])
+
+    def has_near(self, start: int, end: int) -> bool:
+        """Whether a byte of ``[start, end)``, a short range, is resident or arriving. Counts as no use."""
+        block_bytes = self.grid.block_bytes
+        for index in range(start // block_bytes, (end - 1) // block_bytes + 1):
+            block = self.blocks.get(index)
+            segment = None if block is None else block.at(end - 1)
+            if segment is not None and segment.end > start:
+                return True
+        return False
 
     def resident_ranges(self) -> list[Range]:
         """The ranges that are resident, in order, neighbours joined."""

@@ -13,14 +13,14 @@ from weakref import WeakKeyDictionary
 
 from aioprefetch.blocks.block import NO_MARK, Segment, SegmentState
 from aioprefetch.blocks.file import BlockFile, Survey
-from aioprefetch.ranges import OFFSET_MAX, Range
+from aioprefetch.ranges import OFFSET_MAX, Range, overlaps
 from aioprefetch.reader.column_runs import ColumnRuns
 from aioprefetch.reader.layout import END_BYTES, FOOTER_BYTES_MAX, Format, Layout, LayoutModule, format_of
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import MIB, Fill
 from aioprefetch.reader.small_reads import SmallReads
-from aioprefetch.reader.window import SKIP_BYTES, Run, WindowDecision, Windows
+from aioprefetch.reader.window import SKIP_BYTES, Run, WindowDecision, Windows, brings
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane
@@ -156,9 +156,8 @@ class LookAhead:
     def on_miss(self, survey: Survey, start: int, end: int, *, at_cursor: bool) -> WindowDecision:
         """Report a read of ``[start, end)`` that is not served by a hit. ``apply`` the decision after its requests."""
         if self.is_off:
-            return WindowDecision(self.windows.fill)  # As the windows would decide, at a tenth of the calls.
-        stop = min(end, start + self._block_bytes)
-        missing = any(low < stop and start < high for low, high in survey.gaps)
+            return brings(self.windows.fill)  # As the windows would decide, at a tenth of the calls.
+        missing = overlaps(survey.gaps, start, min(end, start + self._block_bytes))
         return self._on_read(start, end, missing=missing, stalled=survey.resident_end < end, at_cursor=at_cursor)
 
     def pass_mark(self, segment: Segment, start: int, end: int, at_cursor: bool, *, is_late: bool = False) -> None:
@@ -197,7 +196,9 @@ class LookAhead:
                 if chunks is not None:
                     return WindowDecision("exact", chunks=tuple(chunks))
             elif self.layout.is_possible and self.layout.is_being_learnt(file, start, end):
-                return WindowDecision("exact")
+                return brings("exact")
+        length = end - start
+        is_alone = missing and windows.is_random and not file.has_near(start - length - 1, end + 1)
         return windows.on_read(
             start,
             end,
@@ -206,8 +207,9 @@ class LookAhead:
             at_cursor=at_cursor,
             may_grow=not is_memory_short,
             # Unknown of a hit: it may be reported by another thread, and later than the hit after it.
-            backward=missing and self._goes_back(file, start, end),
+            backward=missing and not is_alone and self._goes_back(file, start, end),
             is_late=is_late,
+            is_alone=is_alone,
         )
 
     def apply(self, decision: WindowDecision, start: int) -> None:
@@ -218,7 +220,8 @@ class LookAhead:
         file = self.opened.file
         if file is None:
             return
-        self.mark_positions()
+        if self.windows.runs or self._runs is not None:
+            self.mark_positions()
         if decision.behind:
             self._recycle(file, decision.behind)
         abandoned, ahead = decision.abandoned, decision.ahead
@@ -335,7 +338,8 @@ class FileLayout:
     def is_being_learnt(self, file: BlockFile, start: int, end: int) -> bool:
         """Report a read. Whether the layout is being learnt, so that the read is to bring no more than itself."""
         if self._reads is None:
-            if file.blocks.get((file.size - 1) // file.grid.block_bytes) is None or not self._begin(file):
+            last = file.blocks.get((file.size - 1) // file.grid.block_bytes)
+            if last is None or not last.segments or last.segments[-1].end < file.size or not self._begin(file):
                 return False
             self._reads = []
         if len(self._reads) < _READS_MAX:

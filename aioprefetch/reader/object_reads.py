@@ -21,11 +21,11 @@ from aioprefetch.blocks.block import NO_MARK, Segment
 from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied, Unexpected
-from aioprefetch.ranges import OFFSET_MAX, Range, checked_range
+from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import Fill, Policy, extent, steps
+from aioprefetch.reader.policy import Fill, Policy, extent, step_end, steps
 from aioprefetch.reader.warm_reads import WarmReads
 from aioprefetch.reader.window import WindowDecision
 from aioprefetch.runtime.events import logger
@@ -259,7 +259,8 @@ class ObjectReads:
         """Count a read of ``size`` bytes that got ``count``."""
         counters = self._counters
         counters["stream_read_operations"] += 1
-        counters["stream_read_operations_incomplete"] += size is not None and count < size
+        if size is not None and count < size:
+            counters["stream_read_operations_incomplete"] += 1
         self.count_delivered(count, tier)
 
     def count_delivered(self, count: int, tier: Tier) -> None:
@@ -267,7 +268,8 @@ class ObjectReads:
         counters = self._counters
         counters["stream_read_bytes"] += count
         counters["stream_read_block_hits" if tier is Tier.MEMORY else "stream_read_block_misses"] += 1
-        counters["hits_disk"] += tier is Tier.DISK
+        if tier is Tier.DISK:
+            counters["hits_disk"] += 1
         if self._on_progress is not None:
             self._report_progress(count)
 
@@ -326,33 +328,30 @@ class ObjectReads:
                 self.ahead.apply(decision, start)
                 write(warm)
                 return Tier.NETWORK
-        first = next(steps(start, end, fill=fill, step_bytes=self.ahead.step_bytes(fill)))
+        first_end = step_end(start, end, fill=fill, step_bytes=self.ahead.step_bytes(fill))
         waits: list[Wait] = []
-        if survey.resident_end < first[1]:
-            waits = self.request_and_join(*first, fill=fill, survey=survey, wide_end=wide_end)
-        if first[1] < end:
-            return await self._copy_steps(first, end, waits, write, decision, wide_end)
+        if survey.resident_end < first_end:
+            waits = self.request_and_join(start, first_end, fill=fill, survey=survey, wide_end=wide_end)
+        if first_end < end:
+            return await self._copy_steps((start, first_end), end, waits, write, decision, wide_end)
         try:
             self.ahead.apply(decision, start)  # After the read's own requests, so that they are first in every queue.
-            if len(waits) == 1 and survey.resident_end == start:
-                view = await self._arrived(file, start, end, waits[0])
-                if view is not None:
-                    write(view)
-                    return waits[0].fetch.tier
+            if len(waits) == 1 and survey.resident_end == start:  # One request brings it all, in one segment mostly.
+                wait = waits[0]
+                wait.pin()
+                try:
+                    if wait.future is not None:
+                        await opened.wait_for(wait.future)
+                except Exception:
+                    segment = None  # ``_deliver`` decides what the error means.
+                else:
+                    segment = file.find(start, end)
+                if segment is not None:
+                    write(segment.view[start - segment.start : end - segment.start])
+                    return wait.fetch.tier
             return await self._deliver(start, end, waits, write, fill, has_prefix=survey.resident_end > start)
         finally:
             opened.release(waits)
-
-    async def _arrived(self, file: BlockFile, start: int, end: int, wait: Wait) -> memoryview | None:
-        """``[start, end)`` when the one request for it has brought it; ``None`` if it has not, or has failed."""
-        wait.pin()
-        if wait.future is not None:
-            try:
-                await self.opened.wait_for(wait.future)
-            except Exception:
-                return None  # ``_deliver`` decides what the error means.
-        segment = file.find(start, end)
-        return None if segment is None else segment.view[start - segment.start : end - segment.start]
 
     async def _copy_steps(
         self,
@@ -458,7 +457,11 @@ class ObjectReads:
         decision = self.ahead.on_miss(survey, start, end, at_cursor=False)
         wide_end = self.ahead.wide_end(survey, end, decision.fill)
         waits = self.request_and_join(start, end, fill=decision.fill, survey=survey, wide_end=wide_end)
-        self.ahead.apply(decision, start)
+        try:
+            self.ahead.apply(decision, start)
+        except BaseException:
+            self.opened.release(waits)
+            raise
         return waits
 
     async def arrived(self, start: int, end: int, waits: list[Wait]) -> list[memoryview] | None:
@@ -504,9 +507,12 @@ class ObjectReads:
             survey=survey,
             wide_end=wide_end,
         )
-        waits = [fetch.join(min(end, fetch.end)) for fetch in started if fetch.start < end and start < fetch.end]
-        for wait in waits:
-            wait.was_late = True  # Also if the response came with the call.
+        waits: list[Wait] = []
+        for fetch in started:
+            if fetch.start < end and start < fetch.end:
+                wait = fetch.join(min(end, fetch.end))
+                wait.was_late = True  # Also if the response came with the call.
+                waits.append(wait)
         if earlier:
             joined = [
                 fetch.join(min(end, fetch.end))
@@ -540,9 +546,11 @@ class ObjectReads:
         opened = self.opened
         file = opened.open_file()
         limit = opened.end_of_reads()
-        low, high = extent(start, min(end, limit), fill=fill, grid=file.grid)
-        if fill == "block" and lane == "demand":
-            low, high = opened.within_share(start, end, (low, high))
+        low, high = start, min(end, limit)
+        if fill == "block":
+            low, high = extent(low, high, fill=fill, grid=file.grid)
+            if lane == "demand":
+                low, high = opened.within_share(start, end, (low, high))
         if opened.policy.first == "tail" and high > file.footer_start:
             # The whole footer, as a first request without a size brings it.
             low, high = min(low, file.footer_start), limit
@@ -550,15 +558,17 @@ class ObjectReads:
         gaps = None if survey is None else survey.missing_in(low, high)
         gaps = file.missing(low, high) if gaps is None else gaps
         started: list[Fetch] = []
-        if lane == "demand" and not any(begin < end and start < stop for begin, stop in gaps):
+        if lane == "demand" and not overlaps(gaps, start, end):
             return started  # All that the read wants is there or in flight: the rest is not worth a request.
         if wide_end > high and gaps and gaps[-1][1] == high < limit:
             beyond = file.missing(high, min(wide_end, limit))
             if beyond and beyond[0][0] == high:
                 gaps = [*gaps[:-1], (gaps[-1][0], beyond[0][1])]
-        for gap in gaps:
-            for begin, stop in steps(*gap, fill=fill, step_bytes=request_bytes):
-                started.append(opened.fetch(file, begin, stop, lane=lane))
+        for begin, stop in gaps:
+            while begin < stop:
+                cut = step_end(begin, stop, fill=fill, step_bytes=request_bytes)
+                started.append(opened.fetch(file, begin, cut, lane=lane))
+                begin = cut
         return started
 
     def has_room(self, count: int, total_bytes: int, following: Range) -> bool:
@@ -570,8 +580,9 @@ class ObjectReads:
     def _survey(self, file: BlockFile, start: int, end: int) -> Survey:
         """The resident part of the bytes that a miss of ``[start, end)`` is likely to request first."""
         # The first block's worth is enough for the decision: an object may claim any size, and a read all of it.
-        stop = min(end, start + self._block_bytes)
-        low, high = extent(start, stop, fill=self.ahead.windows.fill, grid=file.grid)
+        low, high = start, min(end, start + self._block_bytes)
+        if self.ahead.windows.fill == "block":
+            low, high = extent(low, high, fill="block", grid=file.grid)
         return file.survey(start, end, low, high)
 
     def unbuffer(self) -> None:

@@ -309,10 +309,10 @@ class OpenObject:
 
     def end_of_reads(self) -> int:
         """The end of reads and requests: the declared size, or the end of the object if that comes first."""
-        file_size = self.open_file().size
-        if self.size is None or self.size > file_size:  # A reader with the same declared size met the end first.
-            self.size = file_size
-        return self.size
+        file, size = self.file or self.open_file(), self.size
+        if size is None or size > file.size:  # A reader with the same declared size met the end first.
+            self.size = size = file.size
+        return size
 
     def must_open(self, start: int, length: int | None) -> bool:
         """Whether a read from ``start`` on needs the first response, while there is no file."""
@@ -446,14 +446,14 @@ class OpenObject:
         started = now()
         try:
             await future
-        except Exception as error:
-            if not isinstance(error, Closed):
+        except BaseException as error:
+            counters["demand_wait_microseconds"] += round((now() - started) * 1e6)
+            if isinstance(error, Exception) and not isinstance(error, Closed):
                 counters.failed("stream_read_block_acquire_read")
             raise
-        else:
-            counters.succeeded("stream_read_block_acquire_read", now() - started)
-        finally:
-            counters["demand_wait_microseconds"] += round((now() - started) * 1e6)
+        seconds = now() - started
+        counters["demand_wait_microseconds"] += round(seconds * 1e6)
+        counters.succeeded("stream_read_block_acquire_read", seconds)
 
     def waiting(self) -> Timer:
         """``with opened.waiting():`` measures how long a read waits for bytes."""

@@ -148,10 +148,15 @@ def steps(start: int, end: int, *, fill: Fill, step_bytes: int) -> Iterator[Rang
     One at a time: an object may claim any size.
     """
     while start < end:
-        whole = start - start % step_bytes + step_bytes if fill == "block" else start + step_bytes
-        stop = min(end, whole)
+        stop = step_end(start, end, fill=fill, step_bytes=step_bytes)
         yield start, stop
         start = stop
+
+
+def step_end(start: int, end: int, *, fill: Fill, step_bytes: int) -> int:
+    """The end of the first step of ``[start, end)``; see ``steps``."""
+    whole = start - start % step_bytes + step_bytes if fill == "block" else start + step_bytes
+    return end if end < whole else whole
 
 
 def extent(start: int, end: int, *, fill: Fill, grid: BlockGrid) -> Range:

@@ -419,9 +419,11 @@ class RangeReader:
 
     def _live(self, operation: str) -> ObjectReads:
         """The reads of the pinned version; at the first use they are bound to the running loop."""
+        reads = self._reads
+        if reads is not None and not self._closed and reads.runtime.is_usable():
+            return reads
         if self._closed:
             raise Closed("the reader is closed", operation=operation, path=self.path)
-        reads = self._reads
         if reads is not None:
             reads.runtime.check_loop(operation=operation, path=self.path)
             if reads.runtime.closed:

@@ -101,6 +101,14 @@ class WindowDecision:
     in_parts: bool = False
 
 
+_ALONE: dict[Fill, WindowDecision] = {"block": WindowDecision("block"), "exact": WindowDecision("exact")}
+
+
+def brings(fill: Fill) -> WindowDecision:
+    """The decision for a read that fetches nothing ahead."""
+    return _ALONE[fill]
+
+
 class Windows:
     """The runs of one reader.
 
@@ -126,12 +134,13 @@ class Windows:
         self.blocks_max = blocks_max
         self.split_end = split_end
         self.limit = blocks_max
-        self.runs: list[Run] = []
+        self.runs: list[Run] = []  # The one that was used last at the end.
         self.backward_runs: list[BackwardRun] = []
         self.stop = 0
         self.has_gone_back = False
         self._last_end = last_end
         self._cursor: Run | None = None
+        self._has_moved = False  # A run has: it may be where another one is.
         self._random_reads = 0
         self._ordered_bytes = 0
         self._tick = 0
@@ -140,18 +149,20 @@ class Windows:
     def is_random(self) -> bool:
         """Whether access is random: then a read has to continue a run exactly to belong to it."""
         fill = self.policy.fill
-        return fill == "exact" or (fill == "adaptive" and self._random_reads >= RANDOM_AFTER)
+        return self._random_reads >= RANDOM_AFTER if fill == "adaptive" else fill == "exact"
 
     @property
     def fill(self) -> Fill:
         """The bytes to fetch for a miss outside of all runs."""
-        spent = self.policy.fill == "adaptive" and self._random_reads >= RANDOM_READS_BY_BLOCK
-        return "exact" if spent or self.is_random else "block"
+        fill = self.policy.fill
+        if fill == "adaptive":
+            return "exact" if self._random_reads >= RANDOM_READS_BY_BLOCK else "block"
+        return fill
 
     @property
     def positions(self) -> tuple[int, ...]:
         """The positions of the runs that look ahead."""
-        return tuple(run.position for run in self.runs if run.blocks)
+        return tuple([run.position for run in self.runs if run.blocks])
 
     def on_read(
         self,
@@ -164,6 +175,7 @@ class Windows:
         may_grow: bool = True,
         backward: bool = False,
         is_late: bool = False,
+        is_alone: bool = False,
     ) -> WindowDecision:
         """Report a read of ``[start, end)`` that was a miss, or a hit that has reached a mark.
 
@@ -171,11 +183,12 @@ class Windows:
         made through the reader's cursor, which follows one run at a time. ``may_grow``: there is memory to look ahead.
         ``backward``: it is missing, and lies right in front of the read before it. ``is_late``: it is a hit of another
         thread, and hits after it may have been made meanwhile, so its place says nothing about the order of reads.
+        ``is_alone``: access is random, and no byte is resident in the length of the read before and behind it.
         """
         if self.policy.window == "none":
-            return WindowDecision(self.fill)
+            return brings(self.fill)
         self._tick += 1
-        self._catch_up()
+        self._catch_up(is_alone=is_alone)
         if is_late:  # Report the last one of the hits that have followed it.
             start, end = start + self._last_end(end) - end, self._last_end(end)
         run = self._find(start, end)
@@ -187,7 +200,8 @@ class Windows:
         if run is None:
             if not missing and self._is_requested(start, end):
                 return WindowDecision(self.fill, continues=False)
-            self.has_gone_back |= not is_late and any(start < run.position for run in self.runs)
+            if not (self.has_gone_back or is_late):
+                self.has_gone_back = any(start < run.position for run in self.runs)
             return self._begin(start, end, missing=missing, at_cursor=at_cursor, may_grow=may_grow)
         if not is_late and self._block(start) < self._block(run.reported_position - 1):
             self.has_gone_back = True
@@ -208,6 +222,7 @@ class Windows:
         run.reads += 1
         self._count_beyond(run, max(start, run.position), end)
         run.position = run.reported_position = end
+        self._has_moved = True
         self._note_ordered(in_order_bytes)
         if not run.established:
             run.established = not self.is_random or run.run_bytes >= self.block_bytes
@@ -256,23 +271,50 @@ class Windows:
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
-    def _catch_up(self) -> None:
-        """Advance every run by its hits, and merge runs at the same position."""
+    def _catch_up(self, *, is_alone: bool = False) -> None:
+        """Advance every run by its hits, and merge runs at the same position.
+
+        Under random access most runs are single reads. A read that ``is_alone`` continues none of them by way of hits,
+        so they are not looked at: they are caught up by another read, or before they are forgotten.
+        """
+        for run in tuple(self.runs):
+            if run.established or not is_alone:
+                self._advance(run)
+        if self._has_moved:
+            self._has_moved = False
+            self._merge()
+
+    def _advance(self, run: Run) -> bool:
+        """Advance a run by its hits; returns whether there were any."""
+        before = run.position
+        position = self._last_end(before)
+        if position <= before:
+            return False
+        self._note_ordered(position - before)
+        run.run_bytes += position - before
+        self._count_beyond(run, before, position)
+        run.position = position
+        run.requested_end = max(run.requested_end, position)
+        self._use(run)
+        self._has_moved = True
+        return True
+
+    def _use(self, run: Run) -> None:
+        """A run is used now."""
+        run.used = self._tick
+        if self.runs[-1] is not run:
+            self.runs.remove(run)
+            self.runs.append(run)
+
+    def _merge(self) -> None:
+        """Merge runs at the same position."""
         at: dict[int, Run] = {}
         for run in self.runs:
-            position = self._last_end(run.position)
-            if position > run.position:
-                self._note_ordered(position - run.position)
-                run.run_bytes += position - run.position
-                self._count_beyond(run, run.position, position)
-                run.position = position
-                run.requested_end = max(run.requested_end, position)
-                run.used = self._tick
-            other = at.get(position)
+            other = at.get(run.position)
             if other is not None:
                 run.merged = other.merged = True
             if other is None or (run.established, run.requested_end) > (other.established, other.requested_end):
-                at[position] = run
+                at[run.position] = run
         if len(at) < len(self.runs):
             self.runs = [run for run in self.runs if at[run.position] is run]
             if self._cursor is not None:
@@ -285,17 +327,23 @@ class Windows:
         a block. Otherwise a skip may be short, or as long as the run up to a block, or end anywhere in the range that
         was fetched ahead.
         """
+        if self.is_random:
+            low, high = start + start - end, end
+            near = [run for run in self.runs if low <= run.position <= high]
+        else:
+            near = [run for run in self.runs if self._reaches(run, start, end)]
         best: Run | None = None
-        for run in self.runs:
-            skip = start - run.position
-            back = forward = end - start
-            if not self.is_random:
-                back = forward = min(self.block_bytes, max(SKIP_BYTES, back, run.run_bytes))
-                if run.established:
-                    forward = max(forward, run.requested_end - run.position)
-            if -back <= skip <= forward and (best is None or abs(skip) < abs(start - best.position)):
+        for run in near:
+            if best is None or abs(start - run.position) < abs(start - best.position):
                 best = run
         return best
+
+    def _reaches(self, run: Run, start: int, end: int) -> bool:
+        """Whether a read may continue a run while access is not random."""
+        back = forward = min(self.block_bytes, max(SKIP_BYTES, end - start, run.run_bytes))
+        if run.established:
+            forward = max(forward, run.requested_end - run.position)
+        return -back <= start - run.position <= forward
 
     def _is_requested(self, start: int, end: int) -> bool:
         ahead = [(run.position, run.requested_end) for run in self.runs]
@@ -309,24 +357,28 @@ class Windows:
             self._ordered_bytes = 0
         blocks = self.limit if self.policy.window == "full" else min(self.growth.first, self.limit)
         run = Run(start, end, end, end, blocks, established=fill == "block" and blocks > 0, run_bytes=end - start)
-        self._count_beyond(run, start, end)
+        if end > self.split_end:
+            self._count_beyond(run, start, end)
         abandoned = self._move_cursor(run) if at_cursor else None
         abandoned = self._add(run) or abandoned
         if fill == "block":
             run.requested_end = self._block_end(end)
         if not run.established or not may_grow:
-            return WindowDecision(fill, abandoned=abandoned)
+            return brings(fill) if abandoned is None else WindowDecision(fill, abandoned=abandoned)
         return self._look(run, end, abandoned=abandoned, may_grow=True)
 
     def _add(self, run: Run) -> Range | None:
+        """Add a run. With one too many, a run that is not established goes first, and the one used longest ago."""
+        runs = self.runs
+        abandoned = None
+        while len(runs) >= RUNS_MAX:
+            oldest = next((run for run in runs if not run.established), runs[0])
+            if not self._advance(oldest):
+                runs.remove(oldest)
+                abandoned = self._leave(oldest)
         run.used = self._tick
-        self.runs.append(run)
-        if len(self.runs) <= RUNS_MAX:
-            return None
-        others = self.runs[:-1]
-        oldest = min(others, key=lambda run: (run.established, run.used))
-        self.runs.remove(oldest)
-        return self._leave(oldest)
+        runs.append(run)
+        return abandoned
 
     def _move_cursor(self, run: Run) -> Range | None:
         """Let the cursor follow ``run``. A return to a run that it left before abandons neither of the two."""
@@ -341,8 +393,10 @@ class Windows:
         """End a run: its bytes ahead were fetched in vain, and later runs look less far ahead."""
         position, requested_end = run.position, run.requested_end
         run.requested_end = position
+        if not run.established:
+            return None
         ahead_of_block = self._block_end(position)
-        if requested_end <= ahead_of_block or not run.established:
+        if requested_end <= ahead_of_block:
             return None
         run.run_bytes = 0
         self.limit //= 2
@@ -371,7 +425,7 @@ class Windows:
         run.established = run.established or not self.is_random or run.run_bytes >= self.block_bytes
         run.requested_start = start
         if run.established or not may_grow or run.reads <= 2:
-            return WindowDecision("block" if run.established else self.fill)
+            return brings("block" if run.established else self.fill)
         run.requested_start = max(0, start - min(run.run_bytes, self.limit * self.block_bytes))
         return WindowDecision(self.fill, (run.requested_start, start) if run.requested_start < start else None)
 
@@ -422,7 +476,7 @@ class Windows:
     def _look(
         self, run: Run, end: int, *, abandoned: Range | None, may_grow: bool, stalled: bool = False
     ) -> WindowDecision:
-        run.used = self._tick
+        self._use(run)
         if run.established:
             fill: Fill = "block"
             run.requested_end = max(run.requested_end, self._block_end(end))
@@ -435,7 +489,7 @@ class Windows:
             stop = end + length if run.requested_end - end <= length // 2 else 0
         start, stop = run.requested_end, min(stop, self._stop_of(run), self._next_run(end))
         if not may_grow or stop <= start:
-            return WindowDecision(fill, abandoned=abandoned)
+            return brings(fill) if abandoned is None else WindowDecision(fill, abandoned=abandoned)
         run.requested_end = stop
         return WindowDecision(fill, (start, stop), abandoned, in_parts=stalled or run.blocks >= self.limit)
 
