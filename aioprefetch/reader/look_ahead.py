@@ -198,7 +198,12 @@ class LookAhead:
             elif self.layout.is_possible and self.layout.is_being_learnt(file, start, end):
                 return brings("exact")
         length = end - start
-        is_alone = missing and windows.is_random and not file.has_near(start - length - 1, end + 1)
+        is_alone = (
+            missing
+            and windows.is_random
+            and length <= self._block_bytes
+            and not file.has_near(start - length - 1, end + 1)
+        )
         return windows.on_read(
             start,
             end,

@@ -183,7 +183,7 @@ class Windows:
         made through the reader's cursor, which follows one run at a time. ``may_grow``: there is memory to look ahead.
         ``backward``: it is missing, and lies right in front of the read before it. ``is_late``: it is a hit of another
         thread, and hits after it may have been made meanwhile, so its place says nothing about the order of reads.
-        ``is_alone``: access is random, and no byte is resident in the length of the read before and behind it.
+        ``is_alone``: access is random, and no byte is resident as near as a read may lie to the run that it continues.
         """
         if self.policy.window == "none":
             return brings(self.fill)
