@@ -149,10 +149,10 @@ class Eviction:
 
     # --- the queue ----------------------------------------------------------------------------------------------
 
-    def arriving(self, file: BlockFile, start: int) -> None:
-        """A request begins to fill a segment."""
-        self._arrived.append((file, start, 0))
+    def arrived(self, file: BlockFile, start: int) -> None:
+        """A request has filled the segment that begins at ``start``."""
         self._look(_LOOKS)
+        self._arrived.append((file, start, 0))  # Last: nothing of it was read yet.
 
     def _look(self, looks: int) -> None:
         """Look at the front of the queue for parts that are spent, and pass over at most ``looks`` that are not."""
@@ -165,9 +165,7 @@ class Eviction:
                 continue
             block, segment = found
             file, start, _ = part
-            if segment.state is SegmentState.FILLING or (
-                segment.next < segment.end and block.touched_fetch >= self._fresh_from() and segment.end > file.passed
-            ):
+            if segment.next < segment.end and block.touched_fetch >= self._fresh_from() and segment.end > file.passed:
                 arrived.append(part)
                 looks -= 1
                 continue

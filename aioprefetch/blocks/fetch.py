@@ -388,7 +388,7 @@ class Fetch(Sink):
             self.headed = self._store.runtime.now()
         try:
             file = self.source.file_of(self, head)
-            self.start, self.end = head.start, head.end
+            self.start, self.end = head.start, head.start + head.size
             if self.file is None:
                 self.file = file
                 file.add(self)

@@ -114,8 +114,8 @@ class FileStore(Protocol):
     def filled(self, segment: Segment) -> None:
         """The last byte of a segment has arrived."""
 
-    def arriving(self, file: BlockFile, start: int) -> None:
-        """A request begins to fill a segment."""
+    def arrived(self, file: BlockFile, start: int) -> None:
+        """A request has filled the segment that begins at ``start``."""
 
 
 class BlockFile:
@@ -360,7 +360,7 @@ class BlockFile:
         """Make the segments that a response fills: the parts of its range that are not resident."""
         store, blocks = self._store, self.blocks
         block_bytes = self.grid.block_bytes
-        position, stop = head.start, head.end
+        position, stop = head.start, head.start + head.size
         while position < stop:
             index = position // block_bytes
             block = blocks.get(index)
@@ -370,7 +370,6 @@ class BlockFile:
             present = block.bounds(position, high) if block.segments else None
             for start, end in subtract((position, high), present) if present else ((position, high),):
                 block.add(fetch.new_segment(start, end))
-                store.arriving(self, start)
             store.tick += 1
             block.touched = store.tick
             block.touched_fetch = store.fetches
@@ -380,13 +379,16 @@ class BlockFile:
         """End a fetch: unfinished segments keep the bytes that arrived, and empty ones go."""
         if fetch in self.fetches:
             self.fetches.remove(fetch)
+        arrived = self._store.arrived
         for segment in fetch.segments:
             if segment.filled == segment.end - segment.start:  # As ``Segment.complete``.
+                arrived(self, segment.start)
                 continue
             if segment.filled:
                 segment.keep_prefix()
                 segment.become(SegmentState.READY)
                 count_ready(self._runtime, segment)
+                arrived(self, segment.start)
                 continue
             segment.become(SegmentState.EVICTED)
             block = self.blocks.get(self.grid.index(segment.start))

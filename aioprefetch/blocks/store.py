@@ -44,7 +44,7 @@ class BlockStore:
         self.line = LineRate()
         self.spent_bytes = 0
         self.eviction = eviction = Eviction(self)
-        self.arriving = eviction.arriving
+        self.arrived = eviction.arrived
         self.disk = None if runtime.options.disk_cache is None else self._open_disk()
         eviction.writer = None if self.disk is None else self.disk.writer
         runtime.budget.reclaim = eviction.reclaim

@@ -140,7 +140,6 @@ class Windows:
         self.has_gone_back = False
         self._last_end = last_end
         self._cursor: Run | None = None
-        self._has_moved = False  # A run has: it may be where another one is.
         self._random_reads = 0
         self._ordered_bytes = 0
         self._tick = 0
@@ -222,7 +221,6 @@ class Windows:
         run.reads += 1
         self._count_beyond(run, max(start, run.position), end)
         run.position = run.reported_position = end
-        self._has_moved = True
         self._note_ordered(in_order_bytes)
         if not run.established:
             run.established = not self.is_random or run.run_bytes >= self.block_bytes
@@ -280,8 +278,7 @@ class Windows:
         for run in tuple(self.runs):
             if run.established or not is_alone:
                 self._advance(run)
-        if self._has_moved:
-            self._has_moved = False
+        if not is_alone:
             self._merge()
 
     def _advance(self, run: Run) -> bool:
@@ -296,7 +293,6 @@ class Windows:
         run.position = position
         run.requested_end = max(run.requested_end, position)
         self._use(run)
-        self._has_moved = True
         return True
 
     def _use(self, run: Run) -> None:
