@@ -340,7 +340,9 @@ class ObjectReads:
                 wait = waits[0]
                 wait.pin()
                 try:
-                    if wait.future is not None:
+                    if wait.future is None:
+                        turn.spend(end - start)  # The bytes came with the call: nothing was waited for.
+                    else:
                         await opened.wait_for(wait.future)
                 except Exception:
                     segment = None  # ``_deliver`` decides what the error means.

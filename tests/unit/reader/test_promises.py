@@ -45,6 +45,28 @@ async def test_a_hit_costs_no_task_switch(operator: Operator) -> None:
         assert ended.value.value == DATA[5:105]
 
 
+@pytest.mark.parametrize("policy", ["random", "adaptive", "sequential"])
+async def test_misses_that_wait_for_nothing_leave_turns_to_other_tasks(policy: str) -> None:
+    """A store in memory responds within the call, so a task that reads all of an object would hold the loop."""
+    service = Memory()
+    service.store.put(WriteRequest(path="k"), bytes(4 << 20))
+    async with Operator(service, block_bytes=16 * KIB) as operator, operator.reader("k", policy=policy) as reader:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        await reader.read_at(0, 1)
+        task = asyncio.create_task(other())
+        for start in range(0, 4 << 20, 32 * KIB):
+            assert await reader.read_at(start, 4 * KIB) == bytes(4 * KIB)
+        task.cancel()
+        assert turns >= 6
+
+
 async def test_a_second_reader_fetches_no_resident_byte_again(operator: Operator) -> None:
     """Its first request asks whether the object has changed, and brings no body while it has not."""
     async with operator.reader("k") as reader:
