@@ -149,15 +149,17 @@ class Eviction:
 
     # --- the queue ----------------------------------------------------------------------------------------------
 
-    def arrived(self, file: BlockFile, start: int) -> None:
-        """A request has filled the segment that begins at ``start``."""
-        self._look(_LOOKS)
-        self._arrived.append((file, start, 0))  # Last: nothing of it was read yet.
+    def arrived(self, file: BlockFile, starts: Sequence[int]) -> None:
+        """A request has ended that has filled the segments which begin at ``starts``."""
+        self._look(_LOOKS * len(starts))
+        self._arrived.extend([(file, start, 0) for start in starts])  # Last: nothing of them was read yet.
 
     def _look(self, looks: int) -> None:
         """Look at the front of the queue for parts that are spent, and pass over at most ``looks`` that are not."""
         arrived = self._arrived
         looks = min(looks, len(arrived))
+        fresh_from = self._fresh_from()
+        passed: dict[BlockFile, int] = {}
         while arrived and looks:
             part = arrived.popleft()
             found = _find(part)
@@ -165,7 +167,12 @@ class Eviction:
                 continue
             block, segment = found
             file, start, _ = part
-            if segment.next < segment.end and block.touched_fetch >= self._fresh_from() and segment.end > file.passed:
+            is_unread = segment.pins > 0  # A read is about to take its bytes.
+            if not is_unread and segment.next < segment.end and block.touched_fetch >= fresh_from:
+                if file not in passed:
+                    passed[file] = file.passed
+                is_unread = segment.end > passed[file]
+            if is_unread:
                 arrived.append(part)
                 looks -= 1
                 continue

@@ -114,8 +114,8 @@ class FileStore(Protocol):
     def filled(self, segment: Segment) -> None:
         """The last byte of a segment has arrived."""
 
-    def arrived(self, file: BlockFile, start: int) -> None:
-        """A request has filled the segment that begins at ``start``."""
+    def arrived(self, file: BlockFile, starts: list[int]) -> None:
+        """A request has ended that has filled the segments which begin at ``starts``."""
 
 
 class BlockFile:
@@ -379,16 +379,16 @@ class BlockFile:
         """End a fetch: unfinished segments keep the bytes that arrived, and empty ones go."""
         if fetch in self.fetches:
             self.fetches.remove(fetch)
-        arrived = self._store.arrived
+        arrived: list[int] = []
         for segment in fetch.segments:
             if segment.filled == segment.end - segment.start:  # As ``Segment.complete``.
-                arrived(self, segment.start)
+                arrived.append(segment.start)
                 continue
             if segment.filled:
                 segment.keep_prefix()
                 segment.become(SegmentState.READY)
                 count_ready(self._runtime, segment)
-                arrived(self, segment.start)
+                arrived.append(segment.start)
                 continue
             segment.become(SegmentState.EVICTED)
             block = self.blocks.get(self.grid.index(segment.start))
@@ -396,6 +396,8 @@ class BlockFile:
                 block.discard(segment)
                 if not block.segments:
                     del self.blocks[block.index]
+        if arrived:
+            self._store.arrived(self, arrived)
 
     def drop(self, block: Block) -> None:
         """Evict a block; its memory is released with its last view."""
