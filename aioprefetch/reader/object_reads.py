@@ -500,14 +500,9 @@ class ObjectReads:
         opened, file = self.opened, self.opened.open_file()
         is_surveyed = survey is not None and survey.start <= start and end <= survey.end
         earlier = survey.fetches if survey is not None and is_surveyed else file.in_flight(start, end)
+        step = self.ahead.step_bytes(fill)
         started = self._request_missing(
-            start,
-            end,
-            lane="demand",
-            fill=fill,
-            request_bytes=self.ahead.step_bytes(fill),
-            survey=survey,
-            wide_end=wide_end,
+            start, end, lane="demand", fill=fill, request_bytes=step, survey=survey, wide_end=wide_end
         )
         waits: list[Wait] = []
         for fetch in started:
@@ -569,7 +564,7 @@ class ObjectReads:
         for begin, stop in gaps:
             while begin < stop:
                 cut = step_end(begin, stop, fill=fill, step_bytes=request_bytes)
-                started.append(opened.fetch(file, begin, cut, lane=lane))
+                started.append(file.start_fetch(begin, cut, opened, lane=lane, account=opened.account))
                 begin = cut
         return started
 

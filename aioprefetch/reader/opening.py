@@ -30,7 +30,7 @@ from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Timer
-from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatRequest
+from aioprefetch.values import ReadHead, ReadRequest, ReadSession, StatRequest
 
 # A response may bring the size alone, if nothing lies at the requested place; the next request then lies within that
 # size. An object that shrinks meanwhile refuses again; a store that refuses ranges of its own size does so forever.
@@ -334,10 +334,6 @@ class OpenObject:
         # Counted from the first of these blocks, so that every reader cuts a block into the same cells.
         low = blocks[0] + (start - blocks[0]) // cell * cell
         return low, min(blocks[1], low - (low - end) // cell * cell)
-
-    def fetch(self, file: BlockFile, start: int, end: int, *, lane: Lane) -> Fetch:
-        """Start a request for ``[start, end)``, none of which may be resident or in flight."""
-        return file.start_fetch(start, end, self, lane=lane, account=self.account)
 
     async def send(self, fetch: Fetch) -> None:
         """Send a request for bytes of the pinned version."""
