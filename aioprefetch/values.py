@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 from datetime import datetime
+from operator import attrgetter
 from typing import ClassVar, Literal, Protocol
 
 from aioprefetch.lean_dataclass import dataclass
+
+_described = attrgetter("content_type", "content_encoding", "content_disposition", "cache_control", "if_match")
 
 Lane = Literal["demand", "prefetch"]
 EntryKind = Literal["file", "directory"]
@@ -321,6 +324,11 @@ class WriteRequest(Request):
     user_metadata: Mapping[str, str] = field(default_factory=dict)
     if_match: str | None = None
     if_not_exists: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing but bytes to write: no description, metadata or condition."""
+        return _described(self) == (None, None, None, None, None) and not (self.user_metadata or self.if_not_exists)
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)

@@ -32,9 +32,9 @@ Retry belongs outside of Timeout, so that each attempt has a limit of its own, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of
 from aioprefetch.accessor.sink import Sink
@@ -164,11 +164,11 @@ class RetryAccessor(WrappedAccessor):
         await asyncio.sleep(pause)
         return await self._repeat(lambda: forward(request), attempts)
 
-    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+    def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
         if not request.if_not_exists and request.if_match is None:
-            return await self.around(request, lambda sent: self.inner.write(sent, data))
+            return self.around(request, lambda sent: self.inner.write(sent, data))
         attempts = self.attempts(request, self._now())
-        return await self._repeat(lambda: self.inner.write(request, data), attempts, conditional=True)
+        return self._repeat(lambda: self.inner.write(request, data), attempts, conditional=True)
 
     async def _repeat(self, call: Callable[[], Awaitable[T]], attempts: Attempts, *, conditional: bool = False) -> T:
         while True:

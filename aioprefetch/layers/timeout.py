@@ -119,12 +119,12 @@ class TimeoutAccessor(WrappedAccessor):
             return self.inner.stat(request)
         return self.around(request, self.inner.stat)
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        return await self.bounded(request, self._timeout_seconds, lambda: forward(request))
+    def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+        return self.bounded(request, self._timeout_seconds, lambda: forward(request))
 
-    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+    def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
         limit = self._write_limit(memoryview(data).nbytes)
-        return await self.bounded(request, limit, lambda: self.inner.write(request, data))
+        return self.bounded(request, limit, lambda: self.inner.write(request, data))
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return TimeoutWriteBody(await self.around(request, self.inner.open_write), self, request)

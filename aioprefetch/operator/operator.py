@@ -486,17 +486,20 @@ class Operator:
         from aioprefetch.operator.writer import write_data
 
         check_file(path, "write")
-        arguments = Arguments("write", path)
-        request = WriteRequest(
-            path=path,
-            content_type=arguments.header("content_type", content_type),
-            content_encoding=arguments.header("content_encoding", content_encoding),
-            content_disposition=arguments.header("content_disposition", content_disposition),
-            cache_control=arguments.header("cache_control", cache_control),
-            user_metadata=arguments.user_metadata(user_metadata),
-            if_match=arguments.etag("if_match", if_match),
-            if_not_exists=arguments.flag("if_not_exists", if_not_exists),
-        )
+        request = WriteRequest(path=path)
+        is_plain = content_type is content_encoding is content_disposition is cache_control is None
+        if not (is_plain and user_metadata is None and if_match is None and if_not_exists is False):
+            arguments = Arguments("write", path)
+            request = WriteRequest(
+                path=path,
+                content_type=arguments.header("content_type", content_type),
+                content_encoding=arguments.header("content_encoding", content_encoding),
+                content_disposition=arguments.header("content_disposition", content_disposition),
+                cache_control=arguments.header("cache_control", cache_control),
+                user_metadata=arguments.user_metadata(user_metadata),
+                if_match=arguments.etag("if_match", if_match),
+                if_not_exists=arguments.flag("if_not_exists", if_not_exists),
+            )
         return await write_data(self.accessor(), request, data)
 
     async def copy(self, source: str, target: str) -> Metadata:

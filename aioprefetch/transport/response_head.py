@@ -39,6 +39,11 @@ class ResponseHead:
         """The fields as text."""
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.fields.items()}
 
+    def text(self, name: str) -> str | None:
+        """A field as text, by its name in lower case."""
+        value = self.fields.get(name.encode())
+        return None if value is None else value.decode("latin-1")
+
     # Called by llhttp.
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -102,10 +102,15 @@ class S3Accessor(ServiceAccessor):
         page = await requests.list_page(request, root, request.path, parameters)
         return list_page_of(page, request, limit)
 
-    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+    def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
+        requests = self.live.requests
+        if requests is not None:
+            return requests.put(request, self._key(request.path, request), data)
+        return self._write(request, data)
+
+    async def _write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         key = self._key(request.path, request)
-        requests = self.live.requests or await self.live.opened(request)
-        return await requests.put(request, key, data)
+        return await (await self.live.opened(request)).put(request, key, data)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         from aioprefetch.services.s3.writer import S3WriteBody

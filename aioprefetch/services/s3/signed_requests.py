@@ -179,8 +179,8 @@ class SignedRequests:
         )
         self._check_success(head, body, request)
         self._runtime.counters["stream_write_bytes"] += len(view)
-        get = head.headers.get
-        return described(request, unquote_etag(get("etag")), version_of(get("x-amz-version-id")), len(view))
+        etag, version = head.text("etag"), head.text("x-amz-version-id")
+        return described(request, unquote_etag(etag), version_of(version), len(view))
 
     async def delete(self, request: Request, key: str) -> None:
         """Delete an object, which may be missing."""
@@ -316,6 +316,8 @@ def _condition(name: str, etag: str, request: Request) -> str:
 
 def _written(request: WriteRequest) -> dict[str, str]:
     """The headers of a new object, by names in lower case."""
+    if request.is_plain:
+        return {}
     headers = {
         "content-type": request.content_type,
         "content-encoding": request.content_encoding,

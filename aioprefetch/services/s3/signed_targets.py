@@ -77,10 +77,9 @@ class SignedTargets:
         self._extra = {"x-amz-request-payer": "requester"} if options.request_payer else {}
         self._object_extra = {**self._extra, **customer_headers(configuration.customer_key)}
         self._signer: Signer | None = None
-        # The lines of reads that are signed in this second, up to the signature.
+        # The headers of reads that are signed in this second.
         self._second = 0
         self._headers: SignedHeaders | None = None
-        self._lines = ""
 
     def find(self, request: ReadRequest) -> Signed | None:
         """The target of an object, if it was signed recently."""
@@ -107,7 +106,7 @@ class SignedTargets:
             headers = self._read_headers(signer, made_at)
             signature = signer.signature("GET", path, query, headers, UNSIGNED_PAYLOAD)
             url = f"{path}?{query}" if query else path
-            target = Target.on(self._route, url, "GET", f"{self._lines}{signature}\r\n".encode())
+            target = Target.on(self._route, url, "GET", _lines_of(headers, signature).encode())
         signed = Signed(target, keys, made_at, self._now() + RENEWED_AFTER_SECONDS, self._keys.generation)
         self._ledger.current["transport_signatures"] += 1
         self._signed[request.path, version] = signed
@@ -134,11 +133,13 @@ class SignedTargets:
         path = self._endpoint.bucket_path if key is None else f"{self._endpoint.root}{encoded_path(key)}"
         text = encoded_query(query)
         extra = self._extra if key is None or method == "DELETE" else self._object_extra
-        if not headers and payload == UNSIGNED_PAYLOAD and keys is not ANONYMOUS and extra == self._object_extra:
-            # The headers are those of reads.
+        if not headers and keys is not ANONYMOUS and extra == self._object_extra:
+            # The headers are those of reads, perhaps with a hash.
             signer = self._signer_of(keys)
-            signature = signer.signature(method, path, text, self._read_headers(signer, made_at), payload)
-            fields = f"{self._lines}{signature}\r\n"
+            signed = self._read_headers(signer, made_at)
+            if payload != UNSIGNED_PAYLOAD:
+                signed = signed.of_payload(payload)
+            fields = _lines_of(signed, signer.signature(method, path, text, signed, payload))
         else:
             fields = self._fields(request, keys, method, path, text, payload, {**extra, **headers}, made_at)
         target = Target.on(self._route, f"{path}?{text}" if text else path, method, fields.encode())
@@ -166,8 +167,7 @@ class SignedTargets:
             return "".join([*lines, _CLIENT_LINES])
         signer = self._signer_of(keys)
         signed = signer.headers(self._host, payload, headers, seconds)
-        signature = signer.signature(method, path, query, signed, payload)
-        return f"{signed.fields}{_CLIENT_LINES}Authorization: {signed.authorization}{signature}\r\n"
+        return _lines_of(signed, signer.signature(method, path, query, signed, payload))
 
     def forget(self, request: ReadRequest, signed: Signed) -> None:
         """Drop a target that the store calls expired."""
@@ -186,7 +186,6 @@ class SignedTargets:
         if headers is None or second != self._second:
             self._headers = headers = signer.headers(self._host, UNSIGNED_PAYLOAD, self._object_extra, seconds)
             self._second = second
-            self._lines = f"{headers.fields}{_CLIENT_LINES}Authorization: {headers.authorization}"
         return headers
 
     def _plain_or_presigned(
@@ -205,6 +204,11 @@ class SignedTargets:
             )
         fields = encoded_fields({**signed, **CLIENT_FIELDS})
         return Target.on(self._route, f"{path}?{query}" if query else path, "GET", fields)
+
+
+def _lines_of(headers: SignedHeaders, signature: str) -> str:
+    """The header lines of a signed request."""
+    return f"{headers.fields}{_CLIENT_LINES}Authorization: {headers.authorization}{signature}\r\n"
 
 
 def customer_headers(key: bytes | None) -> dict[str, str]:

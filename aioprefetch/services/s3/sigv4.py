@@ -19,6 +19,8 @@ from aioprefetch.lean_dataclass import dataclass
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+# The header with the hash of a body.
+_HASH = "x-amz-content-sha256"
 EMPTY_PAYLOAD = hashlib.sha256(b"").hexdigest()
 
 # A key of these characters alone is its own percent-encoding.
@@ -98,6 +100,17 @@ class SignedHeaders:
         self.authorization = authorization
         self.key = key
 
+    def of_payload(self, payload: str) -> SignedHeaders:
+        """These headers, made for ``UNSIGNED_PAYLOAD``, for a body with the hash ``payload``."""
+        return SignedHeaders(
+            fields=self.fields.replace(f"{_HASH}: {UNSIGNED_PAYLOAD}\r\n", f"{_HASH}: {payload}\r\n"),
+            canonical=self.canonical.replace(f"{_HASH}:{UNSIGNED_PAYLOAD}\n", f"{_HASH}:{payload}\n"),
+            names=self.names,
+            to_sign=self.to_sign,
+            authorization=self.authorization,
+            key=self.key,
+        )
+
 
 class Signer:
     """Signs the requests of one identity to one service in one region. The signing key of a day is kept."""
@@ -117,7 +130,7 @@ class Signer:
         case.
         """
         stamp = stamp_of(seconds)
-        signed = {"host": host, "x-amz-content-sha256": payload, "x-amz-date": stamp, **more}
+        signed = {"host": host, _HASH: payload, "x-amz-date": stamp, **more}
         if self.keys.token:
             signed["x-amz-security-token"] = self.keys.token
         return self.headers_at(stamp, signed)
