@@ -211,6 +211,7 @@ class CollectSink(Sink):
         self._rewind()
         self.head = None
         self._pieces.clear()
+        self._whole = None
         return True
 
     def _allocate(self, position: int, size: int) -> memoryview:

@@ -82,7 +82,7 @@ class WarmReads:
 
 
 class _WarmSink(CollectSink):
-    """Collects bytes of the pinned version. Those that come all at once are taken as they are."""
+    """Collects bytes of the pinned version."""
 
     __slots__ = ("_file", "_opened")
 
@@ -90,15 +90,6 @@ class _WarmSink(CollectSink):
         CollectSink.__init__(self)
         self._opened = opened
         self._file = file
-
-    def feed(self, chunk: bytes | bytearray | memoryview) -> int:
-        head = self.head
-        if head is None or self.received or len(chunk) != head.size:
-            return CollectSink.feed(self, chunk)
-        self._piece = memoryview(chunk)
-        self._pieces.append(self._piece)
-        self.received = len(chunk)
-        return self.received
 
     def _begun(self, head: ReadHead) -> None:
         self._opened.check_head(self._file, head)

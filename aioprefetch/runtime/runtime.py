@@ -73,7 +73,7 @@ class Runtime:
         self.events = EventBus()
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
         self.drains = Drains(self.budget)
-        self.turn = LoopTurn()
+        self.turn = LoopTurn(self.loop)
         self.supervisor = Supervisor()
         self.budget.on_lend = lambda: self.supervisor.on_close(self._close_budget)
         self._executor: ThreadPoolExecutor | None = None

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Protocol, TypeVar
 
 from aioprefetch.accessor.http_headers import is_weak
@@ -20,11 +22,12 @@ from aioprefetch.accessor.protocols import Accessor, read_now_of
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.blocks.spill.entry import BadEntry, checksums, claimed_length, decode_header
+from aioprefetch.blocks.spill.entry import BadEntry, EntryHeader, checksums, claimed_length, decode_header
 from aioprefetch.blocks.spill.guard import Consequence, FailureGuard, SpillFailed
 from aioprefetch.blocks.spill.index import LruIndex
 from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
 from aioprefetch.layers.lru_cache.entry import FOLDER, CacheEntry, ObjectFacts, Slot, is_entry_name, is_old_name
+from aioprefetch.runtime.loop_turn import TURN_BYTES
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, ReadHead, ReadRequest, WriteRequest
@@ -45,6 +48,10 @@ LIST_SECONDS_FREE, LIST_TIME_SHARE = 0.02, 0.05
 
 # The file is not there, or not the one whose header was read: another process evicted or replaced it.
 _GONE = (NotFound, ConditionNotMatch, ObjectChanged, RangeNotSatisfied)
+
+
+class EntryGone(Exception):
+    """Another process has evicted or replaced the file of an entry. Never leaves the layer."""
 
 
 class CacheSource(Protocol):
@@ -174,6 +181,8 @@ class CacheStore:
         self._runtime = runtime
         self._last_read = 0.0
         self._is_loaded = False
+        # The live store, and whether it takes a condition on the version: a capability is asked for layer by layer.
+        self._pins: tuple[Accessor, bool] | None = None
         self._loading: asyncio.Event | None = None
         self._list_again_at = float("-inf")
         self._unlisted_bytes = 0  # Written since the last listing.
@@ -193,8 +202,13 @@ class CacheStore:
 
     # --- the index ----------------------------------------------------------------------------------------------
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the cache can be used now, at once."""
+        return self._is_loaded and not (self._runtime.supervisor.closed or self.calls.is_off)
+
     async def ready(self) -> bool:
-        """Whether the cache can be used now; at first use the index is rebuilt from a listing of the store.
+        """Whether the cache can be used; at first use the index is rebuilt from a listing of the store.
 
         A rebuild that takes longer than one call may continue in the background: until then reads bypass the cache.
         """
@@ -274,11 +288,6 @@ class CacheStore:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    async def find(self, slot: Slot) -> CacheEntry | None:
-        """The entry of a slot, its header verified: out of the index, or written by another process."""
-        entry = self.index.get(slot.name)
-        return entry if entry is not None and entry.header is not None else await self.probe(slot)
-
     async def probe(self, slot: Slot) -> CacheEntry | None:
         """The entry of a slot as it is in the store now. Reads beside each other share one request."""
         name = slot.name
@@ -330,7 +339,10 @@ class CacheStore:
             if len(raw) < length and head.total is not None and length <= head.total:
                 rest = CollectSink()
                 missing = ReadRequest(
-                    path=slot.name, offset=len(raw), size=length - len(raw), if_match=_strong_etag(cache, head.etag)
+                    path=slot.name,
+                    offset=len(raw),
+                    size=length - len(raw),
+                    if_match=self._strong_etag(cache, head.etag),
                 )
                 await cache.read(missing, rest)
                 raw += rest.to_bytes()
@@ -347,53 +359,67 @@ class CacheStore:
             store_modified=head.last_modified,
         )
 
-    async def load(self, entry: CacheEntry, low: int, high: int) -> memoryview | None:
-        """The whole pieces ``[low, high)`` of an entry, verified. Raises ``SpillFailed``.
+    def load_now(self, entry: CacheEntry, low: int, high: int) -> memoryview | None:
+        """``load`` of a few bytes that the store has in memory; ``None`` if it has to be waited for."""
+        header = entry.header
+        assert header is not None
+        if high - low > TURN_BYTES:
+            return None
+        sink = EntrySink(entry, start=header.data_offset + low, size=high - low)
+        try:
+            if not self.calls.read_now(partial(self._request_of, entry, sink), sink):
+                return None
+        except _GONE:
+            raise EntryGone from None
+        view = sink.to_view()
+        self._verify(header, low, view)
+        return view
 
-        ``None`` when another process evicted or replaced the file. They are read at once and verified each time.
+    async def load(self, entry: CacheEntry, low: int, high: int) -> memoryview:
+        """The whole pieces ``[low, high)`` of an entry, read at once and verified each time.
+
+        Raises ``EntryGone`` when another process evicted or replaced the file, and ``SpillFailed``.
         """
         header = entry.header
         assert header is not None
-        data = await self._read(entry, header.data_offset + low, high - low)
-        if data is None:
-            return None
-        view = memoryview(data)
+        sink = EntrySink(entry, start=header.data_offset + low, size=high - low)
+
+        async def read(cache: Accessor) -> memoryview | None:
+            try:
+                await cache.read(self._request_of(entry, sink, cache), sink)
+            except _GONE:
+                return None
+            return sink.to_view()
+
+        view = await self.calls.call("read", read)
+        if view is None:
+            raise EntryGone
+        if len(view) <= INLINE_BYTES_MAX:
+            self._verify(header, low, view)
+        else:
+            await self._runtime.run_blocking(self._verify, header, low, view)
+        return view
+
+    def _request_of(self, entry: CacheEntry, sink: EntrySink, cache: Accessor) -> ReadRequest:
+        """For bytes of the very file whose header was read."""
+        start, end = sink.due
+        return ReadRequest(
+            path=entry.name, offset=start, size=end - start, if_match=self._strong_etag(cache, entry.store_etag)
+        )
+
+    def _strong_etag(self, cache: Accessor, etag: str | None) -> str | None:
+        """The ETag to pin a read of the cache's store to, ``None`` if that is not possible."""
+        known = self._pins
+        if known is None or known[0] is not cache:
+            known = self._pins = (cache, cache.capability.read_if_match)
+        return etag if known[1] and etag is not None and not is_weak(etag) else None
+
+    def _verify(self, header: EntryHeader, low: int, view: memoryview) -> None:
         try:
-            if len(view) <= INLINE_BYTES_MAX:
-                header.verify(low, view)
-            else:
-                await self._runtime.run_blocking(header.verify, low, view)
+            header.verify(low, view)
         except BadEntry as error:
             self.calls.failed("read", error)
             raise SpillFailed(error) from error
-        return view
-
-    async def _read(self, entry: CacheEntry, start: int, size: int) -> bytearray | None:
-        """Bytes of the very file whose header was read, or ``None``."""
-        sink = EntrySink(entry, start=start, size=size)
-
-        def request_of(cache: Accessor) -> ReadRequest:
-            etag = _strong_etag(cache, entry.store_etag)
-            return ReadRequest(path=entry.name, offset=start, size=size, if_match=etag)
-
-        turn = self._runtime.turn
-        if turn.left_bytes <= 0:
-            await turn.end()
-        try:
-            if self.calls.read_now(request_of, sink):
-                turn.spend(size)
-                return sink.data
-        except _GONE:
-            return None
-
-        async def read(cache: Accessor) -> bytearray | None:
-            try:
-                await cache.read(request_of(cache), sink)
-            except _GONE:
-                return None
-            return sink.data
-
-        return await self.calls.call("read", read)
 
     async def checksums(self, data: bytearray) -> tuple[int, ...]:
         """The checksums of the pieces of an object."""
@@ -530,19 +556,19 @@ class CacheStore:
                     self._to_delete.pop(path, None)
 
 
-class EntrySink(Sink):
+class EntrySink(CollectSink):
     """Receives ``size`` bytes at ``start`` of an entry's file, before a reader sees any of them.
 
     Any other response, also one of a file that is not the one whose header was read, is ``ObjectChanged``.
     """
 
-    __slots__ = ("_due", "_entry", "data")
+    __slots__ = ("_entry", "due")
+    piece_bytes_max = sys.maxsize
 
     def __init__(self, entry: CacheEntry, *, start: int, size: int) -> None:
-        super().__init__()
-        self._due = (start, start + size)
+        CollectSink.__init__(self)
+        self.due = (start, start + size)
         self._entry = entry
-        self.data = bytearray()
 
     async def begin_again(self) -> bool:
         self._rewind()
@@ -554,20 +580,11 @@ class EntrySink(Sink):
         # Without an ETag, which the first response brings, range and size alone are compared.
         etag = head.etag if entry.store_etag is None else entry.store_etag
         pin = VersionPin(etag, size=entry.size_bytes, path=entry.name)
-        pin.check(head, self._due)
+        pin.check(head, self.due)
         if entry.store_modified not in (None, head.last_modified):
             raise pin.changed(head.etag, "the file of a cache entry was replaced")
         if entry.store_etag is None:
             entry.store_etag, entry.store_modified = head.etag, head.last_modified
-        self.data = bytearray(head.size)
-
-    def _allocate(self, position: int, size: int) -> memoryview:
-        return memoryview(self.data)[position:size]
-
-
-def _strong_etag(cache: Accessor, etag: str | None) -> str | None:
-    """The ETag to pin a read of the cache's store to, ``None`` if that is not possible."""
-    return None if etag is None or is_weak(etag) or not cache.capability.read_if_match else etag
 
 
 def _closed() -> Closed:

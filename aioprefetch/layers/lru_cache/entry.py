@@ -12,8 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 
 from aioprefetch.blocks.spill.entry import SUFFIX, BadEntry, EntryHeader
 from aioprefetch.errors import ConditionNotMatch, RangeNotSatisfied, excerpt
@@ -35,6 +35,7 @@ class Slot:
     identity: bytes
 
 
+@lru_cache(maxsize=4096)
 def slot_of(namespace: tuple[str, ...], path: str, asked_version: str | None) -> Slot:
     """The slot of a path, and of a version id where the request names one."""
     parts = [len(namespace).to_bytes(4, "big")]
@@ -174,4 +175,14 @@ def part_of(request: ReadRequest, whole: ReadHead) -> ReadHead:
             f"{request.describe()} starts at or beyond the end", total=whole.total, operation="read", path=request.path
         )
     start, end = bounds
-    return replace(whole, start=start, size=end - start)
+    if (start, end) == (0, whole.total):
+        return whole
+    return ReadHead(
+        start=start,
+        size=end - start,
+        total=whole.total,
+        etag=whole.etag,
+        version=whole.version,
+        last_modified=whole.last_modified,
+        content_type=whole.content_type,
+    )

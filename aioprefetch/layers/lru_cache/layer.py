@@ -28,7 +28,7 @@ from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.blocks.spill.guard import SpillFailed
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied, TimedOut
-from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore
+from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore, EntryGone
 from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
 from aioprefetch.layers.lru_cache.fill import Relay
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
@@ -159,19 +159,27 @@ class LruCacheAccessor(WrappedAccessor):
         assert entry.header is not None
         start, end = part.start, part.end
         low, high = entry.header.pieces(start, end)
-        reservation = await self._state.memory.reserve(high - low)
-        if reservation is None:
-            raise SpillFailed(TimeoutError("no memory for a part of an entry"))
+        turn = self._runtime.turn
+        if turn.left_bytes <= 0:
+            await turn.end()
+        reservation = None
         try:
-            data = await self._cache.load(entry, low, high)
+            data = self._cache.load_now(entry, low, high)
             if data is None:
-                self._cache.forget_entry(entry)
-                return False
+                reservation = await self._state.memory.reserve(high - low)
+                if reservation is None:
+                    raise SpillFailed(TimeoutError("no memory for a part of an entry"))
+                data = await self._cache.load(entry, low, high)
+            turn.spend(len(data))
             self._count("cache_hits", request.path)
             sink.begin(part, path=request.path)
             await sink.pour(data[start - low : end - low])
+        except EntryGone:
+            self._cache.forget_entry(entry)
+            return False
         finally:
-            reservation.release()
+            if reservation is not None:
+                reservation.release()
         return True
 
     async def _read_fill(self, source: JoinedFill, request: ReadRequest, sink: Sink) -> ReadHead:
@@ -227,8 +235,10 @@ class LruCacheAccessor(WrappedAccessor):
             raise
 
     def _count(self, counter: str, path: str) -> None:
-        self._runtime.counters[counter] += 1
-        self._runtime.events.publish(_EVENTS[counter], path)
+        runtime = self._runtime
+        runtime.ledger.current[counter] += 1
+        if runtime.events.listeners:
+            runtime.events.publish(_EVENTS[counter], path)
 
     # --- writes -------------------------------------------------------------------------------------------------
 

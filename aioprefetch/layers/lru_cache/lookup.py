@@ -119,7 +119,7 @@ class Lookup:
         is_empty = request.size == 0 or request.suffix == 0
         if is_empty or request.offset >= self._object_bytes_max or slots[0].name in self._state.bypassed:
             return None
-        if not await self._cache.ready():
+        if not (self._cache.is_ready or await self._cache.ready()):
             return None
         fill = self._joinable(slots, request)
         if fill is None:
@@ -157,8 +157,10 @@ class Lookup:
             asked_version = None if slot is slots[0] else request.version
             entry = self._resident_entry(slot.name)
             if entry is None:
-                is_indexed = slot.name in self._cache.index
-                entry = await self._cache.find(slot)
+                entry = self._cache.index.get(slot.name)
+                is_indexed = entry is not None
+                if entry is None or entry.header is None:
+                    entry = await self._cache.probe(slot)
                 if entry is not None and _fits(entry, asked_version, pin_of(request)):
                     return entry
                 if not is_indexed or entry is None:
@@ -170,7 +172,10 @@ class Lookup:
 
     def _resident_entry(self, name: str) -> CacheEntry | None:
         """An entry that is still being written."""
-        return next((fill.entry for fill in reversed(self._state.fills.of(name)) if fill.entry is not None), None)
+        for fill in reversed(self._state.fills.of(name)):
+            if fill.entry is not None:
+                return fill.entry
+        return None
 
     def _holder(self, entry: CacheEntry, request: ReadRequest, sink: Sink) -> JoinedFill | CacheEntry:
         """The entry, or the fill that still has it in memory (joined)."""

@@ -45,8 +45,8 @@ class _OpenAt2:
     """``openat2(directory, path, how)``: a descriptor, or -1 for any failure."""
 
     def __init__(self) -> None:
-        library = ctypes.CDLL(None)
-        self._call = library.syscall
+        # It never waits, so it keeps the lock of the interpreter: to let go of it costs as much as the call.
+        self._call = ctypes.PyDLL(None).syscall
         self._call.restype = ctypes.c_long
         self._call.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
         self._size = ctypes.sizeof(_How)

@@ -73,6 +73,8 @@ class FileReads:
         self._side_by_side = side_by_side
         self._part_bytes = min(PART_BYTES, job_bytes)
         self._loop_bytes = min(LOOP_BYTES, job_bytes)
+        # The kernel copies into it: fresh memory would cost more than the copy out of it.
+        self._room = memoryview(bytearray(self._loop_bytes))
         # Whether file systems, by device, tell what they have in memory: learned from the first file that is opened.
         self._answers: dict[int, bool] = {}
         self._opens_on_loop = False
@@ -87,7 +89,7 @@ class FileReads:
         turn = runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
-        data = None
+        data: bytes | bytearray | None = None
         with runtime.timer("action_http_get_request"):
             file = self._find(request, names)
             taken = None if file is None else self._take(request, file)
@@ -253,7 +255,7 @@ class FileReads:
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def _fill(
-        self, file: OpenedFile, request: ReadRequest, sink: Sink, head: ReadHead, data: bytearray | None
+        self, file: OpenedFile, request: ReadRequest, sink: Sink, head: ReadHead, data: bytes | bytearray | None
     ) -> None:
         """Deliver the body: the bytes that were read already, or from the file straight into the sink's memory."""
         position = head.start
@@ -277,7 +279,7 @@ class FileReads:
             error.head, error.received = head, position - head.start
             raise
 
-    def _take(self, request: ReadRequest, file: OpenedFile) -> tuple[ReadHead, bytearray] | None:
+    def _take(self, request: ReadRequest, file: OpenedFile) -> tuple[ReadHead, bytes] | None:
         """The head and the bytes of a response if they are few, all in memory, and of the file as it is now."""
         cache = self._cache
         if cache is None or not self._is_answered(file):
@@ -289,13 +291,13 @@ class FileReads:
         size = head.size
         if size > self._loop_bytes:
             return None
-        data = bytearray(size)
+        room = self._room[:size]
         try:
-            is_there = file.read_now(cache, memoryview(data), head.start) == size if size else file.is_current()
+            is_there = file.read_now(cache, room, head.start) == size if size else file.is_current()
         except OSError:
             self._answers[file.status.st_dev] = False
             return None
-        return (head, data) if is_there else None
+        return (head, bytes(room)) if is_there else None
 
     async def _read_in_thread(self, file: OpenedFile, request: ReadRequest, window: memoryview, position: int) -> int:
         """Read the beginning of ``window`` in one job; returns the number of bytes."""

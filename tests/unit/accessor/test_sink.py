@@ -1,5 +1,6 @@
 """Sinks: memory by the head's size, and attempts that continue one another."""
 
+import itertools
 from array import array
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -142,3 +143,23 @@ def test_an_empty_response_needs_no_memory() -> None:
     assert sink.feed(b"") == 0
     assert sink.to_bytes() == b""
     assert bytes(sink.to_view()) == b""
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("cuts", [(), (3,), (0, 10), (2, 7)])
+def test_what_was_fed_may_change_afterwards(kind: type, cuts: tuple[int, ...]) -> None:
+    """Only ``bytes``, which cannot, are kept as they are: when they are all of the body."""
+    body = b"0123456789"
+    fed = kind(body)
+    sink = CollectSink()
+    sink.begin(ReadHead(start=0, size=10, total=10))
+    for start, end in itertools.pairwise((0, *cuts, 10)):
+        assert sink.feed(fed[start:end]) == end - start
+    assert (sink.complete, sink.received) == (True, 10)
+    if isinstance(fed, bytearray):
+        fed[:] = b"x" * 10
+    assert sink.to_view() == body
+    assert sink.to_view().readonly
+    assert sink.to_bytes() == body
+    assert (sink.to_bytes() is fed) == (kind is bytes and cuts in ((), (0, 10)))
+    assert sink.feed(b"more") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -74,6 +75,43 @@ async def test_a_hit_in_memory_is_one_call(bed: Bed, cache: InMemory) -> None:
         bed.runtime.supervisor.spawn = spawned  # type: ignore[method-assign]
     assert cache.count == before + 1
     assert (bed.cache.calls["read"], bed.gets) == (0, 0)
+
+
+async def test_hits_of_many_tasks_are_one_call_each(bed: Bed, cache: InMemory) -> None:
+    """However many bytes they read together; another task gets its turns meanwhile."""
+    stack = await hits(bed)
+    before, spawned = cache.count, bed.runtime.supervisor.spawn
+    bed.runtime.supervisor.spawn = None  # type: ignore[method-assign, assignment]  # No task is needed.
+    turns, done = 0, False
+
+    async def other() -> None:
+        nonlocal turns
+        while not done:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def read_on() -> None:
+        for start in range(20):
+            assert await read(stack, "k", offset=start, size=1000) == DATA[start : start + 1000]
+
+    task = asyncio.ensure_future(other())
+    try:
+        await asyncio.gather(*[read_on() for _ in range(20)])
+    finally:
+        done = True
+        await task
+        bed.runtime.supervisor.spawn = spawned  # type: ignore[method-assign]
+    assert cache.count == before + 400
+    assert (bed.cache.calls["read"], bed.gets) == (0, 0)
+    assert turns >= 20
+
+
+async def test_a_part_that_is_too_long_for_the_loop_takes_the_usual_way(bed: Bed, cache: InMemory) -> None:
+    bed.put("k", data := bytes(range(250)) * 300)
+    stack = await hits(bed)
+    before = cache.count
+    assert await read(stack, "k") == data
+    assert (cache.count, bed.cache.calls["read"], bed.gets) == (before, 1, 0)
 
 
 async def test_a_hit_that_is_elsewhere_takes_the_usual_way(bed: Bed, cache: InMemory) -> None:
