@@ -335,7 +335,9 @@ class Fetch(Sink):
                     break
             else:
                 self.segments = []
-        self._store.runtime.budget.reconsider()
+        budget = self._store.runtime.budget
+        if budget.waiting:
+            budget.reconsider()
 
     async def begin_again(self) -> bool:
         """Take the rest from the next response if it can be compared with this one: reads have seen its bytes.

@@ -114,6 +114,9 @@ class FileStore(Protocol):
     def filled(self, segment: Segment) -> None:
         """The last byte of a segment has arrived."""
 
+    def forget(self, file: BlockFile) -> None:
+        """An empty file leaves the store."""
+
     def arrived(self, file: BlockFile, starts: list[int]) -> None:
         """A request has ended that has filled the segments which begin at ``starts``."""
 
@@ -121,7 +124,7 @@ class FileStore(Protocol):
 class BlockFile:
     """The blocks and requests of one version of one object of ``size`` bytes.
 
-    ``divide`` cuts gaps where blocks on the disk and others meet, ``forget`` takes an empty file out of the store.
+    ``divide`` cuts gaps where blocks on the disk and others meet.
     """
 
     def __init__(
@@ -132,12 +135,10 @@ class BlockFile:
         *,
         size: int,
         block_bytes: int,
-        forget: Callable[[BlockFile], None],
         divide: Callable[[BlockFile, list[Range]], list[Range]] | None = None,
     ) -> None:
         self._store = store
         self._runtime = store.runtime
-        self._forget = forget
         self._divide = divide
         # The store's key for this file. It is kept even if the size turns out to be another.
         self.key = (name, version, size, block_bytes)
@@ -151,9 +152,9 @@ class BlockFile:
         self._fetch_bytes_max = 0
         self.evicted_unread_bytes = 0
         self.footer_start = size  # Blocks from here on are evicted last.
-        # Weakly, so that a reader that was dropped without closing does not keep the file open. A plain set: those of
-        # ``weakref`` cost each short reader as much as its read.
-        self.readers: set[weakref.ref[ReaderPosition]] = set()
+        # Weakly, so that a reader that was dropped without closing does not keep the file open. A tuple, because most
+        # files that are held are open nowhere.
+        self.readers: tuple[weakref.ref[ReaderPosition], ...] = ()
 
     def find(self, start: int, end: int) -> Segment | None:
         """The segment that holds all of ``[start, end)``, else ``None``. Counts as a read of it. Any thread."""
@@ -439,12 +440,12 @@ class BlockFile:
 
     def forget_if_empty(self) -> None:
         """Leave the store if nothing is resident, in flight or open."""
-        if not (self.blocks or self.readers or self.fetches):
-            self._forget(self)
+        if not (self.blocks or self.fetches or self.open_readers()):
+            self._store.forget(self)
 
     def unbuffer_if_alone(self) -> None:
         """Drop blocks and requests that no read needs now, unless several readers have the file open."""
-        if len(self.readers) != 1:
+        if len(self.open_readers()) != 1:
             return
         for fetch in tuple(self.fetches):
             if not fetch.has_waiters:
@@ -477,27 +478,24 @@ class BlockFile:
 
     def open(self, reader: ReaderPosition) -> None:
         """Register a reader."""
-        reader.reference = reference = weakref.ref(reader, self._reader_dropped)
-        self.readers.add(reference)
-        self._store.readers.add(reference)
+        readers = self._store.readers
+        reader.reference = reference = weakref.ref(reader, readers.discard)
+        readers.add(reference)
+        self.readers = (*(other for other in self.readers if other() is not None), reference)
 
     def open_readers(self) -> list[ReaderPosition]:
         """The readers that have the file open."""
-        # Of a copy, because a reader may be collected meanwhile.
-        return [reader for reference in tuple(self.readers) if (reader := reference()) is not None]
-
-    def _reader_dropped(self, reference: weakref.ref[ReaderPosition]) -> None:
-        """A reader was collected that was not closed. Nothing else: this may run on any thread, at any point."""
-        self.readers.discard(reference)
-        self._store.readers.discard(reference)
+        return [reader for reference in self.readers if (reader := reference()) is not None]
 
     def close(self, reader: ReaderPosition) -> None:
         """Remove a reader. With the last one, requests that no read awaits are cancelled; blocks stay."""
         reference, reader.reference = reader.reference, None
         if reference is not None:
-            self._reader_dropped(reference)
+            self._store.readers.discard(reference)
+            self.readers = tuple(other for other in self.readers if other is not reference and other() is not None)
         if not self.readers:
             for fetch in tuple(self.fetches):
                 if not fetch.has_waiters:
                     fetch.give_up()
-            self.forget_if_empty()
+            if not self.blocks:
+                self.forget_if_empty()

@@ -97,7 +97,6 @@ class BlockStore:
                 version,
                 size=size,
                 block_bytes=block_bytes,
-                forget=self._forget,
                 divide=None if self.disk is None else self.disk.divide,
             )
             file.label = label
@@ -127,7 +126,8 @@ class BlockStore:
         """The last opened file of ``name`` on this grid, of any version, if it is still held."""
         return self._newest.get((name, block_bytes))
 
-    def _forget(self, file: BlockFile) -> None:
+    def forget(self, file: BlockFile) -> None:
+        """An empty file leaves the store."""
         block_bytes = file.grid.block_bytes
         self.files.pop(file.key, None)
         if self._newest.get((file.name, block_bytes)) is file:

@@ -59,7 +59,7 @@ class OpenObject:
         self.policy = options.policy
         self.etag = etag = options.etag
         self.version = version = options.version
-        self.is_shared = is_strong(etag, version)
+        self.is_shared = not (etag is None and version is None) and is_strong(etag, version)
         self.size = size = options.size
         self.file: BlockFile | None = None
         self.position = ReaderPosition()
@@ -124,7 +124,7 @@ class OpenObject:
                 raise self._end_error()
             opening, is_own = self._opening, False
             if opening is None or opening.fetch.finished:
-                other = self._find_opening(offset, size)
+                other = self._find_opening(offset, size) if self._opening_key in self._openings.by_key else None
                 if other is not None and not self._joins(other):
                     if not has_waited and self._may_revalidate and other.has_no_head:
                         has_waited = True
@@ -208,7 +208,9 @@ class OpenObject:
 
     def _start_opening(self, offset: int | None, size: int) -> Opening:
         first = self._first_range(offset, size)
-        opening = Opening(self._openings, self._opening_key, first, self, self._resident_file(first, offset, size))
+        newest = self.store.newest(self.name, self._block_bytes)
+        resident = newest if newest is not None and self._has_resident(newest, first, offset, size) else None
+        opening = Opening(self._openings, self._opening_key, first, self, resident)
         if not self._opens_alone:
             self._openings.by_key[opening.key] = opening
         self._begin_opening()
@@ -248,17 +250,16 @@ class OpenObject:
                 start = max(start, split[0])
         return first if start == first.start and end == first.end else FirstRequest(start, end)
 
-    def _resident_file(self, first: FirstRequest, offset: int | None, size: int) -> BlockFile | None:
-        """The newest version in the block store, if the wanted bytes of it are resident or in flight."""
-        file = self.store.newest(self.name, self._block_bytes)
-        if file is None or not self._may_revalidate or file.version[1] is None:
-            return None
+    def _has_resident(self, file: BlockFile, first: FirstRequest, offset: int | None, size: int) -> bool:
+        """Whether the wanted bytes of a version are resident or in flight, and a first request may name it."""
+        if not self._may_revalidate or file.version[1] is None:
+            return False
         low, high = first.start, min(first.end, file.size)
         if first.is_suffix:
             low, high = max(0, file.size - first.end), file.size
         elif size and offset is not None:
             low, high = offset, min(offset + size, file.size)
-        return file if low < high and not file.missing(low, high) else None
+        return low < high and not file.missing(low, high)
 
     # --- the pinned version -------------------------------------------------------------------------------------
 
@@ -328,7 +329,7 @@ class OpenObject:
     def within_share(self, start: int, end: int, blocks: Range) -> Range:
         """The part of ``blocks``, which ``[start, end)`` touches, that a request may bring while memory is short."""
         eviction = self.store.eviction
-        cell = eviction.cell_bytes(self._block_bytes, opening=len(self._openings), reader=id(self.position))
+        cell = eviction.cell_bytes(self._block_bytes, opening=len(self._openings.by_key), reader=id(self.position))
         if cell >= self._block_bytes or start >= end:
             return blocks
         # Counted from the first of these blocks, so that every reader cuts a block into the same cells.

@@ -68,7 +68,8 @@ class MemoryBudget:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
-        self.queued_bytes = 0  # Of the queued demand reservations.
+        self.waiting = 0  # The number of queued reservations.
+        self.queued_bytes = 0  # Of those for demand.
         self.idle = IdleMemory(limit_bytes)
         self.exports = Exports()
         self.reclaim: Callable[[int, Lane], None] | None = None
@@ -89,11 +90,6 @@ class MemoryBudget:
         """Allocated bytes: idle memory, and memory in use that is not merely promised."""
         return self.used_bytes - self._promised_bytes + self.idle.size_bytes
 
-    @property
-    def waiting(self) -> int:
-        """The number of queued reservations."""
-        return len(self._lanes["demand"]) + len(self._lanes["prefetch"])
-
     def request(
         self, size_bytes: int, lane: Lane, *, is_promise: bool = False, on_grant: Callable[[], None] | None = None
     ) -> Ticket:
@@ -110,9 +106,8 @@ class MemoryBudget:
         What ``request`` grants at once without evicting anything, at a fraction of its cost. End it by ``keep`` and
         ``release``, or by ``give_up``.
         """
-        lanes = self._lanes
         used_bytes = self.used_bytes + size_bytes
-        if used_bytes > self.limit_bytes or lanes["demand"] or lanes["prefetch"]:
+        if used_bytes > self.limit_bytes or self.waiting:
             return False
         self._promised_bytes += size_bytes
         self.used_bytes = used_bytes
@@ -140,13 +135,13 @@ class MemoryBudget:
         ticket.lane = "demand"
         if not ticket.granted:
             self._lanes["prefetch"].remove(ticket)
+            self.waiting -= 1
             self._enqueue(ticket)
             self._schedule_grant()
 
     def reconsider(self) -> None:
         """Look at the queue again, because something became evictable."""
-        lanes = self._lanes
-        if lanes["demand"] or lanes["prefetch"]:
+        if self.waiting:
             self._schedule_grant()
 
     def room(self, need_bytes: int, lane: Lane) -> int:
@@ -172,7 +167,11 @@ class MemoryBudget:
     def give_up(self, size_bytes: int) -> None:
         """Release promised bytes that were never allocated."""
         self._promised_bytes -= size_bytes
-        self.release(size_bytes)
+        self.used_bytes -= size_bytes
+        if self.idle.size_bytes:
+            self._make_room()
+        if self.waiting:
+            self._schedule_grant()
 
     def release(self, size_bytes: int, mapping: mmap.mmap | None = None) -> None:
         """Return bytes and their mapping, from any thread: the last view of a block may be dropped anywhere."""
@@ -188,7 +187,8 @@ class MemoryBudget:
             self.idle.add(mapping)
         if self.idle.size_bytes:
             self._make_room()
-        self.reconsider()
+        if self.waiting:
+            self._schedule_grant()
 
     # --- idle memory --------------------------------------------------------------------------------------------
 
@@ -221,10 +221,12 @@ class MemoryBudget:
 
     def _enqueue(self, ticket: Ticket) -> None:
         self._lanes[ticket.lane].append(ticket)
+        self.waiting += 1
         if ticket.lane == "demand":
             self.queued_bytes += ticket.size_bytes
 
     def _leave_queue(self, ticket: Ticket) -> None:
+        self.waiting -= 1
         if ticket.lane == "demand":
             self.queued_bytes -= ticket.size_bytes
 

@@ -139,11 +139,22 @@ class Lease:
 
 
 class SmallBuffer(bytearray):
-    """Memory of Python's own allocator."""
+    """Memory of Python's own allocator, and its own lease: there are many."""
 
-    __slots__ = ("lease",)
+    __slots__ = ("charged_bytes", "owner")
 
-    lease: Lease
+    owner: Owner
+    charged_bytes: int
+
+    @property
+    def lease(self) -> SmallBuffer:
+        """The charge of the buffer."""
+        return self
+
+    def __del__(self) -> None:
+        owner = getattr(self, "owner", None)  # There was no memory for it otherwise.
+        if owner is not None:
+            owner.release(self.charged_bytes)
 
 
 class MappedBuffer(ctypes.Array[ctypes.c_ubyte]):
@@ -189,7 +200,8 @@ def new_buffer(size_bytes: int, owner: Owner) -> Buffer:
     if size_bytes >= MAPPED_BYTES_MIN:
         return _mapped(size_bytes, owner, charged_bytes=size_bytes)
     buffer = SmallBuffer(size_bytes)
-    buffer.lease = Lease(owner, size_bytes)
+    buffer.owner = owner
+    buffer.charged_bytes = size_bytes
     return buffer
 
 

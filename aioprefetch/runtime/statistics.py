@@ -40,6 +40,8 @@ READER_COUNTS: Mapping[str, int] = dict.fromkeys(
         "stream_read_operations_incomplete",
         "stream_read_prefetch_operations",
         "stream_read_total_bytes",
+        "transport_requests",
+        "transport_signatures",
     ),
     0,
 )

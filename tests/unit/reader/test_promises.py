@@ -116,7 +116,7 @@ async def test_readers_that_are_dropped_leave_nothing_open(operator: Operator) -
     await asyncio.sleep(0)  # the task of the last fetch ends with this turn of the loop
     gc.collect()
     store = BlockStore.of(operator.runtime())
-    assert [len(file.readers) for file in store.files.values()] == [0]
+    assert [file.open_readers() for file in store.files.values()] == [[]]
     store.eviction.reclaim(64 * KIB, "demand")
     assert store.files == {}
 
