@@ -18,7 +18,7 @@ from aioprefetch.runtime.statistics import count_as_before, count_for
 from aioprefetch.values import ReadHead, ReadRequest
 
 # The number of reads that are remembered, by their starts, to find those that are made again.
-_STARTS_MAX = 1024
+_STARTS_MAX = 256
 
 
 class WarmReads:
