@@ -1,4 +1,4 @@
-"""When two operators may share a runtime: a key that is equal for equal recipes of one principal. Pure, no I/O.
+"""When two operators may share a runtime: a key that is equal for equal recipes of one principal.
 
 Values are compared, not objects. A secret counts by a digest of its value as it is now, so that a variable that changes
 makes another key. What cannot be compared has no key and shares nothing: a function, and an object whose class has no
@@ -25,9 +25,14 @@ class NotComparable(Exception):
 
 
 def family_key(service: Service, layers: Sequence[Layer], options: RuntimeOptions) -> Hashable | None:
-    """The key of a recipe, with the principal and the endpoint that it names now; ``None`` if it has to be alone."""
+    """The key of a recipe, with the principal and the endpoint that it names now; ``None`` if it has to be alone.
+
+    A service whose connections depend on variables or files (proxies, authorities, kinds of endpoints) says so in
+    ``surroundings``.
+    """
+    surroundings = getattr(service, "surroundings", ())
     try:
-        return tuple(map(comparable, (service, service.info, tuple(layers), options)))
+        return tuple(map(comparable, (service, service.info, surroundings, tuple(layers), options)))
     except NotComparable:
         return None
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import Any, TypeVar
 
@@ -21,13 +21,18 @@ from aioprefetch.runtime.statistics import Counters, Ledger, Statistics
 T = TypeVar("T")
 
 
+# The maximum of recipes that a family keeps for copies which are still pickled. A copy of an older one has layers and
+# connections of its own.
+RECIPES_MAX = 256
+
+
 class RuntimeFamily:
     """The runtimes of one recipe, by loop."""
 
     def __init__(self, options: RuntimeOptions, token: str = "") -> None:
         self.options = options
         self._token = token
-        self._kept: dict[str, Any] = {}
+        self._kept: OrderedDict[str, Any] = OrderedDict()
         self._reset()
 
     @classmethod
@@ -52,8 +57,15 @@ class RuntimeFamily:
             _register.families.setdefault((key, self.options), self)
 
     def keep(self, name: str, made: T) -> T:
-        """The object of the first call for ``name``: copies of one operator then share its service and layers."""
-        first: T = self._kept.setdefault(name, made)
+        """The object of the first call for ``name``: copies of one operator then share its service and layers.
+
+        Of more than ``RECIPES_MAX`` the one that was used longest ago is forgotten.
+        """
+        with _register.lock:
+            first: T = self._kept.setdefault(name, made)
+            self._kept.move_to_end(name)
+            if len(self._kept) > RECIPES_MAX:
+                self._kept.popitem(last=False)
         return first
 
     def _reset(self) -> None:
@@ -70,12 +82,15 @@ class RuntimeFamily:
             self._reset()
         loop = asyncio.get_running_loop()
         with self._lock:
-            runtime = self._runtimes.get(loop)
-            if runtime is None or runtime.closed:
-                self._retire()
-                runtime = self._runtimes[loop] = Runtime(self.options)
-            runtime.hold(holder)
-            return runtime
+            while True:
+                runtime = self._runtimes.get(loop)
+                if runtime is None or runtime.closed:
+                    self._retire()
+                    runtime = self._runtimes[loop] = Runtime(self.options)
+                runtime.hold(holder)
+                # The collector may run at any line, and take the last other holder before this one counted.
+                if not runtime.closed:
+                    return runtime
 
     async def leave(self, holders: Iterable[object]) -> None:
         """Give up holds on the runtime of the running loop; the last holder closes it."""

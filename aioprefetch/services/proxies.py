@@ -7,9 +7,12 @@ import os
 import sys
 from urllib.parse import unquote, urlsplit
 
-from aioprefetch.credentials import Secret
+from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.transport import DEFAULT_PORTS, Origin, Proxy, origin_of
+
+# Where OpenSSL finds the authorities of the system.
+_TRUST = ("SSL_CERT_DIR", "SSL_CERT_FILE")
 
 ProxyUrls = tuple[tuple[str, str | Secret], ...]
 
@@ -38,20 +41,33 @@ class Proxies:
 
     def of(self, origin: Origin) -> Proxy | None:
         """The proxy for requests to an origin, ``None`` for none. ``ConfigInvalid`` for a proxy that is not a URL."""
-        url = self._urls.get(origin.scheme)
-        if url is None or (self._is_ambient and _is_bypassed(origin)):
+        if origin.scheme not in self._urls or (self._is_ambient and _is_bypassed(origin)):
             return None
-        try:
-            parts = urlsplit(url if "//" in url else f"http://{url}")
-            proxy = origin_of(parts)
-        except ValueError:
+        # The URL may hold a password: no frame of an error has it.
+        proxy = _proxy_at(self._urls[origin.scheme])
+        if proxy is None:
             raise ConfigInvalid(
                 f"the proxy for {origin.scheme} is not a URL like http://host:3128", operation="configure"
-            ) from None
-        if parts.username is None:
-            return Proxy(proxy)
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        return Proxy(proxy, f"Basic {base64.b64encode(pair.encode()).decode()}")
+            )
+        return proxy
+
+
+def _proxy_at(url: str) -> Proxy | None:
+    try:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        proxy = origin_of(parts)
+    except ValueError:
+        return None
+    if parts.username is None:
+        return Proxy(proxy)
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return Proxy(proxy, f"Basic {base64.b64encode(pair.encode()).decode()}")
+
+
+def ambient_network() -> str:
+    """A digest of the variables that decide how a service of this process connects: proxies, and whom TLS trusts."""
+    names = sorted(name for name in os.environ if name.lower().endswith("_proxy") or name in _TRUST)
+    return digest(*(f"{name}={os.environ[name]}" for name in names)) if names else ""
 
 
 def _ambient_proxies() -> dict[str, str]:

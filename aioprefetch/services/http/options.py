@@ -13,7 +13,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import checked_file, checked_seconds
 from aioprefetch.services.http.identity import Identity, checked_auth, checked_headers
 from aioprefetch.services.http.urls import parse_base_url
-from aioprefetch.services.proxies import ProxyUrls
+from aioprefetch.services.proxies import ProxyUrls, ambient_network
 from aioprefetch.transport import ClientOptions, Origin
 from aioprefetch.values import Capability, ServiceInfo
 
@@ -104,6 +104,11 @@ class HttpOptions:
             root=self.path.lstrip("/"),
             principal=self.identity.principal_at(str(self.origin)),
         )
+
+    @property
+    def surroundings(self) -> str:
+        """A digest of the variables that decide about connections. Operators share these where it is equal."""
+        return ambient_network()
 
     @property
     def capability(self) -> Capability:

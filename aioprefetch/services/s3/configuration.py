@@ -69,16 +69,16 @@ def proxy_urls(options: S3Options) -> tuple[tuple[str, str], ...] | None:
     """The proxies of a recipe with their passwords; ``None`` for those of the environment."""
     if options.proxies is None:
         return None
-    urls = []
+    # No local variable holds a password when this raises, because tools show those of every frame of an error.
     for scheme, url in options.proxies.items():
-        value = revealed(url, f"proxies[{scheme!r}]") if isinstance(url, Secret) else url
-        if value is None:
+        if isinstance(url, Secret) and revealed(url, f"proxies[{scheme!r}]") is None:
             raise ConfigInvalid(
                 f"proxies[{scheme!r}] holds a password and stayed in the process that pickled this operator; "
                 "give it as 'env:NAME' and set that variable here"
             )
-        urls.append((scheme, value))
-    return tuple(urls)
+    return tuple(
+        (scheme, (url.reveal() or "") if isinstance(url, Secret) else url) for scheme, url in options.proxies.items()
+    )
 
 
 def customer_key(options: S3Options) -> bytes | None:
@@ -86,13 +86,12 @@ def customer_key(options: S3Options) -> bytes | None:
     secret = options.sse_customer_key
     if not isinstance(secret, Secret):
         return None
-    value = revealed(secret, "sse_customer_key")
-    if value is None:
+    if revealed(secret, "sse_customer_key") is None:
         raise PermissionDenied(
             "sse_customer_key was given as a literal and stayed in the process that pickled this operator; "
             "give it as sse_customer_key='env:NAME' and set that variable here"
         )
-    return sse_key_bytes(value)
+    return sse_key_bytes(secret)
 
 
 def bundled_authorities() -> str | None:

@@ -130,28 +130,30 @@ class KeySource:
     def _own_keys(self) -> AccessKeys | None:
         """The keys of the recipe, ``None`` if it has none, or if they stayed in another process."""
         options = self._options
-        secrets = [Secret.of(value) for value in (options.access_key_id, options.secret_access_key)]
-        token = Secret.of(options.session_token)
-        names = ("access_key_id", "secret_access_key", "session_token")
-        values = [revealed(one, name) for one, name in zip((*secrets, token), names, strict=True) if one is not None]
-        if secrets[0] is None or secrets[1] is None:
+        key_id, secret = Secret.of(options.access_key_id), Secret.of(options.secret_access_key)
+        given = {
+            "access_key_id": key_id,
+            "secret_access_key": secret,
+            "session_token": Secret.of(options.session_token),
+        }
+        # No local variable holds a value, because tools show those of every frame of an error.
+        is_left = [revealed(one, name) is None for name, one in given.items() if one is not None]
+        if key_id is None or secret is None:
             return None
         # Part of an identity is useless: without all of its keys another identity has to be found.
-        self._explainer.keys_left_behind = None in values
+        self._explainer.keys_left_behind = any(is_left)
         if self._explainer.keys_left_behind:
             return None
         self._check_principal(options.own_principal)
-        key_id, secret, *rest = (value or "" for value in values)
-        return AccessKeys(key_id, secret, rest[0] if rest else None)
+        return AccessKeys(*(revealed(one, name) or "" for name, one in given.items() if one is not None))
 
     def _keys_of_variables(self) -> AccessKeys | None:
         ambient = self._options.ambient(files=False)
-        secret = os.environ.get("AWS_SECRET_ACCESS_KEY")
-        if ambient.key_place != "variables" or not secret:
+        if ambient.key_place != "variables" or not os.environ.get("AWS_SECRET_ACCESS_KEY"):
             return None
         self._check_principal(self._options.principal_of(ambient))
         token = os.environ.get("AWS_SECURITY_TOKEN") or os.environ.get("AWS_SESSION_TOKEN")
-        return AccessKeys(os.environ["AWS_ACCESS_KEY_ID"], secret, token or None)
+        return AccessKeys(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"], token or None)
 
     async def _keys_of_files_or_chain(self) -> AccessKeys:
         if self._chain is None:

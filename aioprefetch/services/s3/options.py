@@ -21,6 +21,7 @@ from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import checked_file, checked_seconds
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
+from aioprefetch.services.proxies import ambient_network
 from aioprefetch.services.s3.identity import Ambient, ambient
 from aioprefetch.transport import is_link_local_or_metadata
 from aioprefetch.values import Capability, ServiceInfo
@@ -120,6 +121,12 @@ class S3Options:
             region=self.region or settings.region,
             principal=self.principal_of(settings),
         )
+
+    @property
+    def surroundings(self) -> tuple[object, ...]:
+        """The settings of AWS and of the network that decide about requests. Operators share where they are equal."""
+        found = self.ambient(files=True)
+        return found.ca_bundle, found.addressing_style, found.asked, found.problem, ambient_network()
 
     def ambient(self, *, files: bool) -> Ambient:
         """The settings for this recipe in variables, and with ``files`` in the files of AWS, as they are now."""
@@ -334,20 +341,27 @@ def sse_secret(key: str | bytes | Secret | None) -> Secret | None:
     if not isinstance(key, (str, Secret)) or not key:
         raise invalid(f"sse_customer_key must be {SSE_KEY_BYTES} bytes, or their base64; it is a {type(key).__name__}")
     secret = key if isinstance(key, Secret) else Secret(key)
-    if secret.is_literal and (value := secret.reveal()) is not None:
-        sse_key_bytes(value)
+    if secret.is_literal and secret.reveal() is not None:
+        sse_key_bytes(secret)
     return secret
 
 
-def sse_key_bytes(text: str) -> bytes:
+def sse_key_bytes(secret: Secret) -> bytes:
     """The bytes of a customer's key from its base64."""
+    # No local variable holds the key when this raises, because tools show those of every frame of an error.
+    found_bytes = _decoded_bytes(secret)
+    if found_bytes is None:
+        raise invalid(f"sse_customer_key is not base64; it must hold {SSE_KEY_BYTES} bytes")
+    if found_bytes != SSE_KEY_BYTES:
+        raise invalid(f"sse_customer_key must hold {SSE_KEY_BYTES} bytes, not {found_bytes}")
+    return base64.b64decode(secret.reveal() or "")
+
+
+def _decoded_bytes(secret: Secret) -> int | None:
     try:
-        key = base64.b64decode(text, validate=True)
+        return len(base64.b64decode(secret.reveal() or "", validate=True))
     except (binascii.Error, ValueError):
-        raise invalid(f"sse_customer_key is not base64; it must hold {SSE_KEY_BYTES} bytes") from None
-    if len(key) != SSE_KEY_BYTES:
-        raise invalid(f"sse_customer_key must hold {SSE_KEY_BYTES} bytes, not {len(key)}")
-    return key
+        return None
 
 
 def revealed(secret: Secret, option: str) -> str | None:

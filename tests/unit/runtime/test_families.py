@@ -4,7 +4,10 @@ import asyncio
 import gc
 import os
 import pickle
+import sys
+import weakref
 from collections.abc import AsyncIterator, Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.operator.family_key import family_key
 from aioprefetch.operator.shared import shared_twin
+from aioprefetch.runtime.family import RECIPES_MAX
 from aioprefetch.testing import FaultServer
 
 DATA = bytes(range(256)) * 64
@@ -319,3 +323,68 @@ async def test_closing_a_runtime_ends_it_for_operators_that_hold_it(server: Faul
     await read(operator)
     assert operator.runtime() is not runtime
     await operator.aclose()
+
+
+SURROUNDINGS = [
+    ("s3", "AWS_CA_BUNDLE", "/one.pem", "/two.pem"),
+    ("s3", "AWS_USE_FIPS_ENDPOINT", "false", "true"),
+    ("s3", "AWS_USE_DUALSTACK_ENDPOINT", "", "true"),
+    ("s3", "HTTPS_PROXY", "http://user:c4nary@h:1", "http://user:other@h:1"),
+    ("s3", "no_proxy", "", "bucket.example"),
+    ("s3", "SSL_CERT_FILE", "/one.pem", "/two.pem"),
+    ("http", "https_proxy", "", "http://h:1"),
+    ("http", "SSL_CERT_DIR", "/one", "/two"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "variable", "before", "after"), SURROUNDINGS)
+def test_other_surroundings_are_another_family(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, variable: str, before: str, after: str
+) -> None:
+    """Connections that were made for one proxy, authority or kind of endpoint serve equal surroundings alone."""
+
+    def key() -> object:
+        return key_of(s3() if scheme == "s3" else ap.Operator.from_uri("https://host/base/"))
+
+    keys = []
+    for value in (before, after, before):
+        monkeypatch.setenv(variable, value)
+        keys.append(key())
+    assert keys[0] == keys[2] != keys[1]
+    assert "c4nary" not in repr(keys)
+
+
+async def test_a_runtime_that_ends_while_it_is_taken_is_not_given_out(server: FaultServer) -> None:
+    """The collector may take the last other holder at any line: here at the first one of taking a hold."""
+    others = [operator_at(server)]
+    operator = pickle.loads(pickle.dumps(others[0]))
+    await read(others[0])
+
+    def collect(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "hold" and others:
+            others.clear()
+            gc.collect()
+
+    sys.setprofile(collect)
+    try:
+        runtime = operator.runtime()
+    finally:
+        sys.setprofile(None)
+    assert others == []
+    assert not runtime.closed
+    await read(operator)
+    await operator.aclose()
+    await server.wait_until_idle()
+
+
+def test_a_family_keeps_few_recipes_of_copies() -> None:
+    """Each derived operator that is pickled leaves a recipe, which a worker that gets many of them must not keep."""
+    operator = ap.Operator.from_uri("memory://many")
+    layers = []
+    for _ in range(RECIPES_MAX + 50):
+        layer = Plain()
+        layers.append(weakref.ref(layer))
+        pickle.loads(pickle.dumps(operator.layer(layer)))
+        del layer
+    gc.collect()
+    assert sum(one() is not None for one in layers) <= RECIPES_MAX

@@ -2,18 +2,22 @@
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import html
 import io
 import json
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+import aioprefetch as ap
 from aioprefetch import errors
 from aioprefetch.credentials import RedactingFilter
 from aioprefetch.services.s3 import S3
@@ -22,7 +26,7 @@ from aioprefetch.services.s3.configuration import configuration_of
 from aioprefetch.services.s3.session import redact_logs
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest
-from tests.benches.error_walk import everything
+from tests.benches.error_walk import everything, raised_by
 from tests.benches.raw_server import Peer, RawServer, eventually
 from tests.unit.services.s3.stores import Store
 
@@ -297,3 +301,92 @@ async def test_the_variables_of_a_traceback_hold_no_signature(store: Callable[..
             shown = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
             assert "fetch" in shown
             assert not any(text in shown for text in ("session+token", "Signature=", KEY_BASE64))
+
+
+def named_by(name: str, **options: Any) -> S3:
+    """A recipe whose secrets stand in variables: ``NAME_KEY_ID`` and ``NAME_SECRET`` for the keys."""
+    keys = {"access_key_id": f"env:{name}_KEY_ID", "secret_access_key": f"env:{name}_SECRET"}
+    return S3(bucket="bucket", endpoint_url="http://localhost:9", region="r", **{**keys, **options})
+
+
+@contextlib.contextmanager
+def variables_of_failing_frames() -> Iterator[list[str]]:
+    """The local variables of each frame of ours that an exception passes, as a debugger sees them."""
+    shown: list[str] = []
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if event == "exception":
+            shown.append(repr(frame.f_locals))
+        return trace if "aioprefetch" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield shown
+    finally:
+        sys.settrace(before)
+
+
+OTHER_PRINCIPALS = {
+    "named": (lambda: named_by("MY"), ("MY_KEY_ID", "MY_SECRET")),
+    "variables": (
+        lambda: S3(bucket="bucket", endpoint_url="http://localhost:9", region="r"),
+        ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("recipe", "variables"), OTHER_PRINCIPALS.values(), ids=OTHER_PRINCIPALS)
+async def test_keys_of_another_principal_stay_out_of_its_error(
+    monkeypatch: pytest.MonkeyPatch, recipe: Callable[[], S3], variables: tuple[str, str]
+) -> None:
+    """The variables change between two reads: no frame of the refusal holds the new secret."""
+    key_id, secret = variables
+    monkeypatch.setenv(key_id, "first")
+    monkeypatch.setenv(secret, "of-the-first")
+    async with ap.Operator(recipe()) as operator:
+        operator.accessor()
+        monkeypatch.setenv(key_id, "second")
+        monkeypatch.setenv(secret, CANARIES["secret_access_key"])
+        with variables_of_failing_frames() as shown:
+            error = await raised_by(lambda: operator.read("k"))
+    assert isinstance(error, errors.PermissionDenied)
+    assert "make a new Operator" in str(error)
+    assert not any(leaks(text) for text in everything(error))
+    assert any("'principal': " in text for text in shown)
+    assert [text for text in shown if leaks(text)] == []
+
+
+CONFIGURATIONS: dict[str, Callable[[], object]] = {
+    "a proxy that is not a URL": lambda: configuration_of(
+        named_by("MY", proxies={"http": "env:BAD_PROXY", "https": "http://h:1"})
+    ),
+    "a proxy without a variable": lambda: configuration_of(
+        named_by("MY", proxies={"http": "env:PROXY", "https": "env:MISSING"})
+    ),
+    "a customer's key that is not base64": lambda: configuration_of(named_by("MY", sse_customer_key="env:TEXT")),
+    "a customer's key that is too short": lambda: configuration_of(named_by("MY", sse_customer_key="env:SHORT")),
+}
+
+
+@pytest.mark.parametrize("configure", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+async def test_a_configuration_that_cannot_be_used_does_not_show_its_secrets(
+    monkeypatch: pytest.MonkeyPatch, configure: Callable[[], object]
+) -> None:
+    values = {
+        "BAD_PROXY": "http://user:canary@h:port",
+        "PROXY": "http://user:canary@h:1",
+        "TEXT": "canary of a customer",
+        "SHORT": "canary00",
+        "MY_KEY_ID": "id",
+        "MY_SECRET": "canary",
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+    async def call() -> object:
+        return configure()
+
+    error = await raised_by(call)
+    assert isinstance(error, errors.ConfigInvalid)
+    assert not any(leaks(text) for text in everything(error))
