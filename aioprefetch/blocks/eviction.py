@@ -44,6 +44,9 @@ _RECLAIM_SHARE = 16
 # The most parts of blocks that eviction puts in order.
 ORDERED_PARTS = 256
 
+# Parts that are gone leave the queues when memory is needed, or beyond this many parts with as many again as are there.
+_PARTS_KEPT = 64
+
 # The parts to look at for each one that arrives. Those that have become spent, or are gone, do not count.
 _LOOKS = 2
 # And those to look at where memory is needed and nothing is spent.
@@ -85,6 +88,7 @@ class Eviction:
         self._misses = 0
         self._arrived: deque[_Part] = deque()
         self._spent: dict[bool, deque[_Part]] = {False: deque(), True: deque()}  # By whether they are of a footer.
+        self._spent_parts_max = _PARTS_KEPT
 
     # --- how much a miss brings ---------------------------------------------------------------------------------
 
@@ -178,7 +182,16 @@ class Eviction:
                 continue
             segment.is_spent = True
             self._store.spent_bytes += len(segment.buffer)
-            self._spent[segment.end > file.footer_start].append((file, start, block.touched))
+            spent = self._spent[segment.end > file.footer_start]
+            spent.append((file, start, block.touched))
+            if len(spent) > self._spent_parts_max:
+                self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        """Forget spent parts that are gone without an eviction: they would keep their files."""
+        for is_footer, parts in self._spent.items():
+            self._spent[is_footer] = deque(part for part in parts if (found := _find(part)) and found[1].is_spent)
+        self._spent_parts_max = max(_PARTS_KEPT, 2 * max(map(len, self._spent.values())))
 
     # --- eviction -----------------------------------------------------------------------------------------------
 

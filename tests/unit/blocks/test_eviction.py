@@ -1,6 +1,7 @@
 """Eviction: wasted prefetch first, then furthest from a cursor, then least recently used; never what is in use."""
 
 import asyncio
+import gc
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -260,3 +261,19 @@ async def test_a_miss_takes_the_fair_share_of_the_readers_that_miss() -> None:
             share = store.eviction.cell_bytes(8 * MIB, reader=id(cursors[0]))
         assert share == 4 * MIB
         b.runtime.budget.release(130 * MIB)
+
+
+async def test_parts_that_were_read_and_dropped_do_not_keep_their_files() -> None:
+    """Memory is never short here, so that no eviction looks for parts that are gone."""
+    async with bench(BLOCK) as b:
+        before = b.reader()
+        for number in range(300):
+            b.put(b.data, f"k{number}")
+            reader = b.operator.reader(f"k{number}", policy="sequential")
+            assert await reader.read_at(0, BLOCK) == b.data
+            await before.unbuffer()
+            await before.aclose()
+            before = reader
+        await before.aclose()
+        gc.collect()
+        assert sum(isinstance(found, BlockFile) for found in gc.get_objects()) < 150
