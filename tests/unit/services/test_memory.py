@@ -1,5 +1,6 @@
 """The memory service: named and private stores, roots, versions, conditions."""
 
+import asyncio
 import pickle
 
 import pytest
@@ -109,3 +110,15 @@ def test_a_named_store_pickles_as_its_name() -> None:
     assert b"not in the pickle" not in data
     assert pickle.loads(data).store is memory.store
     assert pickle.loads(data) == memory
+
+
+async def test_a_loop_of_reads_lets_other_tasks_run() -> None:
+    async with Operator(Memory()) as operator:
+        await operator.write("k", bytes(10))
+
+        async def read_often() -> None:
+            for _ in range(100):
+                await operator.read("k")
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(read_often(), 0.0)
