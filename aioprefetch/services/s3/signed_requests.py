@@ -6,10 +6,9 @@ a header it does not appear in logs; as a presigned URL (``signing="presigned"``
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
-from aioprefetch.accessor.http_headers import is_weak, quote_etag, unquote_etag
+from aioprefetch.accessor.http_headers import is_weak, parse_http_date, quote_etag, unquote_etag
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, InvalidArgument, ProtocolError, Unavailable
@@ -31,7 +30,7 @@ from aioprefetch.transport import ClientOptions, Connection, Destination, HttpCl
 from aioprefetch.transport.origin import Method
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
 
-# A new signature may help once, also where a clock is a little wrong.
+# A new signature may help once. That of a wrong clock is made by the clock of the store.
 EXPIRED_CODES = EXPIRED_KEY_CODES | {"RequestExpired", "RequestTimeTooSkewed"}
 # A longer body is hashed in a thread, and a longer page is parsed there.
 LOOP_HASH_BYTES_MAX = 256 << 10
@@ -130,11 +129,13 @@ class SignedRequests:
             self._runtime.counters.failed(counter)
         if is_renewed:
             raise error
+        if _is_of_clock(response) and self.targets.learn_time(parse_http_date(response.headers.get("date"))):
+            return
         if not response.code and response.http_status == 400 and response.region is None:
             # The response to a HEAD has no body that could say more.
             if not self._keys.renew(signed.generation):
                 raise error
-        elif not _is_expired(response, signed, has_body=has_body):
+        elif not _is_expired(response, self.targets.age_seconds(signed), has_body=has_body):
             raise error
         elif response.code in EXPIRED_KEY_CODES:
             has_others = self._keys.renew(signed.generation) or self._keys.ready() is not signed.keys
@@ -284,12 +285,17 @@ class _ReadReceiver:
         return b"" if self._error is None else bytes(self._error.body)
 
 
-def _is_expired(response: ErrorResponse, signed: Signed, *, has_body: bool) -> bool:
+def _is_of_clock(response: ErrorResponse) -> bool:
+    """Whether a wrong clock may be the reason of a refusal; one of a HEAD has no body that names it."""
+    return response.code == "RequestTimeTooSkewed" or (response.http_status == 403 and not response.code)
+
+
+def _is_expired(response: ErrorResponse, age_seconds: float, *, has_body: bool) -> bool:
     if response.code in EXPIRED_KEY_CODES:
         return True
     # Some stores say no more than 403: the age of the signature, by our own clock, decides.
     is_named = response.code in EXPIRED_CODES
-    if time.time() - signed.made_at >= EXPIRES_SECONDS:
+    if age_seconds >= EXPIRES_SECONDS:
         return is_named or response.http_status == 403
     # A request with a body was signed just now: the same clock would sign it again.
     is_named = is_named or (response.http_status == 403 and "expired" in response.message.lower())

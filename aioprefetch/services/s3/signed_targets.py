@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from datetime import datetime
 
 from aioprefetch.errors import InvalidArgument, InvalidPath
 from aioprefetch.runtime.runtime import Runtime
@@ -32,6 +33,8 @@ from aioprefetch.values import ReadRequest, Request
 EXPIRES_SECONDS = 900
 RENEWED_AFTER_SECONDS = 300.0
 OBJECTS_MAX = 10_000
+# Stores take signatures that are up to 15 minutes off.
+CLOCK_SLACK_SECONDS = 60.0
 
 _CLIENT_LINES = encoded_fields(CLIENT_FIELDS).decode()
 
@@ -77,6 +80,7 @@ class SignedTargets:
         self._extra = {"x-amz-request-payer": "requester"} if options.request_payer else {}
         self._object_extra = {**self._extra, **customer_headers(configuration.customer_key)}
         self._signer: Signer | None = None
+        self._clock_offset_seconds = 0.0  # Of the store's clock from the one of this machine.
         # The headers of reads that are signed in this second.
         self._second = 0
         self._headers: SignedHeaders | None = None
@@ -96,7 +100,7 @@ class SignedTargets:
         """The target of a read, signed now. Raises ``InvalidPath``."""
         key = self._options.key_of(request.path, operation="read")
         version = request.version
-        made_at = time.time()
+        made_at = time.time() + self._clock_offset_seconds
         path = f"{self._endpoint.root}{encoded_path(key)}"
         query = "" if version is None else encoded_query({"versionId": version})
         if keys is ANONYMOUS or self._is_presigned:
@@ -129,7 +133,7 @@ class SignedTargets:
         header that cannot be sent.
         """
         keys = self._keys.ready() or await self._keys.get(request)
-        made_at = time.time()
+        made_at = time.time() + self._clock_offset_seconds
         path = self._endpoint.bucket_path if key is None else f"{self._endpoint.root}{encoded_path(key)}"
         text = encoded_query(query)
         extra = self._extra if key is None or method == "DELETE" else self._object_extra
@@ -168,6 +172,19 @@ class SignedTargets:
         signer = self._signer_of(keys)
         signed = signer.headers(self._host, payload, headers, seconds)
         return _lines_of(signed, signer.signature(method, path, query, signed, payload))
+
+    def age_seconds(self, signed: Signed) -> float:
+        """The time since a target was signed."""
+        return time.time() + self._clock_offset_seconds - signed.made_at
+
+    def learn_time(self, now: datetime | None) -> bool:
+        """Sign by the clock of a store that has refused a signature, from now on; whether that changes much."""
+        offset_seconds = self._clock_offset_seconds if now is None else now.timestamp() - time.time()
+        if abs(offset_seconds - self._clock_offset_seconds) < CLOCK_SLACK_SECONDS:
+            return False
+        self._clock_offset_seconds = offset_seconds
+        self._headers = None
+        return True
 
     def forget(self, request: ReadRequest, signed: Signed) -> None:
         """Drop a target that the store calls expired."""

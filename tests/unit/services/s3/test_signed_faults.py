@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -12,6 +15,7 @@ from aioprefetch.errors import ClockSkew, Error, TimedOut
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.faults import ReceivedRequest
 from tests.profile import chosen
 from tests.reliability.scripted import NO_PAUSES
 
@@ -175,3 +179,39 @@ async def test_a_large_body_arrives_whole() -> None:
         assert [request.headers["content-length"] for request in server.requests] == [
             str(size) for size in (0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 9 << 20)
         ]
+
+
+def of_a_clock(hours: int) -> Rule:
+    """A store that refuses signatures more than 15 minutes away from its clock, which is ahead by `hours`."""
+    now = datetime.now(UTC) + timedelta(hours=hours)
+
+    def is_refused(request: ReceivedRequest) -> bool:
+        stamp = request.headers.get("x-amz-date") or parse_qs(urlsplit(request.target).query)["X-Amz-Date"][0]
+        signed = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        return abs(signed - now) > timedelta(minutes=15)
+
+    refused = Fault(status=403, code="RequestTimeTooSkewed", headers={"Date": format_datetime(now, usegmt=True)})
+    return Rule(fault=refused, matches=is_refused, times=None)
+
+
+@pytest.mark.parametrize("signing", ["header", "presigned"])
+@pytest.mark.parametrize("hours", [-30, 2])
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_wrong_clock_is_corrected_by_that_of_the_store(call: str, hours: int, signing: str) -> None:
+    """One refusal is enough for all later requests."""
+    perform, result, expected = CALLS[call]
+    async with opened(of_a_clock(hours), signing=signing) as (server, operator):
+        assert result(await perform(operator)) == expected
+        assert server.count() == 2
+        assert result(await perform(operator)) == expected
+        assert await operator.read("k") == b"the object"
+        assert server.count() == 4
+
+
+async def test_a_clock_is_corrected_again_when_it_is_set() -> None:
+    async with opened(of_a_clock(5)) as (server, operator):
+        await operator.read("k")
+        server.behave()
+        server.add(of_a_clock(0))
+        assert (await operator.stat("k")).size == 10
+        assert server.count() == 4
