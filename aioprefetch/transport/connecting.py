@@ -259,8 +259,6 @@ def _is_address(host: str) -> bool:
 
 def _getaddrinfo(host: str, port: int) -> list[AddressInfo]:
     try:
-        # Python loads the codec of international names for a text, and needs none for bytes.
-        name = host.encode("ascii") if host.isascii() else host
-        return list(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
+        return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except UnicodeError:  # A label is empty or too long.
         raise socket.gaierror(socket.EAI_NONAME, "not a valid name") from None
