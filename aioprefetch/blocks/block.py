@@ -11,11 +11,15 @@ import weakref
 from bisect import bisect_left, bisect_right
 from enum import Enum
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from aioprefetch.errors import Unexpected
 from aioprefetch.ranges import Range
-from aioprefetch.runtime.buffers import Buffer, ExportedBuffer, export_buffer, new_buffer, view_of
+from aioprefetch.runtime.buffers import Buffer, export_buffer, new_buffer, view_of
 from aioprefetch.runtime.statistics import Account
+
+if TYPE_CHECKING:
+    from aioprefetch.runtime.buffers import ExportedBuffer
 
 
 class SegmentState(Enum):

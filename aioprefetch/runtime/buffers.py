@@ -12,13 +12,15 @@ bytes, so its users must hand out only the parts that they have received into.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import sys
 import threading
 from collections import deque
 from functools import lru_cache
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from ctypes import Array, c_ubyte
 
 # Buffers of at least this size are mapped from the kernel in large pages, and kept for the next buffer of their size.
 # Smaller ones come from Python's allocator, which has a cache of its own.
@@ -157,22 +159,17 @@ class SmallBuffer(bytearray):
             owner.release(self.charged_bytes)
 
 
-class MappedBuffer(ctypes.Array[ctypes.c_ubyte]):
-    """Memory of the kernel: an array over a mapping. There is a type for each length, made by ``new_buffer``."""
+if TYPE_CHECKING:
 
-    _type_ = ctypes.c_ubyte
-    _length_ = 0
+    class MappedBuffer(Array[c_ubyte]):
+        """Memory of the kernel: an array over a mapping. There is a type for each length, made by ``new_buffer``."""
 
-    lease: Lease
+        lease: Lease
 
+    class ExportedBuffer(Array[c_ubyte]):
+        """The memory of a buffer, for views outside, which keep it and so the buffer. A type for each length."""
 
-class ExportedBuffer(ctypes.Array[ctypes.c_ubyte]):
-    """The memory of a buffer, for views outside: they keep it alive, and with it the buffer. A type for each length."""
-
-    _type_ = ctypes.c_ubyte
-    _length_ = 0
-
-    hold: ExportHold
+        hold: ExportHold
 
 
 class ExportHold:
@@ -189,7 +186,7 @@ class ExportHold:
         self._exports.give_back(self._size_bytes)
 
 
-Buffer = SmallBuffer | MappedBuffer
+Buffer: TypeAlias = "SmallBuffer | MappedBuffer"
 
 
 def new_buffer(size_bytes: int, owner: Owner) -> Buffer:
@@ -250,9 +247,15 @@ def _new_mapping(size_bytes: int) -> mmap.mmap:
 
 @lru_cache(maxsize=64)
 def _mapped_type(size_bytes: int) -> type[MappedBuffer]:
-    return cast("type[MappedBuffer]", type("MappedBuffer", (MappedBuffer,), {"_length_": size_bytes}))
+    return cast("type[MappedBuffer]", _array_type("MappedBuffer", size_bytes))
 
 
 @lru_cache(maxsize=64)
 def _exported_type(size_bytes: int) -> type[ExportedBuffer]:
-    return cast("type[ExportedBuffer]", type("ExportedBuffer", (ExportedBuffer,), {"_length_": size_bytes}))
+    return cast("type[ExportedBuffer]", _array_type("ExportedBuffer", size_bytes))
+
+
+def _array_type(name: str, size_bytes: int) -> Any:
+    import ctypes  # Takes milliseconds to load, which a process that reads little need not pay.
+
+    return type(name, (ctypes.Array,), {"_type_": ctypes.c_ubyte, "_length_": size_bytes})

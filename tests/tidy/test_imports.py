@@ -46,7 +46,19 @@ LAZY = {
 }
 # Modules that take some milliseconds to load, and that few programs need: they load at first use.
 RARE = {
-    *("anyio", "concurrent", "configparser", "difflib", "email", "html", "importlib", "pathlib", "platform", "secrets"),
+    *(
+        "anyio",
+        "concurrent",
+        "configparser",
+        "ctypes",
+        "difflib",
+        "email",
+        "html",
+        "importlib",
+        "pathlib",
+        "platform",
+        "secrets",
+    ),
     *("json", "shlex", "urllib", "xml"),
 }
 # Packages of extras: they load on first use.

@@ -9,7 +9,7 @@ import pytest
 
 from aioprefetch.blocks.block import Segment
 from aioprefetch.runtime.budget import MemoryBudget
-from aioprefetch.runtime.buffers import MAPPED_BYTES_MIN, MappedBuffer, SmallBuffer, new_buffer, view_of
+from aioprefetch.runtime.buffers import MAPPED_BYTES_MIN, SmallBuffer, new_buffer, view_of
 from tests.benches.gated_reader import MIB, bench, settle
 
 SIZES = (1, 100, MAPPED_BYTES_MIN - 1, MAPPED_BYTES_MIN, MAPPED_BYTES_MIN + 4097)
@@ -25,7 +25,7 @@ async def charged(size: int) -> MemoryBudget:
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_buffer_is_writable_and_of_its_size(size: int) -> None:
     buffer = new_buffer(size, await charged(size))
-    assert isinstance(buffer, MappedBuffer if size >= MAPPED_BYTES_MIN else SmallBuffer)
+    assert isinstance(buffer, SmallBuffer) is (size < MAPPED_BYTES_MIN)
     view = view_of(buffer)
     assert (len(buffer), len(view), view.format, view.readonly) == (size, size, "B", False)
     view[-1:] = b"x"
