@@ -64,8 +64,11 @@ def reading_at(policy: str) -> Client:
 
 
 def contestants(shape: Shape) -> dict[str, Contestant]:
-    """Our reader by policy, and each peer that reads a range by itself; obstore is the base."""
-    found = {OBSTORE: timed_ranges(clients.obstore, shape)}
+    """Our reader by policy, and each peer that reads a range by itself; obstore is the base, in both of its ways."""
+    found = {
+        OBSTORE: timed_ranges(clients.obstore, shape),
+        obstore_threads(shape.in_flight): timed_blocking_ranges(clients.obstore_blocking, shape, slow=False),
+    }
     found |= {ours(policy): timed_ranges(reading_at(policy), shape) for policy in POLICIES}
     return {
         **found,
@@ -83,6 +86,11 @@ def ours(policy: str) -> str:
     return f"aioprefetch reader, {policy}"
 
 
+def obstore_threads(in_flight: int) -> str:
+    """The name of obstore's blocking way."""
+    return f"{OBSTORE}, {in_flight} threads"
+
+
 def bars(conditions: Conditions, in_flight: int) -> Sequence[Bar]:
     """What is wanted of both policies."""
     away = f"{conditions.first_byte_seconds * 1e3:g} ms away"
@@ -90,7 +98,7 @@ def bars(conditions: Conditions, in_flight: int) -> Sequence[Bar]:
         Bar(
             shape=f"4 KiB miss of read_at, {policy}, {in_flight} in flight, {away}, CPU",
             ours=ours(policy),
-            bases=(OBSTORE,),
+            bases=(OBSTORE, obstore_threads(in_flight)),
             number="cpu_per_request",
             bar=0.8,
             aim=0.5,
@@ -112,7 +120,7 @@ def miss_job(in_flight: int, conditions: Conditions) -> Job:
         quick_size_bytes=OBJECT_BYTES // 4,
         write=write_pages,
         contestants=contestants(shape),
-        quick_contestants=(OBSTORE, *map(ours, POLICIES)) if not is_far else (),
+        quick_contestants=(OBSTORE, obstore_threads(in_flight), *map(ours, POLICIES)) if not is_far else (),
         columns=(
             Column(name="cpu_per_request", heading="CPU µs/read", unit=1e-6, digits=0, ratio=True),
             Column(name="requests_per_second", heading="reads/s", digits=0, ratio=True),

@@ -94,6 +94,15 @@ async def obstore(target: Target, in_flight: int, range_bytes: int) -> AsyncIter
     yield lambda key, start, end: get_range_async(store, key, start=start, end=end)
 
 
+@contextlib.contextmanager
+def obstore_blocking(target: Target, in_flight: int, range_bytes: int) -> Iterator[BlockingGet]:
+    """``obstore.get_range``, which blocks."""
+    from obstore import get_range
+
+    store = obstore_store(target)
+    yield lambda key, start, end: get_range(store, key, start=start, end=end)
+
+
 @contextlib.asynccontextmanager
 async def opendal(target: Target, in_flight: int, range_bytes: int) -> AsyncIterator[Get]:
     """``AsyncOperator.read`` with offset and size."""

@@ -164,11 +164,11 @@ def timed_ranges(client: Client, shape: Shape, *, slow: bool = False, verify: Ve
     return run
 
 
-def timed_blocking_ranges(client: BlockingClient, shape: Shape) -> Contestant:
-    """A client in threads. It sends fewer requests."""
+def timed_blocking_ranges(client: BlockingClient, shape: Shape, *, slow: bool = True) -> Contestant:
+    """A client in threads. A slow one sends fewer requests."""
 
     async def run(target: Target) -> Sample:
-        count = shape.count(is_quick=target.every_byte, is_slow=True)
+        count = shape.count(is_quick=target.every_byte, is_slow=slow)
         with client(target, shape.in_flight, shape.range_bytes) as get:
             read_all_blocking(get, WARM_OBJECT, *_warming(shape), ignore)
             checked = shape.places(target.size_bytes, shape.checked_count())

@@ -65,8 +65,10 @@ class TestReader(OnMoto, ReaderSuite):
     """Readers."""
 
 
-class TestAccessorThroughAiobotocore(OnMoto, AccessorSuite):
-    """Operations, of a recipe with a setting that only botocore knows."""
+class ThroughAiobotocore(OnMoto):
+    """A recipe with a setting that only botocore knows. The layers above it are the same in every stack."""
+
+    stacks = ("default",)
 
     @pytest.fixture(autouse=True)
     def _way(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,3 +82,16 @@ class TestAccessorThroughAiobotocore(OnMoto, AccessorSuite):
         if ending := asyncio.all_tasks() - before - {asyncio.current_task()}:
             _, left = await asyncio.wait(ending, timeout=5)
             assert not left
+
+
+class TestAccessorThroughAiobotocore(ThroughAiobotocore, AccessorSuite):
+    """Operations."""
+
+
+class TestReaderThroughAiobotocore(ThroughAiobotocore, ReaderSuite):
+    """Readers."""
+
+    async def test_this_is_the_way(self, operator: Operator) -> None:
+        await self.put_directly("k", b"abc")
+        assert await operator.read("k") == b"abc"
+        assert operator.statistics["transport_fallbacks"] == 1
