@@ -38,17 +38,26 @@ class StillLoop:
 
 
 class HandTransport(asyncio.Transport):
-    """Keeps what is written. ``abort`` loses the connection at the next ``Wire.turn``, as loops do."""
+    """Keeps what is written. ``abort`` loses the connection at the next ``Wire.turn``, as loops do.
+
+    ``unsent_bytes``: how much of it the kernel has not taken. ``on_write`` is called behind each write.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.written = bytearray()
         self.closed = False
         self.paused = False
+        self.unsent_bytes = 0
+        self.on_write: Callable[[], None] = lambda: None
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.closed
         self.written += data
+        self.on_write()
 
     def abort(self) -> None:
         self.closed = True
