@@ -38,4 +38,7 @@ async def copy_chunks(
                 operation="read",
                 path=request.path,
             )
-        sink.feed(chunk)
+        if sink.is_paced:
+            await sink.pour(memoryview(chunk))  # A chunk may be as large as the object.
+        else:
+            sink.feed(chunk)

@@ -280,6 +280,17 @@ class _ComparingSink(Sink):
         self._sink = sink
         self._if_match = if_match
 
+    @property
+    def is_paced(self) -> bool:  # type: ignore[override]
+        return self._sink.is_paced
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]
+        return self._sink.is_full
+
+    async def drained(self) -> None:
+        await self._sink.drained()
+
     def begin(self, head: ReadHead, *, path: str = "") -> None:
         if self._if_match not in ("*", head.etag):
             raise ConditionNotMatch(

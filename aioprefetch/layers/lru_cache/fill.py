@@ -81,6 +81,15 @@ class Relay:
         """The reader leaves: its sink gets nothing more."""
         self.finished.cancel()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader's sink has no room for more at the moment."""
+        return self._reader.sink.is_full and not self.finished.done()
+
+    async def drained(self) -> None:
+        """Wait until it has."""
+        await self._reader.sink.drained()
+
     def _deliver(self, call: Callable[[], object]) -> None:
         try:
             call()
@@ -92,12 +101,25 @@ class FillSink(Sink):
     """Receives the response to a fill, into the object's memory or through a relay."""
 
     __slots__ = ("_fill", "_relayed", "_scratch")
+    is_paced = True  # A relay goes at the pace of its reader.
 
     def __init__(self, fill: Fill) -> None:
         super().__init__()
         self._fill = fill
         self._relayed = 0
         self._scratch = memoryview(b"")
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]  # A constant for sinks that are never behind.
+        """Whether the response has a relay whose reader is behind."""
+        relay = self._fill.running_relay
+        return relay is not None and relay.is_full
+
+    async def drained(self) -> None:
+        """Wait until that reader has room."""
+        relay = self._fill.running_relay
+        if relay is not None:
+            await relay.drained()
 
     def _begun(self, head: ReadHead) -> None:
         self._fill.begin(head)
@@ -164,6 +186,11 @@ class Fill:
         self._work: Work | None = None
         self._on_end: Callable[[Fill], None] | None = None
         self._has_run = False
+
+    @property
+    def running_relay(self) -> Relay | None:
+        """The relay of a response that is not stored, if it has one."""
+        return self._relay
 
     @property
     def has_arrived(self) -> bool:

@@ -14,7 +14,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.error_body import ErrorBody
 from aioprefetch.services.http.exchange import SUCCESS_STATUSES, Exchange, ServerTraits
 from aioprefetch.services.http.options import HttpOptions
-from aioprefetch.services.http.receivers import PacedReceiver, SkippingReceiver, UnsizedReceiver
+from aioprefetch.services.http.receivers import SkippingReceiver, UnsizedReceiver, receiver_of
 from aioprefetch.services.http.responses import (
     content_length,
     etag_of,
@@ -151,7 +151,7 @@ class _SinkRead:
             if is_ranged:
                 self._traits.obeys_range = True
             self._begin(head)
-            return PacedReceiver(self._runtime, self._sink, connection) if self._sink.is_paced else self._sink
+            return receiver_of(self._runtime, self._sink, connection)
         if response.length is None:
             self._unsized, self._unsized_head = UnsizedReceiver(self._runtime, request, connection), response
             return self._unsized

@@ -57,21 +57,27 @@ class PacedReceiver:
         self._connection.resume()
 
 
+def receiver_of(runtime: Runtime, sink: Sink, connection: Connection) -> PacedReceiver | Sink:
+    """A receiver of a body in place for a sink, at the pace of the sink."""
+    return PacedReceiver(runtime, sink, connection) if sink.is_paced else sink
+
+
 class SkippingReceiver:
     """Drops the first ``skip_bytes`` of a body, receives the next ones in place, and stops the response after them."""
 
-    __slots__ = ("_connection", "_counters", "_scratch", "_sink", "_skip_bytes")
+    __slots__ = ("_connection", "_counters", "_receiver", "_scratch", "_sink", "_skip_bytes")
 
     def __init__(self, runtime: Runtime, sink: Sink, connection: Connection, skip_bytes: int) -> None:
         self._counters = runtime.counters
         self._sink = sink
+        self._receiver = receiver_of(runtime, sink, connection)
         self._connection = connection
         self._skip_bytes = skip_bytes
         self._scratch = memoryview(bytearray(min(skip_bytes, SKIP_BUFFER_BYTES)))
 
     def writable(self) -> memoryview:
         """Memory for the next bytes: a buffer that is used again, then that of the sink."""
-        return self._scratch[: self._skip_bytes] if self._skip_bytes else self._sink.writable()
+        return self._scratch[: self._skip_bytes] if self._skip_bytes else self._receiver.writable()
 
     def advance(self, count: int) -> None:
         """Count the bytes that were received into ``writable``."""
@@ -79,7 +85,7 @@ class SkippingReceiver:
             self._skip_bytes -= count
             self._counters["stream_read_total_bytes"] += count
             return
-        self._sink.advance(count)
+        self._receiver.advance(count)
         self._stop_if_complete()
 
     def feed(self, chunk: memoryview) -> int:
@@ -88,7 +94,7 @@ class SkippingReceiver:
         self._skip_bytes -= skipped
         self._counters["stream_read_total_bytes"] += skipped
         if not self._sink.complete:
-            self._sink.feed(chunk[skipped:])
+            self._receiver.feed(chunk[skipped:])
             self._stop_if_complete()
         return len(chunk)
 

@@ -86,6 +86,16 @@ async def test_a_full_sink_is_awaited_before_the_next_chunk() -> None:
     assert sink.waits == [2, 3]
 
 
+async def test_a_large_chunk_is_copied_at_the_pace_of_the_sink() -> None:
+    class InPieces(Slow):
+        piece_bytes_max = 2
+
+    sink = InPieces()
+    await copy([b"abcdefg"], sink, 7)
+    assert sink.to_bytes() == b"abcdefg"
+    assert sink.waits == [2, 4, 6]
+
+
 async def test_a_cancellation_while_the_sink_is_full_asks_for_no_further_chunk() -> None:
     asked = []
 

@@ -4,11 +4,13 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Layer
@@ -22,11 +24,12 @@ from aioprefetch.errors import (
     PermissionDenied,
     Unexpected,
 )
-from aioprefetch.layers import RetryLayer
+from aioprefetch.layers import LruCacheLayer, RetryLayer
 from aioprefetch.services.fs.threads import FileThreads
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from tests.benches.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.benches.layer_stack import was_cancelled
+from tests.benches.tls_servers import Authority
 from tests.unit.operator.test_parallel_read import BLOCK, REQUESTS, SIZE, FirstParts, nothing_left, parted
 
 
@@ -272,7 +275,94 @@ async def test_one_response_is_written_piece_by_piece(
     assert max(sizes) == 8 * MIB
 
 
-@pytest.mark.parametrize("way", [from_files, from_a_server_without_ranges, from_memory])
+# One response brings the whole object: it has no more than two blocks of this size.
+LARGE_BLOCK = 32 * MIB
+
+
+async def over_tls(tmp_path: Path, data: bytes) -> None:
+    authority = Authority(tmp_path)
+    async with (
+        FaultServer({"k": data}, tls=authority.context("127.0.0.1")) as server,
+        ap.Operator.from_uri(server.url, block_bytes=LARGE_BLOCK, ca_bundle=str(authority.bundle)) as operator,
+    ):
+        await operator.download("k", tmp_path / "file")
+
+
+async def through_aiobotocore(tmp_path: Path, data: bytes) -> None:
+    async with FaultServer({"bkt/k": data}) as server:
+        store = {"endpoint_url": server.url, "region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_S3_USE_ARN_REGION", "true")  # Only botocore knows this setting.
+            async with ap.Operator.from_uri("s3://bkt", block_bytes=LARGE_BLOCK, **store) as operator:
+                await operator.download("k", tmp_path / "file")
+                assert operator.statistics["transport_fallbacks"] == 1
+
+
+async def through_obspec(tmp_path: Path, data: bytes) -> None:
+    store = MemoryStore()
+    await store.put_async("k", data)
+    async with ap.Operator(ap.services.ObspecStore(store), block_bytes=LARGE_BLOCK) as operator:
+        await operator.download("k", tmp_path / "file")
+
+
+@asynccontextmanager
+async def cached(store: str, cache: ap.Operator, **options: Any) -> AsyncIterator[ap.Operator]:
+    """An operator with a cache."""
+    layer = LruCacheLayer(cache=cache, capacity_bytes=256 * MIB, **options)
+    async with ap.Operator.from_uri(store, block_bytes=LARGE_BLOCK).layer(layer) as operator:
+        yield operator
+
+
+async def through_a_fill(tmp_path: Path, data: bytes) -> None:
+    """Out of the memory of the object that is on its way into the cache."""
+    async with (
+        FaultServer({"k": data}) as server,
+        ap.Operator.from_uri("memory://") as cache,
+        cached(server.url, cache) as operator,
+    ):
+        await operator.download("k", tmp_path / "file")
+        assert operator.statistics["cache_misses"] == 1
+
+
+async def from_a_cache(tmp_path: Path, data: bytes) -> None:
+    async with FaultServer({"k": data}) as server, ap.Operator.from_uri("memory://") as cache:
+        async with cached(server.url, cache) as operator:
+            assert await operator.read("k") == data
+        async with cached(server.url, cache) as operator:
+            await operator.download("k", tmp_path / "file")
+            assert operator.statistics["cache_hits"] == 1
+
+
+async def through_a_relay(tmp_path: Path, data: bytes) -> None:
+    """A response that is too large for the cache continues into the download; another one brings the rest."""
+    async with (
+        FaultServer({"k": data}) as server,
+        ap.Operator.from_uri("memory://") as cache,
+        cached(server.url, cache, object_bytes_max=48 * MIB) as operator,
+    ):
+        await operator.download("k", tmp_path / "file")
+        assert len(server.requests) == 2
+
+
+async def behind_a_relay_without_ranges(tmp_path: Path, data: bytes) -> None:
+    """The rest comes from a server that sends all of the object again, of which the beginning is skipped."""
+    rule = Rule(fault=Fault(ignore_range=True), times=None)
+    async with (
+        FaultServer({"k": data}, [rule]) as server,
+        ap.Operator.from_uri("memory://") as cache,
+        cached(server.url, cache, object_bytes_max=MIB) as operator,
+    ):
+        await operator.download("k", tmp_path / "file")
+        assert len(server.requests) == 2
+
+
+PACED_WAYS = [
+    *(from_files, from_a_server_without_ranges, from_memory, over_tls, through_aiobotocore, through_obspec),
+    *(through_a_fill, from_a_cache, through_a_relay, behind_a_relay_without_ranges),
+]
+
+
+@pytest.mark.parametrize("way", PACED_WAYS)
 async def test_one_response_waits_for_a_slow_disk_and_the_loop_does_not(
     way: Callable[[Path, bytes], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,15 +381,25 @@ async def test_one_response_waits_for_a_slow_disk_and_the_loop_does_not(
 
     monkeypatch.setattr(FileThreads, "call", counted)
     downloading = asyncio.ensure_future(way(tmp_path, data))
-    await writes.until_reached()
-    for _ in range(300):
-        await asyncio.sleep(0)
-    await asyncio.to_thread(second.wait)
-    for _ in range(300):
-        await asyncio.sleep(0)
-    assert not downloading.done()
-    assert sizes == [8 * MIB] * 2
-    writes.go.set()
+
+    def end_the_waits(_: object) -> None:  # Also after a failure.
+        for event in (writes.reached, second, writes.go):
+            event.set()
+
+    downloading.add_done_callback(end_the_waits)
+    try:
+        await writes.until_reached()
+        for _ in range(300):
+            await asyncio.sleep(0)
+        await asyncio.to_thread(second.wait)
+        for _ in range(300):
+            await asyncio.sleep(0)
+        if downloading.done():
+            await downloading
+        assert not downloading.done()
+        assert sizes == [8 * MIB] * 2
+    finally:
+        writes.go.set()
     await downloading
     assert (tmp_path / "file").read_bytes() == data
     assert sum(sizes) == len(data)
