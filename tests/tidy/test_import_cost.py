@@ -1,5 +1,6 @@
 """`import aioprefetch` is cheap: what few programs need, and what belongs to an extra, loads at first use."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 
+from aioprefetch.testing import FaultServer
 from tests.benches.source_tree import ROOT
 
 MODULES_MAX = 200
@@ -27,6 +29,41 @@ async def read():
     await operator.aclose()
     return sorted(set(sys.modules) - before)
 loaded = asyncio.run(read())
+"""
+# What the first read of S3 loads with keys that are given, and what it needs none of.
+READ_S3_MODULES_MAX = 260
+NOT_FOR_A_READ = (
+    *(name for name in FORBIDDEN if name not in ("aiohappyeyeballs", "httptools", "urllib")),
+    *("ctypes", "decimal", "json", "multiprocessing", "shlex", "urllib.request", "uuid", "xml", "zlib"),
+    *("aioprefetch.reader", "aioprefetch.services.s3.client_maker", "aioprefetch.services.s3.session"),
+    *("aioprefetch.services.s3.writer", "aioprefetch.sync"),
+)
+READ_S3 = """
+import asyncio, sys, aioprefetch as ap
+operator = ap.Operator.from_uri(
+    "s3://bucket", endpoint_url={url!r}, region="r", access_key_id="AK", secret_access_key="SK", allow_http=True
+)
+async def read():
+    async with operator:
+        assert await operator.read("k", offset=0, size=5) == b"bytes"
+asyncio.run(read())
+loaded = sorted(sys.modules)
+"""
+FIRST_USE_IN_THREADS = """
+import sys, threading, aioprefetch as ap
+sys.setswitchinterval(1e-6)
+gate, found, uses = threading.Barrier(16), [], (
+    lambda: ap.sync.open, lambda: ap.layers.LruCacheLayer, lambda: ap.services.S3, lambda: ap.RangeReader,
+    lambda: ap.services.Http, lambda: ap.BatchScan, lambda: ap.Operator.from_uri("s3://bucket", region="r").service,
+    lambda: ap.Operator.from_uri("memory://name").capability,
+)
+def use(number):
+    gate.wait()
+    found.append(uses[number % len(uses)]())
+threads = [threading.Thread(target=use, args=(number,)) for number in range(16)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+count = [str(len(found))]
 """
 
 
@@ -73,6 +110,19 @@ def test_a_service_is_loaded_alone() -> None:
 def test_reading_and_closing_load_nothing() -> None:
     """A read that imports would hold the event loop: what it needs was loaded when the operator was made."""
     assert of_program(READ, "loaded") == []
+
+
+async def test_the_first_read_of_s3_loads_what_it_needs() -> None:
+    """From a process that has loaded nothing to the bytes, with keys in options."""
+    async with FaultServer({"bucket/k": b"bytes of an object"}) as server:
+        loaded = await asyncio.to_thread(of_program, READ_S3.format(url=server.url), "loaded")
+    assert [name for name in NOT_FOR_A_READ if name in loaded] == []
+    assert len(loaded) <= READ_S3_MODULES_MAX
+
+
+def test_threads_may_use_what_loads_at_first_use_at_once() -> None:
+    """No thread sees a module that another one has half loaded."""
+    assert of_program(FIRST_USE_IN_THREADS, "count") == ["16"]
 
 
 def test_names_that_load_at_first_use_are_there() -> None:
