@@ -10,7 +10,8 @@ read is a *hit*: it costs a look-up and a copy, and sends nothing.
 
 The first read of a reader finds no version. The *opening* (``opening``) sends one request that brings size, ETag and
 the first bytes together, and pins the version. From then on every request names the pinned ETag, every response is
-compared with it, and another version is ``ObjectChanged``: bytes of two versions never mix.
+compared with it, and another version is ``ObjectChanged``: bytes of two versions never mix. If the first response has
+brought the whole object, the read takes its bytes from there: nothing can be missing, so no window is made.
 
 A *miss* goes four steps:
 

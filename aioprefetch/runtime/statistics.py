@@ -111,9 +111,10 @@ class Counters(dict[str, int]):
 
     def merge(self, other: Counters) -> None:
         """Add every count of ``other``, which another thread may be counting on meanwhile."""
+        get = self.get  # The names are known, so none is looked up in vain.
         for name, count in dict(other).items():
             if count:
-                self[name] += count
+                self[name] = get(name, 0) + count
         self.hits += other.hits
         self.hit_bytes += other.hit_bytes
         timings = self.timings
@@ -122,8 +123,8 @@ class Counters(dict[str, int]):
             if before is not None:
                 samples += before[0]
                 total += before[1]
-                shortest = min(shortest, before[2])
-                longest = max(longest, before[3])
+                shortest = before[2] if before[2] < shortest else shortest
+                longest = before[3] if before[3] > longest else longest
             timings[name] = (samples, total, shortest, longest)
 
     def snapshot(self, gauges: Mapping[str, int]) -> Statistics:

@@ -1,0 +1,102 @@
+"""Readers that open a small object, read it once and close: what each of them costs, and what it leaves behind."""
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator
+from types import FrameType
+
+import pytest
+
+from aioprefetch.operator.operator import Operator
+from aioprefetch.services.memory import Memory
+from aioprefetch.values import WriteRequest
+
+OBJECTS = 40
+DATA = bytes(range(256)) * 8
+
+# Python calls of a reader over a service in memory; the layers make about thirty of them, a turn of the loop twenty.
+CALLS_MAX = 195
+# What stays of a closed reader is a resident block: these objects, which each full collection looks at.
+HELD_MAX = 12.5
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    """An Operator over small objects, some of which were read."""
+    service = Memory()
+    for number in range(3 * OBJECTS):
+        service.store.put(WriteRequest(path=f"k{number}"), DATA)
+    async with Operator(service) as made:
+        await read_new(made, 0)
+        yield made
+
+
+async def read_new(operator: Operator, first: int) -> None:
+    """Read ``OBJECTS`` objects, each by a reader of its own."""
+    for number in range(first, first + OBJECTS):
+        async with operator.reader(f"k{number}") as reader:
+            assert await reader.read_at(0, len(DATA)) == DATA
+        await asyncio.sleep(0)
+
+
+async def test_a_new_reader_makes_few_calls(operator: Operator) -> None:
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        await read_new(operator, OBJECTS)
+    finally:
+        sys.setprofile(None)
+    assert calls / OBJECTS <= CALLS_MAX
+
+
+async def test_closed_readers_are_free_without_a_collection(operator: Operator) -> None:
+    """And little is left of each for the collector to look at."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        await read_new(operator, OBJECTS)
+        assert gc.collect() == 0
+        assert (len(gc.get_objects()) - before) / OBJECTS <= HELD_MAX
+    finally:
+        gc.enable()
+
+
+async def test_readers_with_equal_options_share_them(operator: Operator) -> None:
+    """Whatever belongs to one object is not shared, and an equal value of another type is refused all the same."""
+    plain = [operator.reader(f"k{number}") for number in range(2)]
+    random = [operator.reader(f"k{number}", policy="random") for number in range(2)]
+    declared = operator.reader("k0", size=7)
+    assert plain[0].options is plain[1].options
+    assert random[0].options is random[1].options is not plain[0].options
+    assert (declared.options.size, plain[0].options.size) == (7, None)
+    with pytest.raises(TypeError, match="prefetch_enabled must be a bool, not 1"):
+        operator.reader("k0", prefetch_enabled=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["read_at", "view_at", "readinto"])
+@pytest.mark.parametrize("policy", ["adaptive", "random", "parquet"])
+async def test_the_first_read_of_a_small_object_counts_as_one_miss(
+    operator: Operator, method: str, policy: str
+) -> None:
+    """Reads after it are hits, whichever way they are made."""
+    async with operator.reader("k100", policy=policy) as reader:
+        for _ in range(3):
+            if method == "readinto":
+                buffer = bytearray(len(DATA))
+                assert await reader.readinto(buffer) == len(DATA)
+                reader.seek(0)
+                data = bytes(buffer)
+            else:
+                data = bytes(await getattr(reader, method)(0, len(DATA)))
+            assert data == DATA
+        counts = reader.statistics
+    assert counts["action_http_get_request"] == counts["stream_read_block_misses"] == 1
+    assert (counts["stream_read_block_hits"], counts["stream_read_operations"]) == (2, 3)
+    assert counts["stream_read_bytes"] == 3 * len(DATA)
