@@ -12,9 +12,10 @@ import os
 import threading
 from functools import partial as bound
 
+from aioprefetch.accessor.parallel_parts import PART_BYTES_MAX
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Error, InvalidPath, InvalidType, IsADirectory, NotFound
-from aioprefetch.operator.parallel_read import PART_BYTES_MAX, ParallelRead
+from aioprefetch.operator.parallel_read import ParallelRead
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.buffers import lend_buffer
 from aioprefetch.runtime.events import logger

@@ -10,10 +10,7 @@ while the first part still arrives, in parts of the version that the head names.
 ETag. Otherwise an object may be replaced by one of the same size, within a second, and no head shows it: then the first
 part is refused at its head, and one more request brings all bytes in one response.
 
-**Memory.** The first request, and one more, are the read's own, as the one request of a short read is. Further ones
-take their bytes from the budget in the lane of prefetch while they are in flight, and are not sent while there is
-none: so a read of an object larger than the budget, or many reads at once, go on with fewer requests, and no read waits
-for memory that another one holds.
+**Memory.** The first request is the read's own besides those of its parts (``ParallelParts``).
 """
 
 from __future__ import annotations
@@ -21,24 +18,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import io
-from collections import deque
 from dataclasses import replace
-from functools import partial
 
+from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.sink import BufferSink, CollectSink, is_same_version
+from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, is_same_version
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, ProtocolError, RangeNotSatisfied
 from aioprefetch.ranges import Range, resolve_range
-from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest
-
-# The requests for the rest of one object, and the size of each. Measured from a store 30 ms away: half
-# as many are slower, twice as many are not faster, and neither are parts of 4 or 16 MiB (docs/decisions/0025).
-REQUESTS_MAX = 16
-PART_BYTES_MAX = 8 << 20
 
 
 def first_bytes_of(options: RuntimeOptions) -> int:
@@ -63,11 +53,8 @@ class ParallelRead(CollectSink):
         "_context",
         "_failed",
         "_first_done",
-        "_gaps",
-        "_group",
-        "_in_flight",
         "_memory",
-        "_part_bytes",
+        "_parts",
         "_pinned",
         "_request",
         "_rest",
@@ -75,11 +62,9 @@ class ParallelRead(CollectSink):
         "_stream",
         "_task",
         "_wanted",
-        "_workers",
     )
 
     _accessor: Accessor
-    _group: asyncio.TaskGroup
     _task: asyncio.Task[object]
     _wanted: Range
 
@@ -89,6 +74,7 @@ class ParallelRead(CollectSink):
         self._runtime = runtime
         self._request = request
         self._memory: memoryview | None = None
+        self._parts: ParallelParts | None = None
         self._rest: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -111,6 +97,8 @@ class ParallelRead(CollectSink):
                     await self._accessor.read(self._request, self)
             finally:
                 self._first_done = True
+                if self._parts is not None:
+                    self._parts.others = 0
             if self._memory is not None:
                 await self._end_rest()
         except BaseException as error:
@@ -119,6 +107,7 @@ class ParallelRead(CollectSink):
             if not (is_of_rest and isinstance(error, asyncio.CancelledError)):
                 raise
         finally:
+            self._parts = None  # It refers to this read, whose memory would outlive its result.
             if self._rest is not None:
                 await _stopped(self._rest)
         if self._rest is not None:
@@ -170,27 +159,22 @@ class ParallelRead(CollectSink):
         size = wanted[1] - wanted[0]
         if size <= first_bytes:
             return
-        gaps = ((wanted[0], head.start), (head.end, wanted[1]))
-        self._gaps = deque(gap for gap in gaps if gap[0] < gap[1])
-        if self._gaps and not self._is_proven(head):
+        gaps = [gap for gap in ((wanted[0], head.start), (head.end, wanted[1])) if gap[0] < gap[1]]
+        if gaps and not self._is_proven(head):
             # The response to the next request is the first one of this sink.
             self.head = None
             raise self._unproven(head)
         self._memory = self._open(size)
         self.is_placed = True
-        if not self._gaps:
+        if not gaps:
             return
         self._pinned = request.resume(head, head.size)
         if not self._accessor.capability.read_version:  # The head names one, but the store cannot be asked for it.
             self._pinned = replace(self._pinned, version=request.version)
-        options = self._runtime.options
-        missing = size - head.size
-        # Small blocks are for readers; here a request that is not worth its first byte costs all the others.
-        self._part_bytes = min(PART_BYTES_MAX, max(options.block_bytes, -(-missing // REQUESTS_MAX)))
-        self._workers = 0
-        self._in_flight: set[BufferSink] = set()
-        if options.concurrency > 1:  # Otherwise the first request has the only slot.
-            self._start_rest()
+        self._parts = ParallelParts(self._runtime, gaps, self)
+        self._parts.others = 1
+        if self._runtime.options.concurrency > 1:  # Otherwise the first request has the only slot.
+            self._start_rest(self._parts)
 
     def _is_proven(self, head: ReadHead) -> bool:
         """Whether a part with the same ETag, or of the same version id, has the bytes of the same version."""
@@ -215,9 +199,9 @@ class ParallelRead(CollectSink):
         start = self.head.start - self._wanted[0]
         return self._open_part(start + position, start + size)
 
-    def _start_rest(self) -> None:
+    def _start_rest(self, parts: ParallelParts) -> None:
         # Called by a connection, whose context is not that of the caller.
-        self._rest = self._runtime.loop.create_task(self._read_rest(), context=self._context)
+        self._rest = self._runtime.loop.create_task(parts.run(), context=self._context)
         self._rest.add_done_callback(self._rest_ended)
 
     def _rest_ended(self, rest: asyncio.Task[None]) -> None:
@@ -228,75 +212,31 @@ class ParallelRead(CollectSink):
 
     async def _end_rest(self) -> None:
         """The first part is here: wait for the others."""
-        if self._gaps and self._rest is None:
-            self._start_rest()
+        if self._parts is not None and self._rest is None:
+            self._start_rest(self._parts)
         if self._rest is not None:
             await asyncio.wait((self._rest,))
 
     # --- the rest -----------------------------------------------------------------------------------------------
 
-    async def _read_rest(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                self._start_worker("demand")
-                self._widen()
-        except* Exception as failures:
-            first = failures.exceptions[0]
-            raise first from first.__cause__
-
-    def _widen(self) -> None:
-        """Add workers while parts are left and the budget has memory for their requests."""
-        options, budget = self._runtime.options, self._runtime.budget
-        workers_max = min(REQUESTS_MAX, options.concurrency - (not self._first_done))
-        bytes_max = options.memory_bytes // 2
-        while self._gaps and self._workers < workers_max and self._workers * self._part_bytes < bytes_max:
-            ticket = budget.request(self._part_bytes, "prefetch")
-            if not ticket.granted:
-                budget.cancel(ticket)
-                return
-            # Not in the worker: one that is cancelled before its first step never runs.
-            self._start_worker("prefetch").add_done_callback(partial(_give_back, budget, ticket))
-
-    def _start_worker(self, lane: Lane) -> asyncio.Task[None]:
-        self._workers += 1
-        return self._group.create_task(self._work(lane))
-
-    async def _work(self, lane: Lane) -> None:
-        while self._gaps:
-            await self._read_part(*self._next_part(), lane)
-            self._widen()
-        self._workers -= 1
-        for sink in self._in_flight:  # The caller waits for these alone now.
-            sink.promote()
-
-    def _next_part(self) -> Range:
-        start, end = self._gaps[0]
-        stop = min(end, start + self._part_bytes)
-        if stop == end:
-            self._gaps.popleft()
-        else:
-            self._gaps[0] = (stop, end)
-        return start, stop
-
-    async def _read_part(self, start: int, end: int, lane: Lane) -> None:
+    def sink_of(self, start: int, end: int) -> Sink:
+        """The place of ``[start, end)`` in the result."""
         first = self.head
         assert first is not None
         place = start - self._wanted[0]
-        memory = self._open_part(place, place + end - start)
         pin = VersionPin(first.etag, first.version, first.total, path=self._request.path)
-        request = replace(self._pinned, offset=start, size=end - start, lane=lane)
-        sink = _PartSink(memory, first, pin)
-        self._in_flight.add(sink)
+        return _PartSink(self._open_part(place, place + end - start), first, pin)
+
+    async def read_part(self, start: int, end: int, sink: Sink, lane: Lane) -> None:
+        """Receive a part of the version of the first response."""
+        assert isinstance(sink, _PartSink)
         try:
-            await self._accessor.read(request, sink)
+            await self._accessor.read(replace(self._pinned, offset=start, size=end - start, lane=lane), sink)
         except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
-            if first.total is None and isinstance(error, RangeNotSatisfied):
+            if sink.first.total is None and isinstance(error, RangeNotSatisfied):
                 raise  # The end of the object was never known.
-            raise pin.explain(error) from error
-        finally:
-            self._in_flight.discard(sink)
-        await self._filled(place, memory)
+            raise sink.pin.explain(error) from error
+        await self._filled(start - self._wanted[0], sink.memory)
 
 
 class ParallelFill(ParallelRead):
@@ -324,18 +264,19 @@ class ParallelFill(ParallelRead):
 class _PartSink(BufferSink):
     """A part of the result: refused at its head unless it is of the version of the first part."""
 
-    __slots__ = ("_first", "_pin")
+    __slots__ = ("first", "memory", "pin")
 
     def __init__(self, memory: memoryview, first: ReadHead, pin: VersionPin) -> None:
         BufferSink.__init__(self, memory)
-        self._first = first
-        self._pin = pin
+        self.memory = memory
+        self.first = first
+        self.pin = pin
 
     def _begun(self, head: ReadHead) -> None:
-        if not is_same_version(self._first, head) or head.size != len(self._buffer):
-            raise self._pin.changed(
+        if not is_same_version(self.first, head) or head.size != len(self.memory):
+            raise self.pin.changed(
                 head.etag,
-                f"the object was overwritten while its parts were read: one of {self._first.total} bytes became one of"
+                f"the object was overwritten while its parts were read: one of {self.first.total} bytes became one of"
                 f" {head.total}",
             )
 
@@ -346,10 +287,6 @@ def _wanted(request: ReadRequest, head: ReadHead) -> Range:
     if total is None:  # Only of an exact range, and then it is believed.
         return head.start, max(head.end, request.offset + (request.size or 0))
     return resolve_range(request.offset, request.size, request.suffix, total) or (head.start, head.end)
-
-
-def _give_back(budget: MemoryBudget, ticket: Ticket, worker: asyncio.Task[None]) -> None:
-    budget.cancel(ticket)
 
 
 async def _stopped(task: asyncio.Task[None]) -> None:

@@ -47,6 +47,9 @@ _BUSY_SHARE = 2
 # An object of more than one part in _LARGE_SHARE of the memory is not kept while it is read through.
 _LARGE_SHARE = 2
 
+# A read of at most _LONG_BLOCKS blocks always goes through blocks: it needs no more than two requests.
+_LONG_BLOCKS = 2
+
 # The most reads that are remembered while the layout is being learnt.
 _READS_MAX = 64
 
@@ -249,10 +252,19 @@ class LookAhead:
 
         Only in objects that would take most of the memory: what fits is kept for reads that come back.
         """
+        if not self.keeps(file.size):
+            self.opened.store.eviction.recycle(file, stop)
+
+    def is_long(self, size: int) -> bool:
+        """Whether a read of ``size`` bytes goes past the blocks, because they would not stay there."""
         opened = self.opened
-        is_large = self._recycles_any or file.size > self._runtime.options.memory_bytes // _LARGE_SHARE
-        if is_large and not opened.position.keeps_behind:
-            opened.store.eviction.recycle(file, stop)
+        is_longer = size > _LONG_BLOCKS * self._block_bytes and not self.keeps(size)
+        return is_longer and not self._by_block and opened.is_size_confirmed and opened.store.disk is None
+
+    def keeps(self, size: int) -> bool:
+        """Whether ``size`` bytes that are read in order stay in blocks, for reads that come back."""
+        fits = size <= self._runtime.options.memory_bytes // _LARGE_SHARE
+        return self.opened.position.keeps_behind or (fits and not self._recycles_any)
 
     def mark_positions(self) -> None:
         """Tell the block store where this reader looks ahead."""

@@ -22,6 +22,7 @@ from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied, Unexpected
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
+from aioprefetch.reader.long_read import LongRead, memory_of
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
@@ -169,12 +170,17 @@ class ObjectReads:
                 return bytes(segment.view[start - segment.start : end - segment.start])
             if start < end:
                 if end - start > self._block_bytes:
-                    collected = _memory_of(end - start)
-                tier = await self.copy(start, end, collected.write, at_cursor=at_cursor)
+                    collected = memory_of(end - start)
+                if self.ahead.is_long(end - start) and (memory := collected.getbuffer()):
+                    tier = await LongRead(self, start, memory).run()
+                    collected.seek(end - start)
+                else:
+                    tier = await self.copy(start, end, collected.write, at_cursor=at_cursor)
         except Exception:
             self.count_failure()
             raise
-        collected.truncate()  # The object may be shorter than its declared size.
+        if start + collected.tell() < end:  # The object is shorter than its declared size.
+            collected.truncate()
         data = collected.getvalue()
         self.count_read(len(data), size, Tier.NETWORK if is_first and start < end else tier)
         return data
@@ -235,10 +241,12 @@ class ObjectReads:
                 await opened.open(start, length or 0)
             end = opened.end_of(start, length)
             segment = self._brought(start, end) if is_first else None
-            if segment is None:
-                tier = await self.copy(start, end, write, at_cursor=True)
-            else:
+            if segment is not None:
                 write(segment.view[start - segment.start : end - segment.start])
+            elif self.ahead.is_long(end - start):
+                tier = await LongRead(self, start, target[: (filled := end - start)]).run()
+            else:
+                tier = await self.copy(start, end, write, at_cursor=True)
         except Exception:
             self.count_failure()
             raise
@@ -345,13 +353,13 @@ class ObjectReads:
                     else:
                         await opened.wait_for(wait.future)
                 except Exception:
-                    segment = None  # ``_deliver`` decides what the error means.
+                    segment = None  # ``deliver`` decides what the error means.
                 else:
                     segment = file.find(start, end)
                 if segment is not None:
                     write(segment.view[start - segment.start : end - segment.start])
                     return wait.fetch.tier
-            return await self._deliver(start, end, waits, write, fill, has_prefix=survey.resident_end > start)
+            return await self.deliver(start, end, waits, write, fill, has_prefix=survey.resident_end > start)
         finally:
             opened.release(waits)
 
@@ -387,7 +395,7 @@ class ObjectReads:
                 if not steps_in_flight:
                     break
                 low, high, waits = steps_in_flight[0]
-                tier = max(tier, await self._deliver(low, high, waits, write, fill, has_prefix=True))
+                tier = max(tier, await self.deliver(low, high, waits, write, fill, has_prefix=True))
                 opened.release(waits)
                 steps_in_flight.popleft()
                 bytes_in_flight -= high - low
@@ -396,7 +404,7 @@ class ObjectReads:
                 opened.release(waits)
         return tier
 
-    async def _deliver(
+    async def deliver(
         self,
         start: int,
         end: int,
@@ -589,11 +597,3 @@ class ObjectReads:
         if file is not None:
             file.cancel_prefetches(self.opened, 0, file.size)
             file.unbuffer_if_alone()
-
-
-def _memory_of(size: int) -> io.BytesIO:
-    """A stream that need not grow for ``size`` bytes, if there is memory for them: a declared size may be any."""
-    try:
-        return io.BytesIO(bytes(size))
-    except MemoryError:
-        return io.BytesIO()

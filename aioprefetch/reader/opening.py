@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import BufferSink
 from aioprefetch.accessor.version_pin import VersionPin, is_strong
 from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, ReaderPosition
@@ -30,11 +32,31 @@ from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Timer
-from aioprefetch.values import ReadHead, ReadRequest, ReadSession, StatRequest
+from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatRequest
 
 # A response may bring the size alone, if nothing lies at the requested place; the next request then lies within that
 # size. An object that shrinks meanwhile refuses again; a store that refuses ranges of its own size does so forever.
 _OPENINGS_MAX = 4
+
+
+class OpenPart(BufferSink):
+    """A part of the open object from ``start`` on, received into ``memory``; another version is refused."""
+
+    __slots__ = ("_opened", "end", "lane", "memory", "start")
+
+    def __init__(self, opened: OpenObject, start: int, memory: memoryview) -> None:
+        BufferSink.__init__(self, memory)
+        self._opened = opened
+        self.start = start
+        self.end = start + len(memory)
+        self.memory = memory
+        self.lane: Lane = "demand"
+
+    def _begun(self, head: ReadHead) -> None:
+        opened = self._opened
+        opened.check_head(opened.open_file(), head)
+        if head.size != len(self.memory):
+            raise opened.pin.changed(head.etag, f"[{self.start}, {self.end}) has {head.size} bytes now")
 
 
 class OpenObject:
@@ -47,7 +69,8 @@ class OpenObject:
     ``etag`` and ``version`` are those of the pin. ``is_shared``: readers of the same version may share its blocks,
     because the pin is strong, which alone proves that bytes are equal. ``request_bytes_max`` is the longest request:
     all of it must fit into memory together, with room for others. ``waits`` are those of its reads for requests, until
-    they are released.
+    they are released, ``long_reads`` the requests of reads past the blocks. ``is_size_confirmed``: the size is not
+    merely declared.
     """
 
     def __init__(
@@ -80,9 +103,10 @@ class OpenObject:
         self._opens_alone = False
         self._opening_started: float | None = None
         self.waits = self.position.waits
+        self.long_reads: tuple[ParallelParts, ...] = ()
         self._end_reason: Callable[[], Error] | None = None
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
-        self._is_size_confirmed = size is None or etag is None
+        self.is_size_confirmed = size is None or etag is None
         if size is not None and etag is not None:
             self._set_file(size, is_current=False)
 
@@ -336,7 +360,7 @@ class OpenObject:
         low = blocks[0] + (start - blocks[0]) // cell * cell
         return low, min(blocks[1], low - (low - end) // cell * cell)
 
-    async def send(self, fetch: Fetch) -> None:
+    async def send(self, fetch: Fetch | OpenPart) -> None:
         """Send a request for bytes of the pinned version."""
         request = ReadRequest(
             path=self.path,
@@ -354,6 +378,10 @@ class OpenObject:
             if explained is error:
                 raise
             raise explained from error
+
+    def part(self, start: int, memory: memoryview) -> OpenPart:
+        """The sink of a request for the bytes of ``memory``, which begin at ``start``. For ``send``."""
+        return OpenPart(self, start, memory)
 
     def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
         """The file that a response fills.
@@ -376,9 +404,9 @@ class OpenObject:
         if total is None or (self._declared is not None and total > file.size):
             return True
         if total == file.size:
-            self._is_size_confirmed = True
+            self.is_size_confirmed = True
             return True
-        if self._is_size_confirmed:
+        if self.is_size_confirmed:
             return False
         file.shorten(total)
         self.size = self._reachable(total)
@@ -469,6 +497,8 @@ class OpenObject:
         self.closed = True
         self.session.close()
         self._end_reason = reason
+        for parts in self.long_reads:
+            parts.end(self._end_error())
         if self.waits:
             for wait in self.waits:
                 wait.fail(self._end_error())

@@ -1,0 +1,104 @@
+"""A read of more bytes than stay in blocks: in parallel requests, past the blocks, into the memory of its result.
+
+Blocks would hold the bytes a second time. What is resident or in flight when it begins is copied out of its blocks, and
+all other bytes come in parts of the pinned version (``ParallelParts``). Nothing of these is resident afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from aioprefetch.accessor.parallel_parts import ParallelParts
+from aioprefetch.accessor.sink import Sink
+from aioprefetch.blocks.fetch import Wait
+from aioprefetch.ranges import subtract
+from aioprefetch.reader.opening import OpenObject, OpenPart
+from aioprefetch.reader.policy import Fill
+from aioprefetch.runtime.statistics import Tier, count_for
+from aioprefetch.values import Lane
+
+Write = Callable[[memoryview], object]
+
+
+class BlockReads(Protocol):
+    """The reads of blocks; see ``ObjectReads``."""
+
+    opened: OpenObject
+
+    def request_and_join(self, start: int, end: int, *, fill: Fill) -> list[Wait]:
+        """Join the requests that bring bytes of a range."""
+
+    def deliver(
+        self, start: int, end: int, waits: list[Wait], write: Write, fill: Fill, has_prefix: bool
+    ) -> Awaitable[Tier]:
+        """Pass a range to ``write`` as it arrives."""
+
+
+class LongRead:
+    """A read into ``memory`` from ``start`` on, which it releases. ``reads`` have the bytes that are in blocks."""
+
+    def __init__(self, reads: BlockReads, start: int, memory: memoryview) -> None:
+        self._reads = reads
+        self._opened = reads.opened
+        self._start = start
+        self._memory = memory
+
+    async def run(self) -> Tier:
+        """Read everything; returns the origin of the bytes. However it ends, nothing writes into the memory afterwards.
+
+        The first failure is raised. If the reader is closed or reopened meanwhile, that is the failure.
+        """
+        opened, start = self._opened, self._start
+        wanted = start, start + len(self._memory)
+        gaps = opened.open_file().missing(*wanted)
+        parts = ParallelParts(opened.runtime, gaps, self)
+        opened.long_reads += (parts,)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(parts.run())
+                for low, high in subtract(wanted, gaps):
+                    await self._copy(low, high)
+        except* Exception as failures:
+            raise failures.exceptions[0] from failures.exceptions[0].__cause__
+        finally:
+            self._memory.release()
+            opened.long_reads = tuple(other for other in opened.long_reads if other is not parts)
+        return Tier.NETWORK if gaps else Tier.MEMORY
+
+    def sink_of(self, start: int, end: int) -> Sink:
+        """The place of ``[start, end)`` in the result."""
+        return self._opened.part(start, self._memory[start - self._start : end - self._start])
+
+    async def read_part(self, start: int, end: int, sink: Sink, lane: Lane) -> None:
+        """Receive a part of the pinned version."""
+        assert isinstance(sink, OpenPart)
+        count_for(self._opened.account)
+        sink.lane = lane
+        await self._opened.send(sink)
+
+    async def _copy(self, start: int, end: int) -> None:
+        """Copy a range out of its blocks, as it arrives."""
+        reads = self._reads
+        place = start - self._start
+
+        def write(piece: memoryview) -> None:
+            nonlocal place
+            self._memory[place : place + len(piece)] = piece
+            place += len(piece)
+
+        waits = reads.request_and_join(start, end, fill="exact")
+        try:
+            await reads.deliver(start, end, waits, write, "exact", has_prefix=True)
+        finally:
+            self._opened.release(waits)
+
+
+def memory_of(size: int) -> io.BytesIO:
+    """A stream that need not grow for ``size`` bytes, if there is memory for them: a declared size may be any."""
+    try:
+        return io.BytesIO(bytes(size))
+    except MemoryError:
+        return io.BytesIO()
