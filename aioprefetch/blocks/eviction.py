@@ -156,13 +156,14 @@ class Eviction:
     def arrived(self, file: BlockFile, starts: Sequence[int]) -> None:
         """A request has ended that has filled the segments which begin at ``starts``."""
         self._look(_LOOKS * len(starts))
-        self._arrived.extend([(file, start, 0) for start in starts])  # Last: nothing of them was read yet.
+        for start in starts:  # Last: nothing of them was read yet.
+            self._arrived.append((file, start, 0))
 
     def _look(self, looks: int) -> None:
         """Look at the front of the queue for parts that are spent, and pass over at most ``looks`` that are not."""
         arrived = self._arrived
         looks = min(looks, len(arrived))
-        fresh_from = self._fresh_from()
+        fresh_from: int | None = None
         passed: dict[BlockFile, int] = {}
         while arrived and looks:
             part = arrived.popleft()
@@ -172,10 +173,12 @@ class Eviction:
             block, segment = found
             file, start, _ = part
             is_unread = segment.pins > 0  # A read is about to take its bytes.
-            if not is_unread and segment.next < segment.end and block.touched_fetch >= fresh_from:
+            if not is_unread and segment.next < segment.end:
+                if fresh_from is None:
+                    fresh_from = self._fresh_from()
                 if file not in passed:
                     passed[file] = file.passed
-                is_unread = segment.end > passed[file]
+                is_unread = block.touched_fetch >= fresh_from and segment.end > passed[file]
             if is_unread:
                 arrived.append(part)
                 looks -= 1

@@ -319,7 +319,8 @@ class Fetch(Sink):
         self.source = _NO_SOURCE
         if self.is_drained:
             self._end_drain()
-        self._piece, self._piece_end = memoryview(b""), self.received
+        self.drop_memory()
+        self._piece_end = self.received
         if self.reserved_bytes:
             self._store.runtime.budget.give_up(self.reserved_bytes)
             self.reserved_bytes = 0

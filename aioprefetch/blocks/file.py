@@ -228,9 +228,7 @@ class BlockFile:
         Under random access a read further on continues nothing, unless half of the way to it was read in order.
         """
         while True:
-            segment = self.at(max(0, position - 1))
-            if segment is not None and segment.end == position:
-                segment = self.at(position)
+            segment = self.at(position)
             if segment is None or segment.next <= position:
                 return position
             in_order = 2 * segment.run_bytes >= segment.next - max(position, segment.start)

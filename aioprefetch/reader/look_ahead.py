@@ -20,7 +20,7 @@ from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import MIB, Fill
 from aioprefetch.reader.small_reads import SmallReads
-from aioprefetch.reader.window import SKIP_BYTES, Run, WindowDecision, Windows, brings
+from aioprefetch.reader.window import NOTHING_AHEAD, SKIP_BYTES, Run, WindowDecision, Windows
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane
@@ -159,7 +159,7 @@ class LookAhead:
     def on_miss(self, survey: Survey, start: int, end: int, *, at_cursor: bool) -> WindowDecision:
         """Report a read of ``[start, end)`` that is not served by a hit. ``apply`` the decision after its requests."""
         if self.is_off:
-            return brings(self.windows.fill)  # As the windows would decide, at a tenth of the calls.
+            return NOTHING_AHEAD[self.windows.fill]  # As the windows would decide, at a tenth of the calls.
         missing = overlaps(survey.gaps, start, min(end, start + self._block_bytes))
         return self._on_read(start, end, missing=missing, stalled=survey.resident_end < end, at_cursor=at_cursor)
 
@@ -199,7 +199,7 @@ class LookAhead:
                 if chunks is not None:
                     return WindowDecision("exact", chunks=tuple(chunks))
             elif self.layout.is_possible and self.layout.is_being_learnt(file, start, end):
-                return brings("exact")
+                return NOTHING_AHEAD["exact"]
         length = end - start
         is_alone = (
             missing

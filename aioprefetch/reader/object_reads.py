@@ -322,28 +322,29 @@ class ObjectReads:
         opened, turn = self.opened, self.runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
-        file = opened.open_file()
-        if self.ahead.is_off and (warm := self._warm.read(file, start, end)) is not None:
+        file, ahead = opened.open_file(), self.ahead
+        may_be_warm, is_off = self._warm.is_possible, ahead.is_off
+        if may_be_warm and is_off and (warm := self._warm.read(file, start, end)) is not None:
             write(warm)
             return Tier.NETWORK
         survey = self._survey(file, start, end)
-        decision = self.ahead.on_miss(survey, start, end, at_cursor=at_cursor)
+        decision = ahead.on_miss(survey, start, end, at_cursor=at_cursor)
         fill = decision.fill
-        wide_end = self.ahead.wide_end(survey, end, fill)
-        if fill == "exact" and not (wide_end or self.ahead.is_off):
-            warm = self._warm.read_random(file, start, end)
-            if warm is not None:
-                self.ahead.apply(decision, start)
+        wide_end = ahead.wide_end(survey, end, fill)
+        if may_be_warm and fill == "exact" and not (wide_end or is_off):
+            if (warm := self._warm.read_random(file, start, end)) is not None:
+                ahead.apply(decision, start)
                 write(warm)
                 return Tier.NETWORK
-        first_end = step_end(start, end, fill=fill, step_bytes=self.ahead.step_bytes(fill))
+        step = ahead.step_bytes(fill)
+        first_end = step_end(start, end, fill=fill, step_bytes=step)
         waits: list[Wait] = []
         if survey.resident_end < first_end:
-            waits = self.request_and_join(start, first_end, fill=fill, survey=survey, wide_end=wide_end)
+            waits = self.request_and_join(start, first_end, fill=fill, step=step, survey=survey, wide_end=wide_end)
         if first_end < end:
             return await self._copy_steps((start, first_end), end, waits, write, decision, wide_end)
         try:
-            self.ahead.apply(decision, start)  # After the read's own requests, so that they are first in every queue.
+            ahead.apply(decision, start)  # After the read's own requests, so that they are first in every queue.
             if len(waits) == 1 and survey.resident_end == start:  # One request brings it all, in one segment mostly.
                 wait = waits[0]
                 wait.pin()
@@ -499,16 +500,16 @@ class ObjectReads:
             await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
     def request_and_join(
-        self, start: int, end: int, *, fill: Fill, survey: Survey | None = None, wide_end: int = 0
+        self, start: int, end: int, *, fill: Fill, step: int = 0, survey: Survey | None = None, wide_end: int = 0
     ) -> list[Wait]:
         """Request the missing bytes of ``[start, end)`` in the demand lane, and join all requests that bring some.
 
-        A request that would end with the range may bring missing bytes up to ``wide_end`` too.
+        A request that would end with the range may bring missing bytes up to ``wide_end``. ``step``: the longest one.
         """
         opened, file = self.opened, self.opened.open_file()
         is_surveyed = survey is not None and survey.start <= start and end <= survey.end
         earlier = survey.fetches if survey is not None and is_surveyed else file.in_flight(start, end)
-        step = self.ahead.step_bytes(fill)
+        step = step or self.ahead.step_bytes(fill)
         started = self._request_missing(
             start, end, lane="demand", fill=fill, request_bytes=step, survey=survey, wide_end=wide_end
         )

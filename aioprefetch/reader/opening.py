@@ -436,7 +436,7 @@ class OpenObject:
         """Leave these waits: their bytes were used, or are not needed any more."""
         for wait in waits:
             self.waits.discard(wait)
-            wait.close()
+            wait.fetch.leave(wait)  # As ``Wait.close``.
 
     async def result(self, wait: Wait, *, ignores_prefetch: bool = False) -> None:
         """Wait until a wait has ended. Its error names this object, because the block store has no paths.

@@ -22,13 +22,16 @@ _STARTS_MAX = 256
 
 
 class WarmReads:
-    """The reads of one open object from the memory of its store. Bound to the runtime's loop."""
+    """The reads of one open object from the memory of its store. Bound to the runtime's loop.
+
+    ``is_possible`` is false where the bytes come from a network, and behind every layer that does something to reads.
+    """
 
     def __init__(self, opened: OpenObject, accessor: Accessor, runtime: Runtime) -> None:
         self._opened = opened
         self._runtime = runtime
-        # Missing where the bytes come from a network, and behind every layer that does something to reads.
         self._read_now = read_now_of(accessor)
+        self.is_possible = self._read_now is not None
         self._starts: set[int] = set()
 
     def read(self, file: BlockFile, start: int, end: int) -> memoryview | None:

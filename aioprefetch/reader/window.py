@@ -101,12 +101,8 @@ class WindowDecision:
     in_parts: bool = False
 
 
-_ALONE: dict[Fill, WindowDecision] = {"block": WindowDecision("block"), "exact": WindowDecision("exact")}
-
-
-def brings(fill: Fill) -> WindowDecision:
-    """The decision for a read that fetches nothing ahead."""
-    return _ALONE[fill]
+# The decisions for a read that fetches nothing ahead.
+NOTHING_AHEAD: dict[Fill, WindowDecision] = {"block": WindowDecision("block"), "exact": WindowDecision("exact")}
 
 
 class Windows:
@@ -185,7 +181,7 @@ class Windows:
         ``is_alone``: access is random, and no byte is resident as near as a read may lie to the run that it continues.
         """
         if self.policy.window == "none":
-            return brings(self.fill)
+            return NOTHING_AHEAD[self.fill]
         self._tick += 1
         self._catch_up(is_alone=is_alone)
         if is_late:  # Report the last one of the hits that have followed it.
@@ -360,7 +356,7 @@ class Windows:
         if fill == "block":
             run.requested_end = self._block_end(end)
         if not run.established or not may_grow:
-            return brings(fill) if abandoned is None else WindowDecision(fill, abandoned=abandoned)
+            return NOTHING_AHEAD[fill] if abandoned is None else WindowDecision(fill, abandoned=abandoned)
         return self._look(run, end, abandoned=abandoned, may_grow=True)
 
     def _add(self, run: Run) -> Range | None:
@@ -368,10 +364,12 @@ class Windows:
         runs = self.runs
         abandoned = None
         while len(runs) >= RUNS_MAX:
-            oldest = next((run for run in runs if not run.established), runs[0])
+            oldest = runs[0]  # Under random access a single read, mostly.
+            if oldest.established:
+                oldest = next((run for run in runs if not run.established), oldest)
             if not self._advance(oldest):
                 runs.remove(oldest)
-                abandoned = self._leave(oldest)
+                abandoned = self._leave(oldest) if oldest.established else None
         run.used = self._tick
         runs.append(run)
         return abandoned
@@ -421,7 +419,7 @@ class Windows:
         run.established = run.established or not self.is_random or run.run_bytes >= self.block_bytes
         run.requested_start = start
         if run.established or not may_grow or run.reads <= 2:
-            return brings("block" if run.established else self.fill)
+            return NOTHING_AHEAD["block" if run.established else self.fill]
         run.requested_start = max(0, start - min(run.run_bytes, self.limit * self.block_bytes))
         return WindowDecision(self.fill, (run.requested_start, start) if run.requested_start < start else None)
 
@@ -485,7 +483,7 @@ class Windows:
             stop = end + length if run.requested_end - end <= length // 2 else 0
         start, stop = run.requested_end, min(stop, self._stop_of(run), self._next_run(end))
         if not may_grow or stop <= start:
-            return brings(fill) if abandoned is None else WindowDecision(fill, abandoned=abandoned)
+            return NOTHING_AHEAD[fill] if abandoned is None else WindowDecision(fill, abandoned=abandoned)
         run.requested_end = stop
         return WindowDecision(fill, (start, stop), abandoned, in_parts=stalled or run.blocks >= self.limit)
 
