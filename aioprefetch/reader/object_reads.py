@@ -323,16 +323,16 @@ class ObjectReads:
         if turn.left_bytes <= 0:
             await turn.end()
         file, ahead = opened.open_file(), self.ahead
-        may_be_warm, is_off = self._warm.is_possible, ahead.is_off
-        if may_be_warm and is_off and (warm := self._warm.read(file, start, end)) is not None:
+        if self._warm.is_possible and ahead.is_off and (warm := self._warm.read(file, start, end)) is not None:
             write(warm)
             return Tier.NETWORK
         survey = self._survey(file, start, end)
         decision = ahead.on_miss(survey, start, end, at_cursor=at_cursor)
         fill = decision.fill
         wide_end = ahead.wide_end(survey, end, fill)
-        if may_be_warm and fill == "exact" and not (wide_end or is_off):
-            if (warm := self._warm.read_random(file, start, end)) is not None:
+        if self._warm.is_possible and fill == "exact" and not (wide_end or ahead.is_off):
+            warm = self._warm.read_random(file, start, end)
+            if warm is not None:
                 ahead.apply(decision, start)
                 write(warm)
                 return Tier.NETWORK

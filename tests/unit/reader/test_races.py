@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import random
 
+import pytest
+
 from aioprefetch import RangeReader
 from aioprefetch.errors import Closed, ObjectChanged, RangeNotSatisfied, Unavailable
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from tests.benches.gated_reader import KIB, Bench, bench, in_case, settle
+from tests.benches.gated_reader import KIB, Bench, bench, in_case, reads_of, settle
 from tests.profile import chosen
 
 BLOCK = 4 * KIB
@@ -157,3 +159,24 @@ def test_closing_in_the_middle_of_everything() -> None:
     for seed in chosen(quick=range(6), full=range(15)):
         with in_case(seed=seed):
             closing_in_the_middle_of_everything(seed)
+
+
+@pytest.mark.parametrize("way", ["read_at", "view_at"])
+async def test_a_look_ahead_that_fails_leaves_no_wait_behind(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Otherwise the request would stay pinned, and joined by nobody, as long as the reader is open."""
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no look-ahead")
+
+    async with bench(SIZE, memory_bytes=4 * BLOCK, block_bytes=BLOCK) as b:
+        reader = await b.opened()
+        monkeypatch.setattr(reads_of(reader).ahead, "apply", fail)
+        with pytest.raises(RuntimeError, match="no look-ahead"):
+            await getattr(reader, way)(5 * BLOCK, 10)
+        assert not reads_of(reader).opened.waits
+        await settle()
+        assert [call.cancelled for call in b.calls] == [True]
+        b.gate.open = True
+        monkeypatch.undo()
+        assert await reader.read_at(5 * BLOCK, 10) == b.data[5 * BLOCK : 5 * BLOCK + 10]
+        await reader.aclose()
