@@ -163,7 +163,7 @@ def test_closing_in_the_middle_of_everything() -> None:
 
 @pytest.mark.parametrize("way", ["read_at", "view_at"])
 async def test_a_look_ahead_that_fails_leaves_no_wait_behind(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    """Otherwise the request would stay pinned, and joined by nobody, as long as the reader is open."""
+    """Otherwise the request would go on, and its bytes stay in memory, as long as the reader is open."""
 
     def fail(*arguments: object) -> None:
         raise RuntimeError("no look-ahead")
