@@ -6,12 +6,17 @@ beside chunks, which are the means of response smuggling. The rest is checked he
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 from aioprefetch.errors import ProtocolError
 from aioprefetch.ranges import OFFSET_MAX
 
 HEAD_BYTES_MAX = 64 << 10
 FIELDS_MAX = 256
 LENGTH_DIGITS_MAX = 20
+# The last digit of HTTP/1.0.
+_OLD_MINOR = ord("0")
 
 
 class ResponseHead:
@@ -21,11 +26,11 @@ class ResponseHead:
     of bytes of the body, ``None`` if the body ends with its last chunk or with the connection.
     """
 
-    __slots__ = ("_lines", "fields", "is_chunked", "keeps_alive", "length", "status")
+    __slots__ = ("_repeated", "fields", "is_chunked", "keeps_alive", "length", "status")
 
     def __init__(self) -> None:
-        self._lines: list[tuple[bytes, bytes]] = []
         self.fields: dict[bytes, bytes] = {}
+        self._repeated = 0
         self.status = 0
         self.length: int | None = None
         self.is_chunked = False
@@ -48,24 +53,31 @@ class ResponseHead:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a field."""
-        self._lines.append((name, value))
+        # The parser keeps white space after values.
+        name, value, fields = name.lower(), value.rstrip(), self.fields
+        if name in fields:
+            self._repeated += 1
+            if self._repeated > FIELDS_MAX:  # The head is refused; joining would take the square of their number.
+                return
+            value = fields[name] + b", " + value
+        fields[name] = value
 
     def on_body(self, body: bytes) -> None:
         """Refuse the response: for the parser the head ends before its empty line."""
         raise ProtocolError("the response is not valid HTTP/1.1")
 
-    def index(self) -> dict[bytes, bytes]:
-        """Fill ``fields`` from the parsed lines."""
-        lines = self._lines
-        # The parser keeps white space after values.
-        self.fields = fields = {name.lower(): value.rstrip() for name, value in lines}
-        if len(fields) != len(lines):
-            fields.clear()
-            for name, untrimmed in lines:
-                value = untrimmed.rstrip()
-                earlier = fields.get(name.lower())
-                fields[name.lower()] = value if earlier is None else earlier + b", " + value
-        return fields
+    @property
+    def count(self) -> int:
+        """The number of its header lines."""
+        return len(self.fields) + self._repeated
+
+
+@cache
+def _httptools() -> Any:
+    """The module of llhttp: of an extra, so loaded on first use."""
+    import httptools
+
+    return httptools
 
 
 def parse_head(data: bytes | bytearray | memoryview, *, is_head: bool = False) -> ResponseHead:
@@ -73,8 +85,7 @@ def parse_head(data: bytes | bytearray | memoryview, *, is_head: bool = False) -
 
     Raises ``ProtocolError``, whose message quotes nothing of the head.
     """
-    import httptools  # Of an extra, so loaded on first use; later imports are a lookup.
-
+    httptools = _httptools()
     head = ResponseHead()
     parser = httptools.HttpResponseParser(head)
     if data[:7] != b"HTTP/1.":  # llhttp accepts other protocols, and leading empty lines.
@@ -86,11 +97,11 @@ def parse_head(data: bytes | bytearray | memoryview, *, is_head: bool = False) -
     except httptools.HttpParserError:
         raise ProtocolError("the response is not valid HTTP/1.1") from None
     head.status = status = parser.get_status_code()
-    if not 100 <= status < 600 or len(head._lines) > FIELDS_MAX:
-        raise ProtocolError(f"the response has status {status} and {len(head._lines)} headers, which is not valid")
-    fields = head.index()  # After the check: joining repeated fields takes the square of their number.
+    if not 100 <= status < 600 or head.count > FIELDS_MAX:
+        raise ProtocolError(f"the response has status {status} and {head.count} headers, which is not valid")
+    fields = head.fields
     connection = fields.get(b"connection")
-    is_old = parser.get_http_version() == "1.0"
+    is_old = data[7] == _OLD_MINOR
     if connection is None:
         head.keeps_alive = not is_old
     else:  # The usual value needs no parsing.
