@@ -230,6 +230,20 @@ def test_the_key_of_another_day_is_another() -> None:
     assert stamp_of(midnight - 1) == "20130523T235959Z"
 
 
+@pytest.mark.parametrize("more", [{}, {"x-amz-request-payer": "requester", "content-type": "text/plain"}])
+def test_the_headers_of_a_read_become_those_of_a_body(more: dict[str, str]) -> None:
+    """A put without options is signed by the headers of reads of the same second, with the hash of its body."""
+    signer = Signer(EXAMPLE, "us-east-1")
+    digest = payload_hash(b"body")
+    made = signer.headers(BUCKET, digest, more, 1e9)
+    derived = signer.headers(BUCKET, UNSIGNED_PAYLOAD, more, 1e9).of_payload(digest)
+    assert (derived.fields, derived.canonical) == (made.fields, made.canonical)
+    assert digest in derived.fields
+    assert UNSIGNED_PAYLOAD not in derived.fields + derived.canonical
+    signatures = {signer.signature("PUT", "/k", "", headers, digest) for headers in (made, derived)}
+    assert len(signatures) == 1
+
+
 def test_no_key_is_shown() -> None:
     """Neither by the keys nor by a signer."""
     keys = AccessKeys("id-canary", "canary", "token-canary")
