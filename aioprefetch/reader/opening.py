@@ -296,7 +296,7 @@ class OpenObject:
         return self._set_file(total)
 
     def _set_file(self, total: int, *, is_current: bool = True) -> BlockFile:
-        self.size = self._reachable(total)
+        self.size = total if self._declared is None else self._reachable(total)
         version = (self.version, self.etag) if self.is_shared else (None, None, object())
         file = self.file = self.store.file(
             self.name,

@@ -16,7 +16,7 @@ OBJECTS = 40
 DATA = bytes(range(256)) * 8
 
 # Python calls of a reader over a service in memory; the layers make about thirty of them, a turn of the loop twenty.
-CALLS_MAX = 195
+CALLS_MAX = 200
 # What stays of a closed reader is a resident block: these objects, which each full collection looks at.
 HELD_MAX = 12.5
 
