@@ -14,7 +14,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.error_body import ErrorBody
 from aioprefetch.services.http.exchange import SUCCESS_STATUSES, Exchange, ServerTraits
 from aioprefetch.services.http.options import HttpOptions
-from aioprefetch.services.http.receivers import SkippingReceiver, UnsizedReceiver, receiver_of
+from aioprefetch.services.http.receivers import SkippingReceiver, UnsizedReceiver
 from aioprefetch.services.http.responses import (
     content_length,
     etag_of,
@@ -23,6 +23,7 @@ from aioprefetch.services.http.responses import (
     metadata_of,
     unchecked_head,
 )
+from aioprefetch.services.paced_receiver import receiver_of
 from aioprefetch.transport import Connection, Destination, HttpClient, ResponseHead, encoded_fields
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, StatRequest, UncheckedHead
 
