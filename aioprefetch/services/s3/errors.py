@@ -11,6 +11,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import field
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
@@ -94,7 +95,8 @@ BY_CODE: Mapping[str, Row] = {
     "RequestExpired": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,
     "RequestTimeTooSkewed": Row(
-        errors.ClockSkew, "this machine's clock is wrong: the store says it is {server_date}; set the clock"
+        errors.ClockSkew,
+        "this machine's clock is wrong: it says {own_date}, and the store says it is {server_date}; set the clock",
     ),
     "InvalidObjectState": _ARCHIVED,
     "PermanentRedirect": _REDIRECT,
@@ -356,6 +358,7 @@ class Explainer:
             code=response.code or "no code",
             http_status=response.http_status,
             storage_class=self.scrub(str(response.fields.get("StorageClass") or "GLACIER")),
+            own_date=datetime.now(UTC).replace(microsecond=0),
             server_date=parse_http_date(response.headers.get("date")) or "another time",
             set_region=where,
             no_keys=found_none,

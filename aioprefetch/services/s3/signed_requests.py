@@ -15,6 +15,7 @@ from aioprefetch.errors import Error, InvalidArgument, ProtocolError, Unavailabl
 from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.error_body import ERROR_BODY_BYTES_MAX, ErrorBody
+from aioprefetch.services.paced_receiver import receiver_of
 from aioprefetch.services.s3.body_collector import BodyCollector
 from aioprefetch.services.s3.configuration import Configuration
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer
@@ -30,8 +31,8 @@ from aioprefetch.transport import ClientOptions, Connection, Destination, HttpCl
 from aioprefetch.transport.origin import Method
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
 
-# A new signature may help once. That of a wrong clock is made by the clock of the store.
-EXPIRED_CODES = EXPIRED_KEY_CODES | {"RequestExpired", "RequestTimeTooSkewed"}
+# The codes of a refusal for the time of the signature: the response shows the clock of the store.
+CLOCK_CODES = frozenset({"RequestExpired", "RequestTimeTooSkewed"})
 # A longer body is hashed in a thread, and a longer page is parsed there.
 LOOP_HASH_BYTES_MAX = 256 << 10
 LOOP_PARSE_BYTES_MAX = 8 << 10
@@ -82,7 +83,7 @@ class SignedRequests:
         if signed is None:
             signed = targets.sign(request, self._keys.ready() or await self._keys.get(request))
         counters = self._ledger.current
-        receiver = _ReadReceiver(request, sink)
+        receiver = _ReadReceiver(request, sink, self._runtime)
         before = sink.received
         counters[_GET] += 1
         counters["transport_requests"] += 1
@@ -123,24 +124,36 @@ class SignedRequests:
         counter: str,
         has_body: bool = False,
     ) -> None:
-        """Raise the error of a response, unless another signature may help; find other keys if these have ended."""
+        """Raise the error of a response, unless another signature may help, once."""
         error = self._explainer.from_response(response, request)
         if counter in DURATIONS and not is_unmodified(request, error):
             self._runtime.counters.failed(counter)
-        if is_renewed:
+        if is_renewed or not self._may_help(response, signed, has_body=has_body):
             raise error
-        if _is_of_clock(response) and self.targets.learn_time(parse_http_date(response.headers.get("date"))):
-            return
-        if not response.code and response.http_status == 400 and response.region is None:
-            # The response to a HEAD has no body that could say more.
-            if not self._keys.renew(signed.generation):
-                raise error
-        elif not _is_expired(response, self.targets.age_seconds(signed), has_body=has_body):
-            raise error
-        elif response.code in EXPIRED_KEY_CODES:
+
+    def _may_help(self, response: ErrorResponse, signed: Signed, *, has_body: bool) -> bool:
+        """Whether another signature may help; learns the clock of the store, and renews keys that have ended.
+
+        Of a request with a body it must be another one: the same would be refused after all of the body was sent.
+        """
+        code, status, targets = response.code, response.http_status, self.targets
+        if code in EXPIRED_KEY_CODES:
             has_others = self._keys.renew(signed.generation) or self._keys.ready() is not signed.keys
-            if has_body and not has_others:
-                raise error  # The same keys would sign it again, and the body be sent for nothing.
+            return has_others or not has_body
+        if code in CLOCK_CODES:
+            targets.learn_time(parse_http_date(response.headers.get("date")))
+        # The response to a HEAD has no body, and so no code. Anything may be its reason, so it teaches nothing; but
+        # what another request has learned since may help.
+        is_untold = status == 403 and not code
+        if (code in CLOCK_CODES or is_untold) and targets.clock_offset_seconds != signed.clock_offset_seconds:
+            return True
+        if status == 400 and not code and response.region is None:
+            return self._keys.renew(signed.generation)
+        # Some stores say no more than 403: the age of the signature decides, by the clock of this machine.
+        if targets.age_seconds(signed) >= EXPIRES_SECONDS:
+            return status == 403 or code in CLOCK_CODES
+        is_named = code in CLOCK_CODES or (status == 403 and "expired" in response.message.lower())
+        return is_named and not has_body
 
     # --- the other requests -------------------------------------------------------------------------------------
 
@@ -256,13 +269,14 @@ class _ReadReceiver:
     ``head`` is the head of any response; ``error_body`` the beginning of a body without success.
     """
 
-    __slots__ = ("_error", "_request", "_sink", "checked", "head")
+    __slots__ = ("_error", "_request", "_runtime", "_sink", "checked", "head")
 
     head: ResponseHead
 
-    def __init__(self, request: ReadRequest, sink: Sink) -> None:
+    def __init__(self, request: ReadRequest, sink: Sink, runtime: Runtime) -> None:
         self._request = request
         self._sink = sink
+        self._runtime = runtime
         self._error: ErrorBody | None = None
         self.checked: ReadHead | None = None
 
@@ -275,31 +289,15 @@ class _ReadReceiver:
             self._error = ErrorBody(connection)
             return self._error
         checked = checked_head(self._request, head)
-        self._sink.begin(checked, path=self._request.path)
+        sink = self._sink
+        sink.begin(checked, path=self._request.path)
         self.checked = checked
-        return self._sink
+        return receiver_of(self._runtime, sink, connection)
 
     @property
     def error_body(self) -> bytes:
         """The beginning of a body without success."""
         return b"" if self._error is None else bytes(self._error.body)
-
-
-def _is_of_clock(response: ErrorResponse) -> bool:
-    """Whether a wrong clock may be the reason of a refusal; one of a HEAD has no body that names it."""
-    return response.code == "RequestTimeTooSkewed" or (response.http_status == 403 and not response.code)
-
-
-def _is_expired(response: ErrorResponse, age_seconds: float, *, has_body: bool) -> bool:
-    if response.code in EXPIRED_KEY_CODES:
-        return True
-    # Some stores say no more than 403: the age of the signature, by our own clock, decides.
-    is_named = response.code in EXPIRED_CODES
-    if age_seconds >= EXPIRES_SECONDS:
-        return is_named or response.http_status == 403
-    # A request with a body was signed just now: the same clock would sign it again.
-    is_named = is_named or (response.http_status == 403 and "expired" in response.message.lower())
-    return is_named and not has_body
 
 
 def _fields(request: ReadRequest, range_text: str | None) -> bytes:

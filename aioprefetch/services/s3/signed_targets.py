@@ -35,20 +35,34 @@ RENEWED_AFTER_SECONDS = 300.0
 OBJECTS_MAX = 10_000
 # Stores take signatures that are up to 15 minutes off.
 CLOCK_SLACK_SECONDS = 60.0
+# Clocks that are set to a wrong time zone are off by less. A date that is further off is not a clock.
+CLOCK_OFFSET_SECONDS_MAX = 24 * 3600.0
 
 _CLIENT_LINES = encoded_fields(CLIENT_FIELDS).decode()
 
 
 class Signed:
-    """A signed target, with which keys and when it was signed, and until when it is used."""
+    """A signed target, with which keys and when it was signed, and until when it is used.
 
-    __slots__ = ("generation", "keys", "made_at", "target", "until_seconds")
+    ``clock_offset_seconds`` was added to the time of this machine.
+    """
 
-    def __init__(self, target: Target, keys: AccessKeys, made_at: float, until_seconds: float, generation: int) -> None:
+    __slots__ = ("clock_offset_seconds", "generation", "keys", "made_at", "target", "until_seconds")
+
+    def __init__(
+        self,
+        target: Target,
+        keys: AccessKeys,
+        made_at: float,
+        clock_offset_seconds: float,
+        until_seconds: float,
+        generation: int,
+    ) -> None:
         self.target = target
         self.keys = keys
-        # Wall-clock time: unlike ``loop.time()`` it advances during suspend.
+        # Wall-clock time of this machine: unlike ``loop.time()`` it advances during suspend.
         self.made_at = made_at
+        self.clock_offset_seconds = clock_offset_seconds
         self.until_seconds = until_seconds
         self.generation = generation
 
@@ -80,7 +94,7 @@ class SignedTargets:
         self._extra = {"x-amz-request-payer": "requester"} if options.request_payer else {}
         self._object_extra = {**self._extra, **customer_headers(configuration.customer_key)}
         self._signer: Signer | None = None
-        self._clock_offset_seconds = 0.0  # Of the store's clock from the one of this machine.
+        self.clock_offset_seconds = 0.0  # Of the store's clock from the one of this machine.
         # The headers of reads that are signed in this second.
         self._second = 0
         self._headers: SignedHeaders | None = None
@@ -100,18 +114,20 @@ class SignedTargets:
         """The target of a read, signed now. Raises ``InvalidPath``."""
         key = self._options.key_of(request.path, operation="read")
         version = request.version
-        made_at = time.time() + self._clock_offset_seconds
+        made_at, offset_seconds = time.time(), self.clock_offset_seconds
+        seconds = made_at + offset_seconds
         path = f"{self._endpoint.root}{encoded_path(key)}"
         query = "" if version is None else encoded_query({"versionId": version})
         if keys is ANONYMOUS or self._is_presigned:
-            target = self._plain_or_presigned(keys, path, query, version, made_at)
+            target = self._plain_or_presigned(keys, path, query, version, seconds)
         else:
             signer = self._signer_of(keys)
-            headers = self._read_headers(signer, made_at)
+            headers = self._read_headers(signer, seconds)
             signature = signer.signature("GET", path, query, headers, UNSIGNED_PAYLOAD)
             url = f"{path}?{query}" if query else path
             target = Target.on(self._route, url, "GET", _lines_of(headers, signature).encode())
-        signed = Signed(target, keys, made_at, self._now() + RENEWED_AFTER_SECONDS, self._keys.generation)
+        until_seconds = self._now() + RENEWED_AFTER_SECONDS
+        signed = Signed(target, keys, made_at, offset_seconds, until_seconds, self._keys.generation)
         self._ledger.current["transport_signatures"] += 1
         self._signed[request.path, version] = signed
         if len(self._signed) > self._objects_max:
@@ -133,21 +149,22 @@ class SignedTargets:
         header that cannot be sent.
         """
         keys = self._keys.ready() or await self._keys.get(request)
-        made_at = time.time() + self._clock_offset_seconds
+        made_at, offset_seconds = time.time(), self.clock_offset_seconds
+        seconds = made_at + offset_seconds
         path = self._endpoint.bucket_path if key is None else f"{self._endpoint.root}{encoded_path(key)}"
         text = encoded_query(query)
         extra = self._extra if key is None or method == "DELETE" else self._object_extra
         if not headers and keys is not ANONYMOUS and extra == self._object_extra:
             # The headers are those of reads, perhaps with a hash.
             signer = self._signer_of(keys)
-            signed = self._read_headers(signer, made_at)
+            signed = self._read_headers(signer, seconds)
             if payload != UNSIGNED_PAYLOAD:
                 signed = signed.of_payload(payload)
             fields = _lines_of(signed, signer.signature(method, path, text, signed, payload))
         else:
-            fields = self._fields(request, keys, method, path, text, payload, {**extra, **headers}, made_at)
+            fields = self._fields(request, keys, method, path, text, payload, {**extra, **headers}, seconds)
         target = Target.on(self._route, f"{path}?{text}" if text else path, method, fields.encode())
-        return Signed(target, keys, made_at, 0.0, self._keys.generation)
+        return Signed(target, keys, made_at, offset_seconds, 0.0, self._keys.generation)
 
     def _fields(
         self,
@@ -175,16 +192,17 @@ class SignedTargets:
 
     def age_seconds(self, signed: Signed) -> float:
         """The time since a target was signed."""
-        return time.time() + self._clock_offset_seconds - signed.made_at
+        return time.time() - signed.made_at
 
-    def learn_time(self, now: datetime | None) -> bool:
-        """Sign by the clock of a store that has refused a signature, from now on; whether that changes much."""
-        offset_seconds = self._clock_offset_seconds if now is None else now.timestamp() - time.time()
-        if abs(offset_seconds - self._clock_offset_seconds) < CLOCK_SLACK_SECONDS:
-            return False
-        self._clock_offset_seconds = offset_seconds
-        self._headers = None
-        return True
+    def learn_time(self, now: datetime | None) -> None:
+        """Sign by the clock of the store from now on, if it differs much and may be a clock."""
+        offset_seconds = self.clock_offset_seconds if now is None else now.timestamp() - time.time()
+        is_new = abs(offset_seconds - self.clock_offset_seconds) >= CLOCK_SLACK_SECONDS
+        if is_new and abs(offset_seconds) <= CLOCK_OFFSET_SECONDS_MAX:
+            self.clock_offset_seconds = offset_seconds
+            # All of them were signed by another clock.
+            self._headers = None
+            self._signed.clear()
 
     def forget(self, request: ReadRequest, signed: Signed) -> None:
         """Drop a target that the store calls expired."""

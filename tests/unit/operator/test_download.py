@@ -288,9 +288,31 @@ async def over_tls(tmp_path: Path, data: bytes) -> None:
         await operator.download("k", tmp_path / "file")
 
 
+S3_KEYS = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
+
+
+async def from_s3(tmp_path: Path, data: bytes) -> None:
+    async with (
+        FaultServer({"bkt/k": data}) as server,
+        ap.Operator.from_uri("s3://bkt", block_bytes=LARGE_BLOCK, endpoint_url=server.url, **S3_KEYS) as operator,
+    ):
+        await operator.download("k", tmp_path / "file")
+        assert len(server.requests) == 1
+
+
+async def from_s3_through_a_relay(tmp_path: Path, data: bytes) -> None:
+    async with (
+        FaultServer({"bkt/k": data}) as server,
+        ap.Operator.from_uri("memory://") as cache,
+        cached("s3://bkt", cache, object_bytes_max=48 * MIB, endpoint_url=server.url, **S3_KEYS) as operator,
+    ):
+        await operator.download("k", tmp_path / "file")
+        assert len(server.requests) == 2
+
+
 async def through_aiobotocore(tmp_path: Path, data: bytes) -> None:
     async with FaultServer({"bkt/k": data}) as server:
-        store = {"endpoint_url": server.url, "region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
+        store = {"endpoint_url": server.url, **S3_KEYS}
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("AWS_S3_USE_ARN_REGION", "true")  # Only botocore knows this setting.
             async with ap.Operator.from_uri("s3://bkt", block_bytes=LARGE_BLOCK, **store) as operator:
@@ -306,10 +328,12 @@ async def through_obspec(tmp_path: Path, data: bytes) -> None:
 
 
 @asynccontextmanager
-async def cached(store: str, cache: ap.Operator, **options: Any) -> AsyncIterator[ap.Operator]:
+async def cached(
+    store: str, cache: ap.Operator, *, object_bytes_max: int = 64 * MIB, **options: Any
+) -> AsyncIterator[ap.Operator]:
     """An operator with a cache."""
-    layer = LruCacheLayer(cache=cache, capacity_bytes=256 * MIB, **options)
-    async with ap.Operator.from_uri(store, block_bytes=LARGE_BLOCK).layer(layer) as operator:
+    layer = LruCacheLayer(cache=cache, capacity_bytes=256 * MIB, object_bytes_max=object_bytes_max)
+    async with ap.Operator.from_uri(store, block_bytes=LARGE_BLOCK, **options).layer(layer) as operator:
         yield operator
 
 
@@ -357,8 +381,8 @@ async def behind_a_relay_without_ranges(tmp_path: Path, data: bytes) -> None:
 
 
 PACED_WAYS = [
-    *(from_files, from_a_server_without_ranges, from_memory, over_tls, through_aiobotocore, through_obspec),
-    *(through_a_fill, from_a_cache, through_a_relay, behind_a_relay_without_ranges),
+    *(from_files, from_a_server_without_ranges, from_memory, over_tls, from_s3, through_aiobotocore, through_obspec),
+    *(through_a_fill, from_a_cache, through_a_relay, from_s3_through_a_relay, behind_a_relay_without_ranges),
 ]
 
 
