@@ -17,7 +17,7 @@ from aioprefetch.blocks.fetch import Wait
 from aioprefetch.ranges import subtract
 from aioprefetch.reader.opening import OpenObject, OpenPart
 from aioprefetch.reader.policy import Fill
-from aioprefetch.runtime.statistics import Tier, count_for
+from aioprefetch.runtime.statistics import Tier, Timer, count_for
 from aioprefetch.values import Lane
 
 Write = Callable[[memoryview], object]
@@ -75,9 +75,11 @@ class LongRead:
     async def read_part(self, start: int, end: int, sink: Sink, lane: Lane) -> None:
         """Receive a part of the pinned version."""
         assert isinstance(sink, OpenPart)
-        count_for(self._opened.account)
+        opened = self._opened
+        count_for(opened.account)
         sink.lane = lane
-        await self._opened.send(sink)
+        with Timer(opened.account.counters, "stream_read_block_read", opened.runtime.now):
+            await opened.send(sink)
 
     async def _copy(self, start: int, end: int) -> None:
         """Copy a range out of its blocks, as it arrives."""

@@ -55,7 +55,7 @@ COUNTERS: Mapping[str, str] = {
     "stream_read_vectored_read_bytes_discarded": "gap bytes read only to merge ranges",
     "stream_read_block_fetches": "fetches started by the block store",
     "stream_read_block_joins": "reads that joined a fetch already in flight",
-    "stream_read_block_read": "fetches that asked the store",
+    "stream_read_block_read": "fetches, and requests of reads past the blocks, that asked the store",
     "stream_read_block_acquire_read": "waits of reads for bytes, their memory included",
     "stream_read_block_hits": "reads, or requests of a read of several ranges, served from resident bytes alone",
     "stream_read_block_misses": "those that had to wait for a fetch",

@@ -78,6 +78,7 @@ async def test_each_byte_is_requested_once_and_stays_in_no_block(policy: str, wa
         assert_same_bytes(await way(reader), b.data)
         assert requested_bytes(b) == SIZE
         assert len(resident_blocks(reader)) <= 2
+        assert reader.statistics["stream_read_block_read"] == len(b.calls)
         await nothing_left(b)
 
 
