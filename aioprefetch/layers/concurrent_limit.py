@@ -8,8 +8,8 @@ during each call only, because between two calls nothing is in flight.
 round of responses, as many as there are slots and none of them ``Throttled``, returns one, until all may be used again.
 A missing or unchanged object is a response too; other errors say nothing about the load.
 
-**Drained responses** hold slots too. They are cancelled while a demand request queues, and no further one begins while
-any request does.
+**Drained responses** hold slots too. They are cancelled while a demand request queues, and no further one begins
+meanwhile.
 
 Retry belongs outside of this layer, so that its pauses hold no slot, and Timeout inside, so that the wait for a slot is
 not part of the wait for a response.
@@ -30,6 +30,7 @@ from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.layers.slots import SlotQueue, SlotTicket
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.runtime.drains import Waiting
 from aioprefetch.runtime.options import check_count, checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, Metadata, ReadReply, ReadRequest, Request, WriteRequest
@@ -151,20 +152,19 @@ class ConcurrentLimitAccessor(WrappedAccessor):
             self._runtime.events.publish("limit.restored", limit=self.slots.limit)
 
     async def _wait(self, request: Request, lane: Lane, sink: Sink | None = None) -> Lane:
-        with self._runtime.timer("action_executor_acquired"):
-            return await self._queue(request, lane, sink)
+        with self._runtime.timer("action_executor_acquired"), self._runtime.drains.waits(lane) as waiting:
+            return await self._queue(request, waiting, sink)
 
-    async def _queue(self, request: Request, lane: Lane, sink: Sink | None) -> Lane:
+    async def _queue(self, request: Request, waiting: Waiting, sink: Sink | None) -> Lane:
         """Queue for a slot. If cancelled, the ticket leaves the queue, or its slot goes to the next one."""
-        slots, loop, drains = self.slots, self._runtime.loop, self._runtime.drains
+        slots, loop, lane = self.slots, self._runtime.loop, waiting.lane
         waiter = loop.create_future()
         ticket = slots.enqueue(lane, lambda: _wake(waiter))
         if lane == "prefetch" and sink is not None:
-            sink.on_promote = partial(self._promote, ticket)
-        drains.waiting += 1
+            sink.on_promote = partial(self._promote, ticket, waiting)
         try:
             if lane == "demand":
-                await drains.give_way(lambda: ticket.granted)
+                await self._runtime.drains.give_way(lambda: ticket.granted)
             while not ticket.granted:
                 releases, waiter = slots.releases, loop.create_future()
                 until = loop.time() + self._wait_seconds
@@ -186,13 +186,13 @@ class ConcurrentLimitAccessor(WrappedAccessor):
             slots.withdraw(ticket)
             raise
         finally:
-            drains.waiting -= 1
             if sink is not None:
                 sink.on_promote = None
         return ticket.lane
 
-    def _promote(self, ticket: SlotTicket) -> None:
+    def _promote(self, ticket: SlotTicket, waiting: Waiting) -> None:
         self.slots.promote(ticket)
+        waiting.promote()
         if not ticket.granted:
             self._runtime.drains.cancel_one()
 

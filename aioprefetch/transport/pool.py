@@ -151,7 +151,8 @@ class Pool:
         if idle is None and not self._waiters and self._has_place(route.key):
             self._places[route.key] += 1
         elif idle is None:
-            idle = await self._wait(route, is_fresh=is_fresh)
+            with self._runtime.drains.waits("demand"):  # It may be a prefetch: requests have no lane here.
+                idle = await self._wait(route, is_fresh=is_fresh)
         return idle or await self._make(route)
 
     def release(self, connection: Connection) -> None:
@@ -304,15 +305,13 @@ class Pool:
     async def _wait(self, route: Route, *, is_fresh: bool) -> Connection | None:
         """Wait for an idle connection, or for a place, which is taken then (``None``). First come, first served."""
         waiter = _Waiter(route.key, is_fresh=is_fresh)
-        drains = self._runtime.drains
         self._waiters.append(waiter)
-        drains.waiting += 1
         try:
             async with asyncio.timeout(self._options.wait_timeout_seconds):
                 while True:
                     waiter.future = self._loop.create_future()
                     self._wake()
-                    await drains.give_way(waiter.future.done)
+                    await self._runtime.drains.give_way(waiter.future.done)
                     await waiter.future
                     if self._closed:
                         raise Closed("the operator was closed")
@@ -326,7 +325,6 @@ class Pool:
                 f"no connection became free within {self._options.wait_timeout_seconds:g} seconds", status="persistent"
             ) from None
         finally:
-            drains.waiting -= 1
             self._waiters.remove(waiter)
             self._wake()  # There may be a place for the next waiter too, or this one has given up its turn.
 

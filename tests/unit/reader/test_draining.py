@@ -90,6 +90,26 @@ async def test_a_prefetch_that_a_read_awaits_ends_a_drain_when_it_still_queues()
 
 
 @pytest.mark.virtual
+async def test_prefetches_that_wait_for_slots_end_no_drain() -> None:
+    """A stream has some in the queue at almost any time."""
+    async with bench(64 * BLOCK, layers=[ConcurrentLimitLayer(2)], drain_bytes=BLOCK) as b, b.reader() as reader:
+        await reader.read_at(0, 10)
+        b.gate.open = False
+        sent = len(b.calls)
+        reader.will_need([(start * BLOCK, (start + 1) * BLOCK) for start in (8, 16, 24)])
+        await settle()
+        assert len(b.calls) == sent + 1, "the others wait for a slot"
+        drained = await drained_response(b, "a", 100)
+        drained.finish()
+        await settle()
+        assert not drained.cancelled
+        assert b.runtime.statistics()["stream_drained"] == 1
+        b.gate.open = True
+        for call in b.calls[sent:]:
+            call.finish()
+
+
+@pytest.mark.virtual
 async def test_a_read_does_not_wait_for_the_memory_of_drained_responses() -> None:
     async with bench(16 * MIB, block_bytes=MIB, memory_bytes=2 * MIB, drain_bytes=MIB) as b:
         b.gate.open = False
