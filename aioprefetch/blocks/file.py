@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from operator import attrgetter
 from typing import Protocol
 
@@ -152,9 +153,9 @@ class BlockFile:
         self._fetch_bytes_max = 0
         self.evicted_unread_bytes = 0
         self.footer_start = size  # Blocks from here on are evicted last.
-        # Weakly, so that a reader that was dropped without closing does not keep the file open. A tuple, because most
-        # files that are held are open nowhere.
-        self.readers: tuple[weakref.ref[ReaderPosition], ...] = ()
+        # Weakly, so that a reader that was dropped without closing does not keep the file open. A dictionary, because
+        # an empty one is small: most files that are held are open nowhere.
+        self.readers: dict[weakref.ref[ReaderPosition], None] = {}
 
     def find(self, start: int, end: int) -> Segment | None:
         """The segment that holds all of ``[start, end)``, else ``None``. Counts as a read of it. Any thread."""
@@ -351,10 +352,6 @@ class BlockFile:
             if theirs and far and start < fetch.end and fetch.start < end:
                 fetch.give_up()
 
-    def join(self, start: int, end: int) -> list[Wait]:
-        """Join every fetch that brings a byte of ``[start, end)``, in order. The caller closes the waits."""
-        return [fetch.join(min(end, fetch.end)) for fetch in self.in_flight(start, end) if not fetch.is_past(end)]
-
     def place(self, fetch: Fetch, head: ReadHead) -> None:
         """Make the segments that a response fills: the parts of its range that are not resident."""
         store, blocks = self._store, self.blocks
@@ -438,12 +435,12 @@ class BlockFile:
 
     def forget_if_empty(self) -> None:
         """Leave the store if nothing is resident, in flight or open."""
-        if not (self.blocks or self.fetches or self.open_readers()):
+        if not (self.blocks or self.fetches or self.readers):
             self._store.forget(self)
 
     def unbuffer_if_alone(self) -> None:
         """Drop blocks and requests that no read needs now, unless several readers have the file open."""
-        if len(self.open_readers()) != 1:
+        if len(self.readers) != 1:
             return
         for fetch in tuple(self.fetches):
             if not fetch.has_waiters:
@@ -476,22 +473,31 @@ class BlockFile:
 
     def open(self, reader: ReaderPosition) -> None:
         """Register a reader."""
-        readers = self._store.readers
-        reader.reference = reference = weakref.ref(reader, readers.discard)
-        readers.add(reference)
-        self.readers = (*(other for other in self.readers if other() is not None), reference)
+        reader.reference = reference = weakref.ref(reader, self._dropped)
+        self._store.readers.add(reference)
+        self.readers[reference] = None
+
+    def _dropped(self, reference: weakref.ref[ReaderPosition]) -> None:
+        """A reader is gone that was not closed. This may run on any thread, at any point."""
+        self._store.readers.discard(reference)
+        self.readers.pop(reference, None)
+        if not (self.blocks or self.fetches or self.readers):
+            with suppress(RuntimeError):  # The loop is closed, and with it the store.
+                self._runtime.loop.call_soon_threadsafe(self.forget_if_empty)
 
     def open_readers(self) -> list[ReaderPosition]:
         """The readers that have the file open."""
-        return [reader for reference in self.readers if (reader := reference()) is not None]
+        # The list is made in one step, so that a reader which is dropped meanwhile does not disturb it.
+        return [reader for reference in list(self.readers) if (reader := reference()) is not None]
 
     def close(self, reader: ReaderPosition) -> None:
         """Remove a reader. With the last one, requests that no read awaits are cancelled; blocks stay."""
         reference, reader.reference = reader.reference, None
         if reference is not None:
             self._store.readers.discard(reference)
-            self.readers = tuple(other for other in self.readers if other is not reference and other() is not None)
+            self.readers.pop(reference, None)
         if not self.readers:
+            self.readers.clear()  # An emptied dictionary keeps its table.
             for fetch in tuple(self.fetches):
                 if not fetch.has_waiters:
                     fetch.give_up()

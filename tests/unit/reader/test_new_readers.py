@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from types import FrameType
 
 import pytest
@@ -40,7 +40,8 @@ async def read_new(operator: Operator, first: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_new_reader_makes_few_calls(operator: Operator) -> None:
+async def calls_of(work: Awaitable[None]) -> int:
+    """How many Python calls something makes."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -49,10 +50,32 @@ async def test_a_new_reader_makes_few_calls(operator: Operator) -> None:
 
     sys.setprofile(count)
     try:
-        await read_new(operator, OBJECTS)
+        await work
     finally:
         sys.setprofile(None)
-    assert calls / OBJECTS <= CALLS_MAX
+    return calls
+
+
+async def test_a_new_reader_makes_few_calls(operator: Operator) -> None:
+    assert await calls_of(read_new(operator, OBJECTS)) / OBJECTS <= CALLS_MAX
+
+
+async def test_a_reader_costs_as_much_however_many_others_its_object_has(operator: Operator) -> None:
+    """A service may hold thousands of readers of one object open."""
+
+    async def open_and_close() -> None:
+        reader = operator.reader("k0")
+        assert await reader.read_at(0, 10) == DATA[:10]
+        await reader.aclose()
+
+    await open_and_close()
+    alone = await calls_of(open_and_close())
+    others = [operator.reader("k0") for _ in range(300)]
+    for reader in others:
+        await reader.read_at(0, 10)
+    assert await calls_of(open_and_close()) <= alone + 3
+    for reader in others:
+        await reader.aclose()
 
 
 async def test_closed_readers_are_free_without_a_collection(operator: Operator) -> None:

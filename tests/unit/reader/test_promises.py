@@ -121,6 +121,22 @@ async def test_readers_that_are_dropped_leave_nothing_open(operator: Operator) -
     assert store.files == {}
 
 
+async def test_an_object_whose_readers_were_dropped_is_forgotten_when_nothing_of_it_is_resident() -> None:
+    service = Memory()
+    for number in range(20):
+        service.store.put(WriteRequest(path=f"k{number}"), DATA)
+    async with Operator(service, block_bytes=KIB, memory_bytes=64 * KIB) as operator:
+        for number in range(20):
+            reader = operator.reader(f"k{number}")
+            assert await reader.read_at(0, 10) == DATA[:10]
+            await reader.unbuffer()
+            del reader
+        await asyncio.sleep(0)  # the task of the last fetch ends with this turn of the loop
+        gc.collect()
+        await asyncio.sleep(0)
+        assert BlockStore.of(operator.runtime()).files == {}
+
+
 async def test_counts_of_several_ranges_are_of_what_was_delivered(operator: Operator) -> None:
     """Nothing counts before it has arrived, failures count as such, resident ranges as hits."""
     seen: list[int] = []
