@@ -1,12 +1,14 @@
 """The runtimes that operators share: one family for all copies of an operator, and for all that look the same one up.
 
 A family has one runtime for each event loop. An operator that uses it there is one of its **holders**, from its first
-use until its ``aclose`` or until it is collected. A runtime closes with its last holder. Statistics are the family's.
+use until its ``aclose`` or until it is collected. A runtime closes with its last holder; one of copies from another
+process, of which the last was collected, stays for some seconds. Statistics are the family's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
 import weakref
@@ -14,6 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import Any, TypeVar
 
+from aioprefetch.runtime.kept import KeptRuntimes
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, fork_generation, leak_after_fork
 from aioprefetch.runtime.statistics import Counters, Ledger, Statistics
@@ -32,6 +35,7 @@ class RuntimeFamily:
     def __init__(self, options: RuntimeOptions, token: str = "") -> None:
         self.options = options
         self._token = token
+        self._came_pickled = bool(token)
         self._kept: OrderedDict[str, Any] = OrderedDict()
         self._reset()
 
@@ -86,11 +90,20 @@ class RuntimeFamily:
                 runtime = self._runtimes.get(loop)
                 if runtime is None or runtime.closed:
                     self._retire()
-                    runtime = self._runtimes[loop] = Runtime(self.options)
+                    runtime = self._runtimes[loop] = self._new_runtime()
                 runtime.hold(holder)
                 # The collector may run at any line, and take the last other holder before this one counted.
                 if not runtime.closed:
                     return runtime
+
+    def _new_runtime(self) -> Runtime:
+        runtime = Runtime(self.options)
+        if self._came_pickled:
+            runtime.on_collected = functools.partial(self._keep, runtime)  # Then the next copy finds this family.
+        return runtime
+
+    def _keep(self, runtime: Runtime) -> None:
+        _register.runtimes.keep(runtime)
 
     async def leave(self, holders: Iterable[object]) -> None:
         """Give up holds on the runtime of the running loop; the last holder closes it."""
@@ -174,15 +187,18 @@ class Member:
 
 
 class _Register:
-    """The families of this process that can be found. It keeps none of them: a family lives with its operators."""
+    """The families of this process that can be found. They live with their operators, and with kept runtimes."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.families: weakref.WeakValueDictionary[Any, RuntimeFamily] = weakref.WeakValueDictionary()
+        self.runtimes = KeptRuntimes()
 
     def forked(self) -> None:
-        """In a child: another thread of the parent may have held the lock."""
+        """In a child: another thread of the parent may have held the lock, and runtimes are the parent's."""
         self.lock = threading.Lock()
+        leak_after_fork(self.runtimes)
+        self.runtimes = KeptRuntimes()
 
 
 _register = _Register()

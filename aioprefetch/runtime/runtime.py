@@ -80,6 +80,8 @@ class Runtime:
         self._shared: dict[Hashable, Any] = {}
         self._finishers: list[Callable[[], Awaitable[None]]] = []
         self._holds: dict[int, weakref.finalize[..., object]] = {}
+        # On the loop, once the last operator that used it was collected. One that is closed ends it at once.
+        self.on_collected: Callable[[], None] = self.supervisor.end
 
     @property
     def closed(self) -> bool:
@@ -185,18 +187,23 @@ class Runtime:
             self._holds.popitem()[1].detach()
 
     def drop(self, holder_id: int) -> None:
-        """Forget an operator that was collected, from any thread; the last one ends the runtime in the background."""
+        """Forget an operator that was collected, from any thread; after the last one ``on_collected`` is called."""
         self._holds.pop(holder_id, None)
-        self._end_if_unheld()
+        self._leave_if_unheld()
 
-    def _end_if_unheld(self) -> None:
+    def _leave_if_unheld(self) -> None:
         if self._holds or self.closed:
             return
         if asyncio._get_running_loop() is self.loop:
-            self.supervisor.end()
+            self.on_collected()
             return
         with contextlib.suppress(RuntimeError):  # The loop closed in between, and with it all that ran on it.
-            self.loop.call_soon_threadsafe(self._end_if_unheld)
+            self.loop.call_soon_threadsafe(self._leave_if_unheld)
+
+    def free_memory(self) -> None:
+        """Give up all bytes in memory that no read and no view uses."""
+        self.budget.room(self.budget.limit_bytes, "demand")
+        self.budget.idle.shrink(0)
 
     def before_close(self, finish: Callable[[], Awaitable[None]]) -> None:
         """Await ``finish`` whenever an operator closes, before anything is cancelled; up to ``FINISH_SECONDS_MAX``."""

@@ -10,10 +10,9 @@ import asyncio
 from collections import OrderedDict
 
 from aioprefetch.operator.operator import Operator
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.kept import KEPT_SECONDS
 from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread
 
-KEPT_SECONDS = 15.0
 OPERATORS_MAX = 8
 
 
@@ -40,7 +39,7 @@ class KeptOperators:
         if kept is not None:
             await kept.aclose()
         if runtime.holders == 1:
-            _free_memory(runtime)
+            runtime.free_memory()
         while len(self._kept) > OPERATORS_MAX:
             _, (oldest, timer) = self._kept.popitem(last=False)
             timer.cancel()
@@ -49,11 +48,6 @@ class KeptOperators:
     def _expire(self, service_id: int) -> None:
         operator, _ = self._kept.pop(service_id)
         self.thread.keep(self.thread.loop.create_task(operator.aclose()))
-
-
-def _free_memory(runtime: Runtime) -> None:
-    runtime.budget.room(runtime.budget.limit_bytes, "demand")
-    runtime.budget.idle.shrink(0)
 
 
 _kept: KeptOperators | None = None

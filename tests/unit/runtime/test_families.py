@@ -16,7 +16,9 @@ import aioprefetch as ap
 from aioprefetch.operator.family_key import family_key
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.runtime.family import RECIPES_MAX
-from aioprefetch.testing import FaultServer
+from aioprefetch.runtime.kept import KEPT_SECONDS, RUNTIMES_MAX
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.testing import FaultServer, run_virtual
 
 DATA = bytes(range(256)) * 64
 
@@ -388,3 +390,88 @@ def test_a_family_keeps_few_recipes_of_copies() -> None:
         del layer
     gc.collect()
     assert sum(one() is not None for one in layers) <= RECIPES_MAX
+
+
+# --- copies of an operator of another process ---------------------------------------------------------------------
+
+
+def pickled_elsewhere(**options: Any) -> bytes:
+    """The pickle of an operator that this process does not have any more, as a worker gets it."""
+    pickled = pickle.dumps(ap.Operator.from_uri("memory://elsewhere", **options))
+    gc.collect()
+    return pickled
+
+
+async def use_once(pickled: bytes) -> Runtime:
+    """Unpickle, use and drop a copy, as a task does; the runtime that it used."""
+    copy: ap.Operator = pickle.loads(pickled)
+    await copy.write("k", DATA)
+    assert await copy.read("k") == DATA
+    return copy.runtime()
+
+
+async def collected() -> None:
+    """Drop what is not used, and let the loop hear of it."""
+    gc.collect()
+    await asyncio.sleep(0)
+
+
+async def test_tasks_in_turn_that_unpickle_and_drop_a_copy_use_one_connection(server: FaultServer) -> None:
+    pickled = pickle.dumps(operator_at(server))
+    gc.collect()
+    counts = []
+    for _ in range(5):
+        copy = pickle.loads(pickled)
+        await read(copy)
+        counts.append(copy.statistics["action_http_get_request"])
+        del copy
+        await collected()
+    assert server.connections == 1
+    assert counts == [1, 2, 3, 4, 5]
+    last = pickle.loads(pickled)
+    await read(last)
+    await last.aclose()  # A copy that is closed leaves nothing behind.
+    await server.wait_until_idle()
+    assert server.connections == 1
+
+
+def test_what_copies_left_behind_ends_some_seconds_after_the_last() -> None:
+    async def run() -> None:
+        pickled = pickled_elsewhere()
+        runtime = await use_once(pickled)
+        for _ in range(3):
+            await collected()
+            assert runtime.budget.used_bytes == 0
+            await asyncio.sleep(KEPT_SECONDS - 1)
+            assert await use_once(pickled) is runtime
+        copy = pickle.loads(pickled)
+        await copy.exists("k")
+        await asyncio.sleep(2 * KEPT_SECONDS)  # A copy in use is not cut off.
+        assert copy.runtime() is runtime
+        assert not runtime.closed
+        del copy
+        await collected()
+        await asyncio.sleep(KEPT_SECONDS + 1)
+        assert runtime.closed
+        assert await use_once(pickled) is not runtime
+
+    run_virtual(run)
+
+
+def test_of_many_runtimes_that_copies_left_behind_the_oldest_ends() -> None:
+    async def run() -> None:
+        runtimes = []
+        for number in range(RUNTIMES_MAX + 3):
+            runtimes.append(await use_once(pickled_elsewhere(memory_bytes=(64 + number) << 20)))
+            await collected()
+        await collected()
+        assert [runtime.closed for runtime in runtimes] == [True] * 3 + [False] * RUNTIMES_MAX
+
+    run_virtual(run)
+
+
+def test_a_loop_that_ends_takes_what_copies_left_behind_with_it() -> None:
+    pickled = pickled_elsewhere()
+    runtimes = [asyncio.run(use_once(pickled)) for _ in range(RUNTIMES_MAX + 3)]
+    gc.collect()
+    assert all(runtime.closed for runtime in runtimes)
