@@ -21,50 +21,21 @@ import pytest
 from dask.delayed import delayed
 
 import aioprefetch as ap
-from aioprefetch.ranges import Range, intersected, total_length
+from aioprefetch.ranges import intersected, total_length
 from aioprefetch.sync import SyncFile
 from aioprefetch.testing import Fault, Rule
+from tests.benches.column_file import COLUMNS, EXPECTED, GROUPS, METADATA, NAMES, OTHERS, PARQUET, ROWS, WANTED
 from tests.benches.computed_store import KIB, MIB, repeated
 from tests.libraries.conftest import Store
 from tests.profile import chosen
 from tests.unit.parquet.parquet_files import with_footer
 
-COLUMNS, GROUPS, ROWS = 12, 12, 32 * KIB
-NAMES = ["c1", "c5", "c9"]
 TAIL_BYTES = MIB
 FAR_AWAY = Fault(delay_head_seconds=0.02)  # Long enough for a footer to be understood while a few reads wait.
 
 
-def parquet_file() -> bytes:
-    """The numbers of the rows and eleven columns of doubles that nothing compresses, in chunks of 256 KiB."""
-    rng = np.random.default_rng(5)
-    packed = io.BytesIO()
-    noise = {f"c{number}": rng.random(GROUPS * ROWS) for number in range(1, COLUMNS)}
-    table = pa.table({"row": np.arange(GROUPS * ROWS), **noise})
-    pq.write_table(table, packed, row_group_size=ROWS, use_dictionary=False, compression="none")
-    return packed.getvalue()
-
-
-PARQUET = parquet_file()
-EXPECTED = pq.read_table(io.BytesIO(PARQUET), columns=NAMES)
 EMPTY = EXPECTED.schema.empty_table().to_pandas()
 from_map: Any = dd.from_map  # It has no types.
-
-
-def chunks_of(metadata: pq.FileMetaData, *, wanted: bool) -> list[Range]:
-    """The chunks of the columns of NAMES, or of all others, as pyarrow knows them."""
-    found = []
-    for group in range(metadata.num_row_groups):
-        for number in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(number)
-            if (chunk.path_in_schema in NAMES) is wanted:
-                found.append((chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size))
-    return sorted(found)
-
-
-METADATA = pq.ParquetFile(io.BytesIO(PARQUET)).metadata
-WANTED = chunks_of(METADATA, wanted=True)
-OTHERS = chunks_of(METADATA, wanted=False)
 
 
 def from_fragment(file: SyncFile) -> ds.Dataset:
