@@ -61,8 +61,8 @@ def profile(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     profile = Profile(tmp_path_factory.mktemp("aws"))
     with pytest.MonkeyPatch.context() as patch:
         for environment in (spark.sparkContext.environment, os.environ):
-            patch.setitem(environment, "AWS_CONFIG_FILE", str(profile.path))  # type: ignore[arg-type]
-            patch.setitem(environment, "AWS_SHARED_CREDENTIALS_FILE", os.devnull)  # type: ignore[arg-type]
+            patch.setitem(environment, "AWS_CONFIG_FILE", str(profile.path))
+            patch.setitem(environment, "AWS_SHARED_CREDENTIALS_FILE", os.devnull)
         yield profile
 
 
