@@ -1,7 +1,7 @@
 """Runtimes that copies of an operator left behind stay for some seconds, for the copies that follow.
 
 Spark and dask unpickle an operator for each task and drop it with the task. Without this each task would connect, and
-look credentials up, anew. A kept runtime has connections and credentials, and no bytes in memory.
+look credentials up, again. A kept runtime has connections and credentials, and no bytes in memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Columns of a Parquet object in Spark's Python workers: libraries inside of functions, and the source itself.
 
-Neither fetches anything of the columns that nobody reads.
+Neither fetches anything of columns that are not read.
 """
 
 from collections.abc import Callable, Iterator
