@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.job import Target
+from tests.benchmarks.job import WARM_OBJECT, Target
 
 if TYPE_CHECKING:
     import opendal
@@ -105,6 +105,15 @@ def obstore_store(target: Target) -> S3Store:
     from obstore.store import S3Store
 
     return S3Store(target.bucket, **obstore_options(target))
+
+
+async def warm_obstore_store(target: Target) -> S3Store:
+    """The same with its first connection."""
+    import obstore
+
+    store = obstore_store(target)
+    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    return store
 
 
 def opendal_options(target: Target) -> dict[str, str]:

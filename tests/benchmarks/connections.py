@@ -14,7 +14,19 @@ from tests.benchmarks.access_log import Request
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.clients import aioprefetch_operator
 from tests.benchmarks.content import MIB, check
-from tests.benchmarks.job import CPU, GETS, WALL, Column, Contestant, Job, Numbers, Sample, Target
+from tests.benchmarks.job import (
+    CONNECTION_COUNT,
+    CPU,
+    GETS,
+    KIB_SENT,
+    WALL,
+    Column,
+    Contestant,
+    Job,
+    Numbers,
+    Sample,
+    Target,
+)
 from tests.benchmarks.process_usage import Meter
 from tests.benchmarks.simulator import LOOPBACK, LOOPBACK_TLS, Conditions
 
@@ -88,10 +100,10 @@ CONNECTIONS = Job(
     rounds_max=1,  # what counts is the same in each
     contestants={ours(way, tasks): opening(tasks, options) for way, options in WAYS.items() for tasks in TASKS},
     columns=(
-        Column(name="connections", heading="connections", digits=0),
+        CONNECTION_COUNT,
         GETS,
         Column(name="cut", heading="broken off", digits=0),
-        Column(name="sent_bytes", heading="KiB sent", unit=1024, digits=0),
+        KIB_SENT,
         WALL,
         CPU,
     ),

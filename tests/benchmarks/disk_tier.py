@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from tests.benchmarks.access_log import Request
 from tests.benchmarks.clients import aioprefetch_operator
 from tests.benchmarks.content import MIB, check
-from tests.benchmarks.job import CPU, WALL, WARM_OBJECT, Column, Job, Numbers, Sample, Target
+from tests.benchmarks.job import CPU, RATE, WALL, WARM_OBJECT, Column, Job, Numbers, Sample, Target
 from tests.benchmarks.process_usage import Meter
 from tests.benchmarks.simulator import LOOPBACK, Conditions
-from tests.benchmarks.streaming import RATE
 
 if TYPE_CHECKING:
     import aioprefetch as ap

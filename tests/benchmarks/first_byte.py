@@ -21,7 +21,7 @@ from tests.benchmarks import cold_process
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.clients import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY
 from tests.benchmarks.content import MIB
-from tests.benchmarks.job import CHECK_OBJECT, CPU, GETS, OTHERS, Column, Contestant, Job, Sample, Target
+from tests.benchmarks.job import CHECK_OBJECT, CPU, GETS, KIB_SENT, OTHERS, Column, Contestant, Job, Sample, Target
 from tests.benchmarks.parquet_files import write_large
 from tests.benchmarks.simulator import AT_A_DISTANCE, LOOPBACK, LOOPBACK_TLS
 
@@ -104,7 +104,7 @@ FIRST_BYTE = Job(
         CPU,
         GETS,
         OTHERS,
-        Column(name="sent_bytes", heading="KiB sent", unit=1024, digits=0),
+        KIB_SENT,
         Column(name="imported_bytes", heading="RSS after import MiB", unit=MIB, digits=0),
         Column(name="peak_bytes", heading="peak RSS MiB", unit=MIB, digits=0),
     ),

@@ -103,16 +103,31 @@ class Comparison:
         return one[number] / base[number] if base[number] else None
 
 
+# The columns that several jobs have.
 WALL = Column(name="wall_seconds", heading="wall s", ratio=True)
 CPU = Column(name="cpu_seconds", heading="CPU s", ratio=True)
 GETS = Column(name="gets", heading="GETs", digits=0)
 OTHERS = Column(name="others", heading="HEADs", digits=0)
 SENT = Column(name="sent_bytes", heading="MiB sent", unit=1 << 20, digits=1)
+KIB_SENT = Column(name="sent_bytes", heading="KiB sent", unit=1 << 10, digits=0)
+CONNECTION_COUNT = Column(name="connections", heading="connections", digits=0)
 IN_FLIGHT = Column(name="in_flight", heading="in flight", digits=0)
+RATE = Column(name="bytes_per_second", heading="MiB/s", unit=1 << 20, digits=0)
+RATE_RATIO = replace(RATE, ratio=True)
+CPU_PER_GIB = Column(name="cpu_per_gib", heading="CPU s/GiB")
 SHARE = Column(name="server_share", heading="nginx busy")
+SERVER_CPU = Column(name="server_cpu_seconds", heading="nginx CPU s")
 PEAK = Column(name="memory_peak_bytes", heading="peak MiB", unit=1 << 20, digits=0)
 PEAK_RATIO = replace(PEAK, ratio=True)
 MEMORY = Column(name="memory_growth_bytes", heading="RSS + MiB", unit=1 << 20, digits=0)
+
+
+def costs_of(one: str, *, digits: int = 0) -> tuple[Column, Column]:
+    """The columns of a job of many equal requests: the CPU of each, and how many there are in a second."""
+    return (
+        Column(name="cpu_per_request", heading=f"CPU µs/{one}", unit=1e-6, digits=digits, ratio=True),
+        Column(name="requests_per_second", heading=f"{one}s/s", digits=0, ratio=True),
+    )
 
 
 def nothing_derived(sample: Sample, requests: Sequence[Request], conditions: Conditions) -> Numbers:

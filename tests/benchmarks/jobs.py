@@ -16,13 +16,12 @@ from tests.benchmarks.job import Job
 from tests.benchmarks.lance_jobs import LANCE_JOBS
 from tests.benchmarks.local_files import LOCAL_JOBS
 from tests.benchmarks.long_streams import LONG_STREAM
-from tests.benchmarks.many_readers import MEMORY_JOBS
+from tests.benchmarks.many_readers import MEMORY_JOBS, PRESSURE
 from tests.benchmarks.misses import MISS_JOBS
 from tests.benchmarks.new_objects import NEW_OBJECT_JOBS
 from tests.benchmarks.parquet_groups import ROW_GROUP_JOBS
 from tests.benchmarks.parquet_jobs import PARQUET
 from tests.benchmarks.parquet_open import OPEN_JOBS
-from tests.benchmarks.pressure import PRESSURE
 from tests.benchmarks.random_reads import RANDOM
 from tests.benchmarks.range_jobs import RANGE_JOBS, TLS_JOBS
 from tests.benchmarks.ranges import RANGES

@@ -25,6 +25,7 @@ from tests.benchmarks.job import (
     Job,
     Sample,
     Target,
+    costs_of,
 )
 from tests.benchmarks.new_objects import IN_FLIGHT as OBJECTS_IN_FLIGHT
 from tests.benchmarks.new_objects import (
@@ -250,10 +251,7 @@ LOCAL_PAGES = Job(
         "aioprefetch reader, adaptive": sized(timed_ranges(reader_read_at("adaptive"), PAGES)),
     },
     quick_contestants=(*LOCAL_STORE_WAYS, READ, READER),
-    columns=(
-        Column(name="cpu_per_request", heading="CPU µs/read", unit=1e-6, digits=1, ratio=True),
-        Column(name="requests_per_second", heading="reads/s", digits=0, ratio=True),
-    ),
+    columns=(*costs_of("read", digits=1),),
     bars=(
         Bar(
             shape="local 4 KiB, op.read, CPU",
@@ -315,8 +313,7 @@ CACHE_HIT = Job(
     compare_all=True,
     contestants={OBSTORE: remote_get, OBSTORE_THREADS: remote_get_blocking, HIT: cache_hit},
     columns=(
-        Column(name="cpu_per_request", heading="CPU µs/object", unit=1e-6, digits=0, ratio=True),
-        Column(name="requests_per_second", heading="objects/s", digits=0, ratio=True),
+        *costs_of("object"),
         GETS,
     ),
     bars=(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.content import MIB, PAGE_BYTES, expected
-from tests.benchmarks.job import CPU, GETS, IN_FLIGHT, MEMORY, SENT, WALL, Chunks, Contestant, Job, Sample, Target
+from tests.benchmarks.job import CPU, GETS, IN_FLIGHT, MEMORY, RATE, SENT, WALL, Chunks, Contestant, Job, Sample, Target
 from tests.benchmarks.misses import OBJECT_BYTES, STRIDE_BYTES, write_pages
 from tests.benchmarks.process_usage import Meter
 from tests.benchmarks.simulator import AT_A_DISTANCE
-from tests.benchmarks.streaming import OURS, RATE
+from tests.benchmarks.streaming import OURS
 from tests.benchmarks.streams import PEERS, aioprefetch_reader, aioprefetch_stream
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.benchmarks import range_clients as clients
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.clients import aioprefetch_operator
 from tests.benchmarks.content import PAGE_BYTES, expected
-from tests.benchmarks.job import GETS, SENT, SHARE, Column, Contestant, Job, Target
+from tests.benchmarks.job import GETS, SENT, SHARE, Contestant, Job, Target, costs_of
 from tests.benchmarks.range_clients import Client, Get
 from tests.benchmarks.range_passes import Shape, per_range, timed_blocking_ranges, timed_ranges
 from tests.benchmarks.simulator import AT_A_DISTANCE, LOOPBACK, Conditions
@@ -122,8 +122,7 @@ def miss_job(in_flight: int, conditions: Conditions) -> Job:
         contestants=contestants(shape),
         quick_contestants=(OBSTORE, obstore_threads(in_flight), *map(ours, POLICIES)) if not is_far else (),
         columns=(
-            Column(name="cpu_per_request", heading="CPU µs/read", unit=1e-6, digits=0, ratio=True),
-            Column(name="requests_per_second", heading="reads/s", digits=0, ratio=True),
+            *costs_of("read"),
             GETS,
             SENT,
             SHARE,

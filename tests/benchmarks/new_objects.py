@@ -25,7 +25,7 @@ from tests.benchmarks.clients import (
     s3fs_filesystem,
 )
 from tests.benchmarks.content import expected
-from tests.benchmarks.job import SHARE, Column, Contestant, Job, Numbers, Sample, Target
+from tests.benchmarks.job import CONNECTION_COUNT, SHARE, Column, Contestant, Job, Numbers, Sample, Target, costs_of
 from tests.benchmarks.process_usage import Meter
 from tests.benchmarks.simulator import LOOPBACK, LOOPBACK_TLS, Conditions
 
@@ -274,10 +274,9 @@ NEW_OBJECTS = Job(
     },
     quick_contestants=(*OBSTORE_WAYS, READ, READER, MOUNTPOINT),
     columns=(
-        Column(name="cpu_per_request", heading="CPU µs/object", unit=1e-6, digits=0, ratio=True),
-        Column(name="requests_per_second", heading="objects/s", digits=0, ratio=True),
+        *costs_of("object"),
         Column(name="requests_per_object", heading="requests/object"),
-        Column(name="connections", heading="connections", digits=0),
+        CONNECTION_COUNT,
         SHARE,
     ),
     bars=bars("new 2 KiB object", beside_mountpoint=True),

@@ -10,7 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.benchmarks.job import CPU, GETS, IN_FLIGHT, MEMORY, OTHERS, PEAK_RATIO, SENT, WALL, Column, Job, Target
+from tests.benchmarks.job import (
+    CPU,
+    GETS,
+    IN_FLIGHT,
+    KIB_SENT,
+    MEMORY,
+    OTHERS,
+    PEAK_RATIO,
+    SENT,
+    WALL,
+    Job,
+    Target,
+)
 from tests.benchmarks.parquet_clients import (
     Client,
     aioprefetch_file,
@@ -45,7 +57,6 @@ LARGE_BYTES = 244_000_000
 QUICK_LARGE_BYTES = 48_000_000
 QUICK_DEMO_GROUPS = 5
 THREE_COLUMNS = (NAMES[1], NAMES[5], NAMES[9])
-KIB_SENT = Column(name="sent_bytes", heading="KiB sent", unit=1024, digits=0)
 
 # Through a file object and without a plan: what a reader makes of seeks. Those with a plan of their own come last.
 DEMO_CLIENTS: dict[str, Client] = {

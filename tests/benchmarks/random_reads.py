@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.benchmarks import range_clients
 from tests.benchmarks.access_log import Request, Traffic
-from tests.benchmarks.clients import aioprefetch_operator, obstore_store, pyarrow_filesystem, s3fs_filesystem
+from tests.benchmarks.clients import aioprefetch_operator, pyarrow_filesystem, s3fs_filesystem, warm_obstore_store
 from tests.benchmarks.content import MIB, check
 from tests.benchmarks.job import (
     CPU,
@@ -90,8 +90,7 @@ def reader(policy: str) -> Client:
 async def obstore_get_range(target: Target) -> AsyncIterator[Read]:
     import obstore
 
-    store = obstore_store(target)
-    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    store = await warm_obstore_store(target)
     yield lambda start: obstore.get_range_async(store, target.key, start=start, length=READ_BYTES)
 
 

@@ -13,7 +13,19 @@ from functools import partial
 from tests.benchmarks import range_clients as clients
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.content import MIB
-from tests.benchmarks.job import GETS, PEAK_RATIO, SENT, SHARE, Column, Comparison, Contestant, Job, Numbers
+from tests.benchmarks.job import (
+    CPU_PER_GIB,
+    GETS,
+    PEAK_RATIO,
+    RATE,
+    SENT,
+    SHARE,
+    Column,
+    Comparison,
+    Contestant,
+    Job,
+    Numbers,
+)
 from tests.benchmarks.range_passes import Shape, per_range, timed_blocking_ranges, timed_download, timed_ranges
 from tests.benchmarks.simulator import LOOPBACK, LOOPBACK_TLS, Conditions
 
@@ -48,10 +60,10 @@ CPU_TO_OBSTORE = Comparison(number="cpu_per_request", base=OBSTORE)
 COLUMNS = (
     Column(name="requests_per_second", heading="req/s", digits=0, ratio=True),
     RATE_TO_US.column("× ours"),
-    Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0),
+    RATE,
     Column(name="cpu_per_request", heading="CPU µs/req", unit=1e-6, digits=1, ratio=True),
     CPU_TO_US.column("× ours"),
-    Column(name="cpu_per_gib", heading="CPU s/GiB"),
+    CPU_PER_GIB,
     Column(name="wall_seconds", heading="wall s"),
     Column(name="ranges", heading="ranges", digits=0),
     GETS,

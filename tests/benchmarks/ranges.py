@@ -12,9 +12,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from tests.benchmarks.clients import aioprefetch_operator, obstore_store
+from tests.benchmarks.clients import aioprefetch_operator, warm_obstore_store
 from tests.benchmarks.content import MIB, check
-from tests.benchmarks.job import CPU, GETS, IN_FLIGHT, MEMORY, WARM_OBJECT, Column, Contestant, Job, Sample, Target
+from tests.benchmarks.job import (
+    CPU,
+    GETS,
+    IN_FLIGHT,
+    MEMORY,
+    RATE_RATIO,
+    SERVER_CPU,
+    WARM_OBJECT,
+    Contestant,
+    Job,
+    Sample,
+    Target,
+)
 from tests.benchmarks.process_usage import Meter
 from tests.benchmarks.simulator import LOOPBACK
 from tests.benchmarks.streams import BLOCK_BYTES, aioprefetch_reader, aioprefetch_stream, timed
@@ -57,8 +69,7 @@ def timed_batches(client: Client) -> Contestant:
 async def obstore_get_ranges(target: Target) -> AsyncIterator[Fetch]:
     import obstore
 
-    store = obstore_store(target)
-    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    store = await warm_obstore_store(target)
 
     async def fetch(ranges: Sequence[Range]) -> Sequence[ReadableBuffer]:
         starts, ends = zip(*ranges, strict=True)
@@ -71,8 +82,7 @@ async def obstore_get_ranges(target: Target) -> AsyncIterator[Fetch]:
 async def obstore_gather(target: Target) -> AsyncIterator[Fetch]:
     import obstore
 
-    store = obstore_store(target)
-    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    store = await warm_obstore_store(target)
 
     async def fetch(ranges: Sequence[Range]) -> Sequence[ReadableBuffer]:
         reads = [obstore.get_range_async(store, target.key, start=start, end=end) for start, end in ranges]
@@ -120,11 +130,11 @@ RANGES = Job(
     },
     quick_contestants=("obstore get_ranges", "aioprefetch view_ranges"),
     columns=(
-        Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0, ratio=True),
+        RATE_RATIO,
         CPU,
         GETS,
         IN_FLIGHT,
-        Column(name="server_cpu_seconds", heading="nginx CPU s"),
+        SERVER_CPU,
         MEMORY,
     ),
 )

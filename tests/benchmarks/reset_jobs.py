@@ -15,9 +15,11 @@ from tests.benchmarks import range_clients as clients
 from tests.benchmarks.content import MIB, PAGE_BYTES
 from tests.benchmarks.job import (
     CHECK_OBJECT,
+    CPU_PER_GIB,
     GETS,
     OBJECT,
     PEAK,
+    RATE_RATIO,
     SHARE,
     Column,
     Comparison,
@@ -83,10 +85,10 @@ def reset_job(shape: Shape) -> Job:
         contestants={CLEAN: with_cuts(clean, 0), **{name: with_cuts(clean, percent) for percent, name in CUT.items()}},
         quick_contestants=(CLEAN, CUT[5]),
         columns=(
-            Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0, ratio=True),
+            RATE_RATIO,
             Column(name="requests_per_second", heading="ranges/s", digits=0),
             Column(name="cpu_per_request", heading="CPU µs/range", unit=1e-6, digits=1, ratio=True),
-            Column(name="cpu_per_gib", heading="CPU s/GiB"),
+            CPU_PER_GIB,
             Column(name="ranges", heading="ranges", digits=0),
             GETS,
             Column(name="cut", heading="cut", digits=0),

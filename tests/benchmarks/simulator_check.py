@@ -15,7 +15,19 @@ from urllib.parse import urlsplit
 
 from tests.benchmarks.access_log import Request
 from tests.benchmarks.content import MIB, check
-from tests.benchmarks.job import CPU, GETS, IN_FLIGHT, Column, Contestant, Job, Numbers, Sample, Target
+from tests.benchmarks.job import (
+    CPU,
+    GETS,
+    IN_FLIGHT,
+    RATE,
+    SERVER_CPU,
+    Column,
+    Contestant,
+    Job,
+    Numbers,
+    Sample,
+    Target,
+)
 from tests.benchmarks.process_usage import Meter
 from tests.benchmarks.simulator import AT_A_DISTANCE, LOOPBACK, Conditions
 
@@ -111,10 +123,10 @@ SIMULATOR = Job(
         Column(name="nominal_seconds", heading="nominal ms", unit=1e-3, digits=1),
         Column(name="request_seconds", heading="measured ms", unit=1e-3, digits=1),
         Column(name="off_percent", heading="off %", digits=1),
-        Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0),
+        RATE,
         IN_FLIGHT,
         GETS,
-        Column(name="server_cpu_seconds", heading="nginx CPU s"),
+        SERVER_CPU,
     ),
     derive=against_nominal,
 )
@@ -130,9 +142,9 @@ SIMULATOR_SPEED = Job(
         "8 connections, 8 MiB": gets(8, 8 * MIB, 32),
     },
     columns=(
-        Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0),
+        RATE,
         GETS,
         CPU,
-        Column(name="server_cpu_seconds", heading="nginx CPU s"),
+        SERVER_CPU,
     ),
 )

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from tests.benchmarks import range_clients as clients
 from tests.benchmarks.clients import aioprefetch_options, over_our_transport
 from tests.benchmarks.content import MIB
-from tests.benchmarks.job import GETS, PEAK, SHARE, Column, Comparison, Job, Numbers, Target
+from tests.benchmarks.job import CPU_PER_GIB, GETS, PEAK, RATE, SHARE, Column, Comparison, Job, Numbers, Target
 from tests.benchmarks.range_clients import Get
 from tests.benchmarks.range_jobs import FLOOR, INTO, LARGE, READ, SMALL, VIEW
 from tests.benchmarks.range_passes import Shape, per_range, timed_ranges
@@ -73,9 +73,9 @@ def stack_job(shape: Shape) -> Job:
         columns=(
             Column(name="cpu_per_request", heading="CPU µs/req", unit=1e-6, digits=1, ratio=True),
             BEYOND_TRANSPORT.column("beyond transport µs", unit=1e-6, digits=1),
-            Column(name="cpu_per_gib", heading="CPU s/GiB"),
+            CPU_PER_GIB,
             Column(name="requests_per_second", heading="req/s", digits=0, ratio=True),
-            Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0),
+            RATE,
             GETS,
             SHARE,
             PEAK,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.benchmarks.access_log import Request, Traffic
 from tests.benchmarks.bars import Bar
-from tests.benchmarks.clients import obstore_store
+from tests.benchmarks.clients import warm_obstore_store
 from tests.benchmarks.content import MIB
 from tests.benchmarks.job import (
     CPU,
@@ -17,10 +17,12 @@ from tests.benchmarks.job import (
     MEMORY,
     OTHERS,
     PEAK_RATIO,
+    RATE,
+    RATE_RATIO,
     SENT,
+    SERVER_CPU,
     SHARE,
     WALL,
-    WARM_OBJECT,
     Column,
     Comparison,
     Job,
@@ -41,7 +43,6 @@ from tests.benchmarks.streams import (
 )
 
 OURS = "aioprefetch reader"
-RATE = Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0)
 OVER = {name: Comparison(number="bytes_per_second", base=name) for name in PEERS}
 WINDOW_REQUESTS = 9
 # One of each kind: a stream, a reader, and the best cache.
@@ -122,7 +123,7 @@ STREAM = Job(
     },
     quick_contestants=("obstore stream", "aioprefetch stream", OURS),
     columns=(
-        Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0, ratio=True),
+        RATE_RATIO,
         Column(name="cpu_per_gib", heading="CPU s/GiB", ratio=True),
         WALL,
         GETS,
@@ -138,8 +139,7 @@ async def obstore_window(target: Target) -> Stream:
     """A window by hand over obstore: always as many ranges under way, given out in order. What can be had here."""
     import obstore
 
-    store = obstore_store(target)
-    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    store = await warm_obstore_store(target)
     yield b""
     starts = deque(range(0, target.size_bytes, BLOCK_BYTES))
     window: deque[asyncio.Task[obstore.Bytes]] = deque()
@@ -206,7 +206,7 @@ RAMP = Job(
         Column(name="whole_of_bound", heading="with ramp", digits=3),
         Column(name="ramp_seconds", heading="ramp s"),
         CPU,
-        Column(name="server_cpu_seconds", heading="nginx CPU s"),
+        SERVER_CPU,
         MEMORY,
     ),
     derive=after_the_ramp,

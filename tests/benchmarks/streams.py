@@ -15,10 +15,10 @@ from tests.benchmarks.clients import (
     aioprefetch_operator,
     boto3_client,
     mountpoint_client,
-    obstore_store,
     opendal_operator,
     pyarrow_filesystem,
     s3fs_filesystem,
+    warm_obstore_store,
 )
 from tests.benchmarks.content import MIB, check
 from tests.benchmarks.floor import FloorClient
@@ -91,8 +91,7 @@ async def obstore_reader(target: Target) -> Stream:
     """``open_reader_async``; its buffer is 1 MiB by default."""
     import obstore
 
-    store = obstore_store(target)
-    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    store = await warm_obstore_store(target)
     yield b""
     reader = await obstore.open_reader_async(store, target.key)
     while len(chunk := await reader.read(MIB)):
@@ -103,8 +102,7 @@ async def obstore_stream(target: Target) -> Stream:
     """One GET, its body as a stream."""
     import obstore
 
-    store = obstore_store(target)
-    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
+    store = await warm_obstore_store(target)
     yield b""
     response = await obstore.get_async(store, target.key)
     async for chunk in response.stream(min_chunk_size=MIB):

@@ -19,11 +19,11 @@ from tests.benchmarks.content import MIB, expected
 from tests.benchmarks.job import WALL, Job, Sample, Target, run_job
 from tests.benchmarks.local_files import local_store
 from tests.benchmarks.long_streams import check_pages
+from tests.benchmarks.many_readers import PRESSURE_READ_BYTES, measured, sent_over_read
 from tests.benchmarks.misses import STRIDE_BYTES
 from tests.benchmarks.moto_store import key_names, moto_store
 from tests.benchmarks.new_objects import OBJECT_BYTES, read_each, read_each_blocking
 from tests.benchmarks.parquet_open import sent_over_values
-from tests.benchmarks.pressure import READ_BYTES, measured, sent_over_read
 from tests.benchmarks.simulator import BUCKET, DIRECTLY, LOOPBACK
 from tests.benchmarks.small_requests import act_on_each
 from tests.benchmarks.zip_members import MEMBER_BYTES, member, read_members, write_archive
@@ -86,8 +86,8 @@ async def test_readers_under_pressure_are_checked_and_the_slowest_is_compared() 
 
     async def open_key(key: str) -> AsyncGenerator[bytes]:
         opened.append(key)
-        for start in range(0, MIB, READ_BYTES):
-            yield expected(start, start + READ_BYTES)
+        for start in range(0, MIB, PRESSURE_READ_BYTES):
+            yield expected(start, start + PRESSURE_READ_BYTES)
 
     found = await measured(open_key, 3, target)
     assert opened == ["object-0", "object-1", "object-2"]
@@ -97,7 +97,7 @@ async def test_readers_under_pressure_are_checked_and_the_slowest_is_compared() 
     assert sent_over_read(found, requests, LOOPBACK) == {"sent_over_read": 2.0}
 
     async def short(key: str) -> AsyncGenerator[bytes]:
-        yield expected(0, READ_BYTES)
+        yield expected(0, PRESSURE_READ_BYTES)
 
     with pytest.raises(ExceptionGroup) as failed:
         await measured(short, 1, target)
