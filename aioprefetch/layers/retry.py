@@ -15,7 +15,8 @@ response, so no delivered byte is fetched again and two versions never mix. If t
 ``ObjectChanged``. A weak ETag and ``Last-Modified`` prove nothing about bytes (RFC 9110, 8.8.1 and 8.8.2.2): then the
 read begins again, as often as there are attempts, if its sink can (``Sink.begin_again``), and fails otherwise.
 Each ``progress_bytes`` received reset attempts and time, so a long body survives many cuts, and no server causes more
-than ``attempts_max`` requests for each ``progress_bytes``.
+than ``attempts_max`` requests for each ``progress_bytes``. The rest of a response that is only drained
+(``Sink.is_drained``) is not requested again: the connection for whose sake it was received is gone.
 
 **Writes.** Writing a whole object, copying and deleting may be repeated. A conditional write (``if_match``,
 ``if_not_exists``) may not: its first attempt may have succeeded although its response was lost, and the second would
@@ -225,7 +226,7 @@ class RetryAccessor(WrappedAccessor):
         head = progress.head
         if resumed and head is not None and isinstance(error, ConditionNotMatch | RangeNotSatisfied | NotFound):
             raise _changed(error, head, progress.received) from error
-        if not error.is_temporary:
+        if not error.is_temporary or progress.is_drained:
             raise error
         if progress.complete:
             # No byte is missing, and some servers send the whole object for an empty range.
