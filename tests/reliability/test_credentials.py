@@ -19,6 +19,8 @@ from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import CopyRequest
+from tests.benches.gated_reader import in_case
+from tests.profile import chosen
 from tests.reliability.scripted import NO_PAUSES, SIZE, Serve, once
 
 CUT = 20_000
@@ -63,15 +65,13 @@ class Renewing:
 
 
 @asynccontextmanager
-async def renewing(
-    monkeypatch: pytest.MonkeyPatch, *, seconds: int = 3600, concurrency: int = 8
-) -> AsyncIterator[Renewing]:
+async def renewing(monkeypatch: pytest.MonkeyPatch, *, seconds: int = 3600, **options: int) -> AsyncIterator[Renewing]:
     """Serve two objects, and the first generation of credentials as a container has them."""
     objects = {"bucket/k": content(SIZE), "bucket/other": content(SIZE, version=1)}
     async with FaultServer({**objects, "credentials": keys_of(1, seconds=seconds)}) as server:
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/credentials")
         service = S3(bucket="bucket", endpoint_url=server.url, region=server.region, proxies={})
-        async with Operator(service, concurrency=concurrency).layer(NO_PAUSES) as operator:
+        async with Operator(service, **{"concurrency": 8, **options}).layer(NO_PAUSES) as operator:
             yield Renewing(server, operator)
             server.behave()
             server.release()
@@ -98,6 +98,32 @@ async def test_keys_that_end_in_the_middle_of_a_read(monkeypatch: pytest.MonkeyP
         assert refused.range == resumed.range == f"bytes={CUT}-{SIZE - 1}"
         assert resumed.headers["if-match"]
         assert store.renewals == 2
+
+
+@checks("reliability:S51")
+async def test_keys_that_end_between_the_parallel_requests_of_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the n-th request on they are refused: new ones are asked for once, and every request is signed with them."""
+    block_bytes = SIZE // 8
+    for number in chosen(quick=(0, 1, 4), full=range(7)):
+        async with renewing(monkeypatch, block_bytes=block_bytes) as store:
+            await store.read("other")
+            before = len(store.gets())
+            store.server.objects["credentials"] = keys_of(2)
+            ended = Rule(
+                fault=EXPIRED,
+                matches=lambda request, before=before, number=number, store=store: (  # type: ignore[misc]
+                    len(store.gets()) > before + number and signed_with(1)(request)
+                ),
+                times=None,
+            )
+            store.server.add(ended)
+            with in_case(number=number):
+                await store.read()
+                assert store.renewals == 2
+                sent = store.gets()[before:]
+                assert {request.range for request in sent if signed_with(2)(request)} >= {
+                    request.range for request in sent[number:] if signed_with(1)(request)
+                }
 
 
 @checks("reliability:S51")

@@ -13,7 +13,7 @@ from aioprefetch.runtime.events import Event
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import ReadRequest
 from tests.benches.layer_stack import KIB, MIB, Stack, open_stack, pattern, was_cancelled
-from tests.profile import chosen
+from tests.profile import chosen, combinations
 
 pytestmark = pytest.mark.virtual
 
@@ -248,11 +248,17 @@ async def test_a_slot_is_given_back_before_the_pause_and_the_new_request() -> No
         assert stack.runtime.counters["action_executor_acquired"] == 0
 
 
-@pytest.mark.parametrize("fault", ["none", "error", "hang"])
-@pytest.mark.parametrize("at", ["call", "head", CHUNK])
-async def test_a_cancellation_at_any_point_leaves_nothing_open(fault: str, at: Any) -> None:
-    """Cancelled at the k-th suspension for every k: slots, bodies and tasks are back, and a later read is whole."""
+@pytest.mark.parametrize(
+    ("fault", "at", "is_proven"), combinations(["none", "error", "hang"], ["call", "head", CHUNK], [True, False])
+)
+async def test_a_cancellation_at_any_point_leaves_nothing_open(fault: str, at: Any, is_proven: bool) -> None:
+    """Cancelled at the k-th suspension for every k: slots, bodies and tasks are back, and a later read is whole.
+
+    Also where the read begins again, since no strong ETag proves the version.
+    """
     plan = [Injection(at=at, error=Unavailable if fault == "error" else None, hang=fault == "hang")]
+    if not is_proven:
+        plan.append(NO_ETAG)
     suspension, cancelled = 0, True
     while cancelled:
         suspension += 1

@@ -30,6 +30,7 @@ from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from tests.benches.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.benches.layer_stack import was_cancelled
 from tests.benches.tls_servers import Authority
+from tests.profile import chosen, combinations
 from tests.unit.operator.test_parallel_read import BLOCK, REQUESTS, SIZE, FirstParts, nothing_left, parted
 
 
@@ -144,11 +145,17 @@ async def test_whichever_request_fails_the_target_stays_as_it_was(tmp_path: Path
             await nothing_left(b)
 
 
-async def test_a_failure_for_a_while_is_repeated(tmp_path: Path) -> None:
-    fault = FaultLayer((Injection(operation="read", occurrence=3, at=100, error=ap.Unavailable),))
-    async with parted(layers=(fault, RetryLayer(base_seconds=1e-6))) as b:
-        await b.operator.download("k", tmp_path / "file")
-        assert (tmp_path / "file").read_bytes() == b.data
+@pytest.mark.parametrize("point", chosen(quick=[100], full=["call", "head", 100]))
+async def test_any_request_may_fail_for_a_while(tmp_path: Path, point: Any) -> None:
+    for number in range(REQUESTS):
+        fault = FaultLayer((Injection(operation="read", occurrence=number, at=point, error=ap.Unavailable),))
+        async with parted(layers=(fault, RetryLayer(base_seconds=1e-6))) as b:
+            counts: list[int] = []
+            with in_case(number=number):
+                await b.operator.download("k", tmp_path / "file", on_progress=counts.append)
+                assert (tmp_path / "file").read_bytes() == b.data
+                assert sum(counts) == SIZE
+            await nothing_left(b)
 
 
 async def test_cancelled_at_every_suspension_the_file_is_whole_or_not_there(tmp_path: Path) -> None:
@@ -169,18 +176,28 @@ async def test_cancelled_at_every_suspension_the_file_is_whole_or_not_there(tmp_
     assert suspension > 5
 
 
-async def test_an_object_that_is_overwritten_meanwhile_is_not_written(tmp_path: Path) -> None:
-    async with parted() as b:
-        b.gate.open = False
-        downloading = asyncio.create_task(b.operator.download("k", tmp_path / "file"))
-        (await b.next_call()).deliver(10)
-        await settle()
-        b.put(bytes(SIZE))
-        for call in b.calls:
-            call.finish()
-        with pytest.raises(ObjectChanged):
-            await downloading
-        assert names_in(tmp_path) == []
+@pytest.mark.parametrize(("same_size", "ignores_conditions"), combinations([True, False], [True, False]))
+async def test_an_object_that_is_overwritten_meanwhile_is_not_written(
+    tmp_path: Path, same_size: bool, ignores_conditions: bool
+) -> None:
+    """Between any two requests, also if the store ignores conditions."""
+    for number in range(1, REQUESTS):
+        async with parted() as b:
+            b.gate.open = False
+            b.gate.ignores_conditions = ignores_conditions
+            downloading = asyncio.create_task(b.operator.download("k", tmp_path / "file"))
+            (await b.next_call()).deliver(10)
+            await settle()
+            for call in b.calls[1:number]:
+                call.finish()
+            await settle()
+            b.put(bytes(SIZE if same_size else SIZE // 4))
+            for call in b.calls:
+                call.finish()
+            with in_case(number=number), pytest.raises(ObjectChanged):
+                await downloading
+            assert names_in(tmp_path) == []
+            await nothing_left(b)
 
 
 async def test_a_full_disk_is_an_error_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

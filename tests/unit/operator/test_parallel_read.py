@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import random
 import tracemalloc
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import (
+    Closed,
     ConditionNotMatch,
     Error,
     NotFound,
@@ -33,7 +35,7 @@ from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import ReadReply, ReadRequest
 from tests.benches.gated_reader import KIB, MIB, Bench, bench, in_case, settle
 from tests.benches.layer_stack import was_cancelled
-from tests.profile import chosen
+from tests.profile import chosen, combinations
 
 BLOCK = 4 * KIB
 SIZE = 20 * BLOCK + 777
@@ -267,13 +269,15 @@ async def test_a_buffer_is_not_written_to_once_its_read_was_cancelled() -> None:
 # --- one version ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("same_size", [True, False])
-async def test_an_object_overwritten_between_two_requests_is_never_mixed(way: Way, same_size: bool) -> None:
+@pytest.mark.parametrize(("way", "same_size", "ignores_conditions"), combinations(WAYS, [True, False], [True, False]))
+async def test_an_object_overwritten_between_two_requests_is_never_mixed(
+    way: Way, same_size: bool, ignores_conditions: bool
+) -> None:
     """Also by a store that ignores conditions, where the heads are compared."""
     for number in range(1, REQUESTS):
         async with parted() as b:
             b.gate.open = False
+            b.gate.ignores_conditions = ignores_conditions
             reading = asyncio.create_task(way(b))
             (await b.next_call()).deliver(10)
             await settle()
@@ -286,6 +290,47 @@ async def test_an_object_overwritten_between_two_requests_is_never_mixed(way: Wa
             with in_case(number=number), pytest.raises(ObjectChanged) as changed:
                 await reading
             assert changed.value.path == "k"
+            await nothing_left(b)
+
+
+async def test_no_order_of_responses_mixes_versions() -> None:
+    """Whichever parts the store sent before it was overwritten, and in whichever order all of them arrive."""
+    for seed in chosen(quick=range(5), full=range(200)):
+        dice = random.Random(seed)
+        async with parted() as b:
+            b.gate.open = False
+            b.gate.ignores_conditions = dice.random() < 0.5
+            reading = asyncio.create_task(b.operator.read("k"))
+            first = await b.next_call()
+            first.deliver(10)
+            await settle()
+            late = dice.sample(b.calls[1:], dice.randrange(1, REQUESTS))
+            for call in dice.sample(b.calls, REQUESTS):
+                if call in late:
+                    continue
+                if dice.random() < 0.3:
+                    call.deliver(1 + dice.randrange(BLOCK))
+                else:
+                    call.finish()
+            await settle()
+            b.put(bytes(SIZE))
+            for call in dice.sample(b.calls, REQUESTS):
+                call.finish()
+            with in_case(seed=seed), pytest.raises(ObjectChanged):
+                await reading
+            await nothing_left(b)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_part_that_broke_off_never_goes_on_with_another_version(way: Way) -> None:
+    """Whichever part it is: the object is overwritten before its second attempt."""
+    for number in range(REQUESTS):
+        fault = FaultLayer((Injection(operation="read", occurrence=number, at=100, error=Unavailable),))
+        async with parted(layers=(fault, RetryLayer(base_seconds=1e-6))) as b:
+            b.runtime.events.subscribe(lambda event, b=b: b.put(bytes(SIZE)) if event.name == "retry" else None)  # type: ignore[misc]
+            with in_case(number=number), pytest.raises(ObjectChanged):
+                await way(b)
+            assert b.operator.statistics["retries_resumed"] == 1
             await nothing_left(b)
 
 
@@ -468,6 +513,23 @@ async def test_a_size_that_is_a_lie_is_an_error_of_ours() -> None:
                 await operator.read("k")
             await server.wait_until_quiet()
     gc.collect()
+
+
+@pytest.mark.parametrize("ended", [0, 1, 7, 14])
+@pytest.mark.parametrize("connect", [s3, http])
+async def test_an_operator_that_is_closed_meanwhile_ends_the_read(
+    connect: Callable[..., ap.Operator], ended: int
+) -> None:
+    """Whichever requests have ended by then; no connection stays open."""
+    hang = Rule(fault=Fault(hang_after_bytes=100), matches=lambda request: request.index >= ended, times=None)
+    async with FaultServer({"bkt/k": DATA}, [hang]) as server, connect(server, block_bytes=16 * KIB) as operator:
+        reading = asyncio.create_task(operator.read("k"))
+        await server.wait_for_requests(15)
+        await operator.aclose()
+        with pytest.raises(Closed) as closed:
+            await reading
+        assert closed.value.path == "k"
+        await server.wait_until_idle()
 
 
 async def test_an_empty_object_is_one_request() -> None:

@@ -23,7 +23,9 @@ from aioprefetch.reader.layout import FOOTER_BYTES_MAX
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import FaultLayer, Injection
 from tests.benches.computed_store import KIB, MIB, Arithmetic, covered_bytes, repeated
-from tests.benches.gated_reader import Bench, bench, settle
+from tests.benches.gated_reader import Bench, bench, in_case, settle
+from tests.benches.layer_stack import was_cancelled
+from tests.profile import chosen
 from tests.unit.parquet.parquet_files import chunk_of, footer_of, tree_of, with_footer, with_tree, written
 
 COLUMNS, GROUPS, ROWS = 8, 12, 4096
@@ -165,28 +167,40 @@ async def test_a_request_that_fails_fails_one_read_at_most(number: int) -> None:
     assert failures <= 1
 
 
-@pytest.mark.parametrize("steps", range(0, 60, 6))
-async def test_a_read_that_is_cancelled_leaves_the_reader_usable(steps: int) -> None:
-    async with open_file(policy="adaptive") as (b, reader):
-        reads = asyncio.ensure_future(read_groups(reader, (1, 5), range(6)))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        reads.cancel()
-        await asyncio.wait([reads])
-        await read_groups(reader, (1, 5), range(GROUPS))
-        await reader.aclose()
-        await learnt()
-        await idle(b)
+async def test_a_read_that_is_cancelled_leaves_the_reader_usable() -> None:
+    """At every suspension of the full profile, at some of the quick one."""
+    for suspension in itertools.count(1, chosen(quick=5, full=1)):
+        async with open_file(policy="adaptive") as (b, reader):
+            cancelled = await was_cancelled(read_groups(reader, (1, 5), range(6)), suspension)
+            with in_case(suspension=suspension):
+                await read_groups(reader, (1, 5), range(GROUPS))
+                await reader.aclose()
+                await learnt()
+                await idle(b)
+        if not cancelled:
+            break
+    assert suspension > 10
 
 
 async def test_an_object_that_is_overwritten_is_an_error_and_its_bytes_never_mix() -> None:
-    async with open_file(policy="columnar") as (b, reader):
-        await read_groups(reader, (1,), range(2))
-        await idle(b)
-        b.put(numbers(columns=COLUMNS)[::-1])
-        start, end = CHUNKS[3][0]
-        with pytest.raises(ObjectChanged):
-            await reader.read_at(start, end - start)
+    """After any number of groups, whether what was fetched ahead has arrived or is on its way."""
+    other = DATA[::-1]
+    for groups, turns in itertools.product(chosen(quick=(1, 2, 5), full=range(1, GROUPS)), (0, 3, 300)):
+        async with open_file(policy="columnar") as (b, reader):
+            await read_groups(reader, (1,), range(groups))
+            await settle(turns)
+            b.put(other)
+            changed = 0
+            for column, group in itertools.product((1, 3), range(GROUPS)):
+                start, end = CHUNKS[column][group]
+                try:
+                    found = await reader.read_at(start, end - start)
+                except ObjectChanged:
+                    changed += 1
+                else:
+                    with in_case(groups=groups, turns=turns, column=column, group=group):
+                        assert found == DATA[start:end]
+            assert changed > 0
 
 
 # --- footers that are no use ------------------------------------------------------------------------------------------

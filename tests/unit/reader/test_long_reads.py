@@ -17,6 +17,7 @@ from aioprefetch.testing.oracle import assert_same_bytes
 from tests.benches.computed_store import MIB, Arithmetic, Distance, blank
 from tests.benches.gated_reader import KIB, Bench, bench, in_case, resident_blocks, settle
 from tests.benches.layer_stack import was_cancelled
+from tests.profile import combinations
 
 BLOCK = 4 * KIB
 SIZE = 20 * BLOCK + 777
@@ -262,12 +263,15 @@ async def test_a_reader_that_is_reopened_meanwhile_ends_the_read() -> None:
 # --- one version ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("same_size", [True, False])
-async def test_an_object_overwritten_between_two_requests_is_never_mixed(way: Way, same_size: bool) -> None:
-    for number in range(1, 17):
+@pytest.mark.parametrize(("way", "same_size", "ignores_conditions"), combinations(WAYS, [True, False], [True, False]))
+async def test_an_object_overwritten_between_two_requests_is_never_mixed(
+    way: Way, same_size: bool, ignores_conditions: bool
+) -> None:
+    """Also by a store that ignores conditions, where the heads are compared."""
+    for number in range(1, REQUESTS):
         async with small_memory(memory_bytes=40 * BLOCK) as b, b.reader(keep_behind=False) as reader:
             b.gate.open = False
+            b.gate.ignores_conditions = ignores_conditions
             reading = asyncio.create_task(way(reader))
             (await b.next_call()).finish()
             await settle()
@@ -280,6 +284,22 @@ async def test_an_object_overwritten_between_two_requests_is_never_mixed(way: Wa
                 call.finish()
             with in_case(number=number), pytest.raises(ObjectChanged):
                 await reading
+            await nothing_left(b)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_part_that_broke_off_never_goes_on_with_another_version(way: Way) -> None:
+    """Whichever request it is: the object is overwritten before its second attempt."""
+    for number in range(REQUESTS):
+        fault = FaultLayer((Injection(operation="read", occurrence=number, at=100, error=Unavailable),))
+        async with (
+            small_memory(layers=(fault, RetryLayer(base_seconds=1e-6))) as b,
+            b.reader(policy="adaptive") as reader,
+        ):
+            b.runtime.events.subscribe(lambda event, b=b: b.put(bytes(SIZE)) if event.name == "retry" else None)  # type: ignore[misc]
+            with in_case(number=number), pytest.raises(ObjectChanged):
+                await way(reader)
+            assert b.operator.statistics["retries_resumed"] == 1
             await nothing_left(b)
 
 

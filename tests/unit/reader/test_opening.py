@@ -1,13 +1,10 @@
 """Opening: no HEAD, one GET, whatever the first read is and however many ask at once."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from aioprefetch import Operator
 from aioprefetch.errors import (
-    Closed,
     ConfigInvalid,
     NotFound,
     ObjectChanged,
@@ -15,7 +12,6 @@ from aioprefetch.errors import (
     Unavailable,
     Unexpected,
 )
-from aioprefetch.reader.openings import Openings
 from aioprefetch.reader.policy import find_policy
 from tests.benches.gated_reader import KIB, MIB, bench, settle, with_etag, with_total
 from tests.profile import combinations
@@ -329,158 +325,6 @@ async def test_nothing_is_sent_before_bytes_are_wanted() -> None:
         assert (b.calls, b.gate.stats) == ([], [])
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "random", "parquet"])
-@pytest.mark.parametrize("size", [1000, BLOCK])
-async def test_twenty_readers_that_open_an_object_at_once_send_one_request(policy: str, size: int) -> None:
-    async with bench(BLOCK) as b:
-
-        async def one() -> bytes:
-            async with b.reader(policy=policy) as reader:
-                return await reader.read_at(0, size)
-
-        assert await asyncio.gather(*(one() for _ in range(20))) == [b.data[:size]] * 20
-        assert len(b.calls) == 1
-        await settle()
-        assert not len(Openings.of(b.operator.accessor(), b.runtime))
-
-
-async def test_readers_that_open_after_the_request_was_sent_ask_after_its_version_together() -> None:
-    """What was written before they were opened must be seen; so they send one of their own, under a condition."""
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(6)]
-        first = asyncio.create_task(readers[0].read_at(0, 100))
-        sent = await b.next_call()
-        others = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers[1:]]
-        await settle()
-        assert len(b.calls) == 1
-        sent.deliver(0)
-        await settle()
-        assert len(b.calls) == 2
-        asking = b.calls[1]
-        assert (sent.request.if_none_match, asking.request.if_none_match) == (None, readers[0].etag)
-        written = bytes(BLOCK)
-        b.put(written)
-        sent.finish()
-        asking.finish()
-        assert await first == b.data[:100]
-        assert await asyncio.gather(*others) == [written[:100]] * 5
-        await asyncio.gather(*(reader.aclose() for reader in readers))
-
-
-async def test_readers_that_ask_after_a_version_on_its_way_get_its_bytes() -> None:
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(6)]
-        tasks = [asyncio.create_task(readers[0].read_at(0, 100))]
-        sent = await b.next_call()
-        tasks += [asyncio.create_task(reader.read_at(50, 500)) for reader in readers[1:]]
-        await settle()
-        sent.deliver(0)
-        await settle()
-        b.calls[1].finish()
-        sent.finish()
-        assert await asyncio.gather(*tasks) == [b.data[:100]] + [b.data[50:550]] * 5
-        assert len(b.calls) == 2
-        await asyncio.gather(*(reader.aclose() for reader in readers))
-
-
-async def test_readers_that_begin_elsewhere_do_not_wait_for_one_another() -> None:
-    async with bench(4 * BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(4)]
-        tasks = [asyncio.create_task(reader.read_at(n * BLOCK, 100)) for n, reader in enumerate(readers)]
-        await settle()
-        assert b.ranges == [(n * BLOCK, (n + 1) * BLOCK) for n in range(4)]
-        for call in b.calls:
-            call.finish()
-        assert await asyncio.gather(*tasks) == [b.data[n * BLOCK : n * BLOCK + 100] for n in range(4)]
-        await asyncio.gather(*(reader.aclose() for reader in readers))
-
-
-@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
-async def test_readers_of_what_has_no_strong_version_share_no_bytes(etag: str | None) -> None:
-    """They ask at once, not one after another, when the first response shows that there is nothing to share."""
-    async with bench(BLOCK) as b:
-        b.gate.falsify = with_etag(etag)
-        b.gate.open = False
-        readers = [b.reader() for _ in range(5)]
-        tasks = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers]
-        await settle()
-        assert len(b.calls) == 1
-        b.calls[0].finish()
-        await settle()
-        assert len(b.calls) == 5
-        written = bytes(BLOCK)
-        b.put(written)
-        for call in b.calls[1:]:
-            call.finish()
-        assert await asyncio.gather(*tasks) == [b.data[:100]] + [written[:100]] * 4
-        await asyncio.gather(*(reader.aclose() for reader in readers))
-
-
-async def test_the_reader_that_sent_the_request_may_be_closed_while_others_wait_for_it() -> None:
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(3)]
-        tasks = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers]
-        call = await b.next_call()
-        await readers[0].aclose()
-        with pytest.raises(Closed):
-            await tasks[0]
-        call.finish()
-        assert await asyncio.gather(*tasks[1:]) == [b.data[:100]] * 2
-        assert (len(b.calls), call.cancelled, readers[0].statistics["stream_read_blocks_in_cache"]) == (1, False, 0)
-        await asyncio.gather(*(reader.aclose() for reader in readers))
-
-
-async def test_a_shared_request_ends_with_the_last_reader_that_wants_it() -> None:
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(3)]
-        tasks = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers]
-        call = await b.next_call()
-        for reader in readers[:2]:
-            await reader.aclose()
-        await settle()
-        seen = [call.cancelled]
-        tasks[2].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await settle()
-        seen.append(call.cancelled)
-        assert seen == [False, True]
-        b.gate.open = True
-        assert await readers[2].read_at(0, 100) == b.data[:100]
-        await readers[2].aclose()
-
-
-async def test_a_shared_request_that_fails_fails_each_reader_once() -> None:
-    async with bench(0) as b:
-        found = await asyncio.gather(
-            *(b.operator.reader("missing").read_at(0, 10) for _ in range(10)), return_exceptions=True
-        )
-        assert {type(error) for error in found} == {NotFound}
-        assert len(set(map(id, found))) == 10
-        assert len(b.calls) == 1
-
-
-async def test_readers_that_waited_for_a_request_that_failed_send_their_own() -> None:
-    async with bench(BLOCK) as b:
-        b.gate.open = False
-        readers = [b.reader() for _ in range(3)]
-        first = asyncio.create_task(readers[0].read_at(0, 100))
-        sent = await b.next_call()
-        others = [asyncio.create_task(reader.read_at(0, 100)) for reader in readers[1:]]
-        await settle()
-        sent.fail(Unavailable("broke"))
-        with pytest.raises(Unavailable):
-            await first
-        (await b.next_call()).finish()
-        assert await asyncio.gather(*others) == [b.data[:100]] * 2
-        assert len(b.calls) == 2
-        await asyncio.gather(*(reader.aclose() for reader in readers))
-
-
 @pytest.mark.parametrize("policy", ["adaptive", "sequential", "random"])
 @pytest.mark.parametrize(
     ("split", "offset", "size", "asked"),
@@ -528,27 +372,3 @@ async def test_a_later_answer_with_another_etag_and_the_same_size_is_another_ver
             await reader.read_at(BLOCK, 100)
         assert (caught.value.expected_etag, caught.value.actual_etag) == (reader.etag, "another")
         assert await reader.read_at(0, 100) == b.data[:100]
-
-
-@pytest.mark.parametrize("store", ["file", "memory"])
-async def test_a_reader_opened_after_a_foreign_write_in_the_same_turn_reads_what_was_written(
-    store: str, tmp_path: Path
-) -> None:
-    """Both stores answer before the turn ends, and this runtime counts neither write as one of its own."""
-    uri = tmp_path.as_uri() if store == "file" else "memory://foreign-write"
-    async with Operator.from_uri(uri) as operator, Operator.from_uri(uri) as other:
-        await operator.write("k", b"old")
-
-        async def read() -> bytes:
-            async with operator.reader("k") as reader:
-                return await reader.read()
-
-        async def write_and_read() -> bytes:
-            if store == "file":
-                (tmp_path / "k").write_bytes(b"new")
-            else:
-                await other.write("k", b"new")
-            return await read()
-
-        await read()
-        assert list(await asyncio.gather(read(), write_and_read())) == [b"old", b"new"]

@@ -2,20 +2,23 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from aioprefetch.errors import ClockSkew, Error, PermissionDenied, TimedOut
+from aioprefetch.errors import ClockSkew, ConfigInvalid, Error, PermissionDenied, RedirectRefused, TimedOut
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.faults import ReceivedRequest
+from tests.benches.gated_reader import in_case
 from tests.profile import chosen
 from tests.reliability.scripted import NO_PAUSES
 
@@ -280,3 +283,77 @@ async def test_a_clock_is_corrected_again_when_it_is_set() -> None:
         assert await operator.read("k") == b"the object"
         assert (await operator.stat("k")).size == 10
         assert server.count() == 5
+
+
+# --- long reads -----------------------------------------------------------------------------------------------------
+
+LARGE = BODY[: 256 << 10]
+BLOCK_BYTES = 16 << 10
+# The first request has two blocks, each further one has one.
+LONG_READ_REQUESTS = 15
+SOME_REQUESTS = chosen(quick=(0, 1, 8, LONG_READ_REQUESTS - 1), full=range(LONG_READ_REQUESTS))
+
+
+async def by_read(operator: Operator, directory: Path) -> bytes:
+    return await operator.read("k")
+
+
+async def by_reader(operator: Operator, directory: Path) -> bytes:
+    """Past the blocks: there is not enough memory to keep them."""
+    async with operator.reader("k") as reader:
+        return await reader.read()
+
+
+async def by_download(operator: Operator, directory: Path) -> bytes:
+    await operator.download("k", directory / "file")
+    return (directory / "file").read_bytes()
+
+
+@asynccontextmanager
+async def long_read(*faults: Rule, signing: str = "header") -> AsyncIterator[tuple[FaultServer, Operator]]:
+    """A store with an object of many blocks; in the end no connection of it is open."""
+    async with FaultServer({"bucket/k": LARGE}, faults) as server:
+        service = S3(bucket="bucket", endpoint_url=server.url, proxies={}, signing=signing, **KEYS)
+        options = {"block_bytes": BLOCK_BYTES, "memory_bytes": 8 * BLOCK_BYTES}
+        async with Operator(service, **options).layer(NO_PAUSES) as operator:
+            yield server, operator
+        await server.wait_until_idle()
+
+
+@pytest.mark.parametrize("signing", ["header", "presigned"])
+@pytest.mark.parametrize("fault", ["expired", "a clock", "slow down", "reset"])
+@pytest.mark.parametrize("way", [by_read, by_reader, by_download])
+async def test_any_request_of_a_long_read_may_be_refused_once(
+    way: Callable[[Operator, Path], Awaitable[bytes]], fault: str, signing: str, tmp_path: Path
+) -> None:
+    """It alone is sent again."""
+    for number in SOME_REQUESTS:
+        async with long_read(Rule(fault=FAULTS[fault], index=number), signing=signing) as (server, operator):
+            with in_case(number=number):
+                assert await way(operator, tmp_path) == LARGE
+                ranges = [request.range for request in server.requests]
+                assert len(ranges) == len(set(ranges)) + 1
+                assert ranges.count(ranges[number]) == 2
+
+
+@pytest.mark.parametrize("fault", ["redirect", "region"])
+@pytest.mark.parametrize("way", [by_read, by_reader, by_download])
+async def test_no_request_of_a_long_read_is_redirected(
+    way: Callable[[Operator, Path], Awaitable[bytes]], fault: str, tmp_path: Path
+) -> None:
+    """Whichever it is: the read fails, nothing goes to the other host, and nothing is left of the file."""
+    region = {"x-amz-bucket-region": "eu-west-1"}
+    async with FaultServer({"bucket/k": LARGE}) as foreign:
+        refusal: tuple[Fault, type[Error]] = {
+            "redirect": (Fault(status=307, location=f"{foreign.url}/bucket/k", headers=region), RedirectRefused),
+            "region": (Fault(status=400, code="AuthorizationHeaderMalformed", headers=region), ConfigInvalid),
+        }[fault]
+        for number in SOME_REQUESTS:
+            async with long_read(Rule(fault=refusal[0], index=number)) as (server, operator):
+                with in_case(number=number), pytest.raises(refusal[1], match="set region='eu-west-1'"):
+                    await way(operator, tmp_path)
+                assert os.listdir(tmp_path) == []
+                server.behave()
+                assert await way(operator, tmp_path) == LARGE
+            (tmp_path / "file").unlink(missing_ok=True)
+        assert foreign.connections == 0
