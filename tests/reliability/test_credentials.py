@@ -65,7 +65,7 @@ class Renewing:
 
 
 @asynccontextmanager
-async def renewing(monkeypatch: pytest.MonkeyPatch, *, seconds: int = 3600, **options: int) -> AsyncIterator[Renewing]:
+async def renewing(monkeypatch: pytest.MonkeyPatch, *, seconds: int = 3600, **options: Any) -> AsyncIterator[Renewing]:
     """Serve two objects, and the first generation of credentials as a container has them."""
     objects = {"bucket/k": content(SIZE), "bucket/other": content(SIZE, version=1)}
     async with FaultServer({**objects, "credentials": keys_of(1, seconds=seconds)}) as server:

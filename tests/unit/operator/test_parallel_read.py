@@ -327,7 +327,7 @@ async def test_a_part_that_broke_off_never_goes_on_with_another_version(way: Way
     for number in range(REQUESTS):
         fault = FaultLayer((Injection(operation="read", occurrence=number, at=100, error=Unavailable),))
         async with parted(layers=(fault, RetryLayer(base_seconds=1e-6))) as b:
-            b.runtime.events.subscribe(lambda event, b=b: b.put(bytes(SIZE)) if event.name == "retry" else None)  # type: ignore[misc]
+            b.runtime.events.subscribe(lambda event, b=b: b.put(bytes(SIZE)) if event.name == "retry" else None)
             with in_case(number=number), pytest.raises(ObjectChanged):
                 await way(b)
             assert b.operator.statistics["retries_resumed"] == 1

@@ -310,12 +310,12 @@ async def by_download(operator: Operator, directory: Path) -> bytes:
 
 
 @asynccontextmanager
-async def long_read(*faults: Rule, signing: str = "header") -> AsyncIterator[tuple[FaultServer, Operator]]:
+async def long_read(*faults: Rule, **options: Any) -> AsyncIterator[tuple[FaultServer, Operator]]:
     """A store with an object of many blocks; in the end no connection of it is open."""
     async with FaultServer({"bucket/k": LARGE}, faults) as server:
-        service = S3(bucket="bucket", endpoint_url=server.url, proxies={}, signing=signing, **KEYS)
-        options = {"block_bytes": BLOCK_BYTES, "memory_bytes": 8 * BLOCK_BYTES}
-        async with Operator(service, **options).layer(NO_PAUSES) as operator:
+        service = S3(bucket="bucket", endpoint_url=server.url, proxies={}, **KEYS, **options)
+        recipe = Operator(service, block_bytes=BLOCK_BYTES, memory_bytes=8 * BLOCK_BYTES)
+        async with recipe.layer(NO_PAUSES) as operator:
             yield server, operator
         await server.wait_until_idle()
 
