@@ -30,7 +30,7 @@ class Sink:
     A sink that passes its bytes on, and may be slower than the store, is ``is_paced``: a service that can pause looks
     at ``is_full`` between two pieces, and awaits ``drained``.
 
-    ``is_drained``: nobody needs the rest, which is received for the sake of its connection; it is not requested again.
+    ``is_drained``: no read needs the rest, which is received for the sake of its connection; it is not requested again.
     """
 
     is_drained = False

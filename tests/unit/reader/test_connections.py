@@ -47,7 +47,7 @@ async def served(
 
 
 async def read_a_little(operator: Operator, data: bytes, readers: int, *, tasks: int = 1, **options: Any) -> None:
-    """So many readers open an object each, read 500 bytes and close, in so many tasks."""
+    """``readers`` open an object each, read 500 bytes and close, in ``tasks`` tasks."""
     numbers = iter(range(readers))
 
     async def work() -> None:

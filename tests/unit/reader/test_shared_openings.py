@@ -219,7 +219,7 @@ async def open_and_read(b: Bench, policy: str) -> bytes:
     combinations(["adaptive", "random", "parquet"], [0, 1, 2, 4, 7], ["call", "head", 100]),
 )
 async def test_the_nth_request_of_readers_that_open_together_fails(policy: str, turns: int, point: Point) -> None:
-    """Pairs of readers open some turns apart. Whoever waits for that request alone fails, each with its own error."""
+    """Pairs of readers open some turns apart. The readers that wait for that request fail, each with its own error."""
     for number in itertools.count():
         assert number < 10
         fault = Injection(operation="read", occurrence=number, at=point, error=Unavailable)
