@@ -1,9 +1,10 @@
 """``dataclass`` for what every program loads: the standard library's, without its price at import.
 
 ``dataclasses.dataclass`` writes the source of up to eight methods for each class and compiles it when the class is
-made: about half a millisecond a class, and more than half of what importing this package took. Here ``__init__`` is
-compiled when the first object is made, and the other methods are functions that walk the fields. The fields themselves
-are the standard library's, so ``fields``, ``replace``, ``asdict`` and a dataclass that derives from such a class work.
+made: about half a millisecond a class, and more than half of what importing this package took. Here a method is made
+when it is first looked up: ``__init__`` by this module, which sets the slots of frozen objects directly,
+and ``__repr__``, ``__eq__`` and ``__hash__`` by the standard library. The fields are the standard library's too, so
+``fields``, ``replace``, ``asdict`` and a dataclass that derives from such a class work.
 
 Fields are parameters, all of them (no ``init=False``, no ``InitVar``), and there is no ``order``. Type checkers take it
 for ``dataclasses.dataclass``.
@@ -12,10 +13,10 @@ for ``dataclasses.dataclass``.
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Iterable
-from operator import attrgetter
-from reprlib import recursive_repr
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,23 +36,21 @@ else:
         """A decorator of a class with fields; the parameters are those of ``dataclasses.dataclass``."""
 
         def decorated(cls):
-            own = {name for name in cls.__dict__ if name not in ("__dict__", "__weakref__")}
+            own = dict(vars(cls))
+            is_derived = _derives_from_frozen(cls, frozen=frozen)
             # The library wants a frozen class derived as one; then it compiles two methods, which we replace.
-            is_derived = any(base.__dataclass_params__.frozen for base in cls.__mro__ if dataclasses.is_dataclass(base))
             make = dataclasses.dataclass(
                 init=False, repr=False, eq=False, frozen=is_derived, slots=slots, kw_only=kw_only
             )
             made = make(cls)
-            methods = {}
-            if init:
-                methods |= {"__init__": _first_init(made, frozen=frozen, slots=slots)}
-            if repr:
-                methods |= {"__repr__": _repr}
-            if eq:
-                methods |= _comparison(made, is_hashable=frozen or unsafe_hash)
-            for name, method in methods.items():
-                if name not in own:
-                    setattr(made, name, method)
+            _check_fields(made)
+            if init and "__init__" not in own:
+                _check_order(made)
+                made.__init__ = _Later(made, "__init__", partial(_init, made, frozen=frozen, slots=slots))
+            for name, is_wanted in (("__repr__", repr), ("__eq__", eq)):
+                if is_wanted and name not in own:
+                    setattr(made, name, _Later(made, name, partial(_of_the_library, made, name)))
+            _set_hash(made, own, eq=eq, frozen=frozen, unsafe_hash=unsafe_hash)
             if frozen:
                 _freeze(made, own, slots=slots)
             return made
@@ -59,28 +58,77 @@ else:
         return decorated
 
 
-def _first_init(made: Any, *, frozen: bool, slots: bool) -> Callable[..., None]:
-    """An ``__init__`` that compiles the one of the class, puts that in its own place, and calls it."""
+class _Later:
+    """A method of a class that is made when it is first looked up, and then takes this place."""
 
-    def compiled() -> Callable[..., None]:
-        made.__init__ = init = _compiled_init(made, frozen=frozen, slots=slots)
-        return init
+    def __init__(self, made: Any, name: str, make: Callable[[], Callable[..., Any]]) -> None:
+        self._made, self._name, self._make = made, name, make
 
-    def first_init(self: Any, *arguments: Any, **named: Any) -> None:
-        compiled()(self, *arguments, **named)
-
-    vars(first_init)["compiled"] = compiled
-    made.__signature__ = _Signature()
-    return first_init
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        method: Any = self._make()
+        setattr(self._made, self._name, method)
+        return method.__get__(instance, owner)
 
 
-class _Signature:
-    """The parameters of a class, for ``inspect.signature`` and notebooks, before its first object is made and after."""
+def _of_the_library(made: Any, name: str) -> Callable[..., Any]:
+    """``__repr__``, ``__eq__`` or ``__hash__`` as the library writes it for a class with these fields."""
+    fields = [
+        (one.name, object, dataclasses.field(repr=one.repr, compare=one.compare, hash=one.hash))
+        for one in dataclasses.fields(made)
+    ]
+    twin = dataclasses.make_dataclass(
+        made.__name__,
+        fields,
+        namespace={"__module__": made.__module__, "__doc__": "No signature is wanted."},
+        init=False,
+        repr=name == "__repr__",
+        eq=name == "__eq__",
+        unsafe_hash=name == "__hash__",
+    )
+    method: Callable[..., Any] = vars(twin)[name]
+    method.__qualname__ = f"{made.__qualname__}.{name}"
+    return method
 
-    def __get__(self, _: object, owner: Any) -> inspect.Signature:
-        init = owner.__init__
-        signature = inspect.signature(vars(init)["compiled"]() if "compiled" in vars(init) else init)
-        return signature.replace(parameters=tuple(signature.parameters.values())[1:])
+
+# --- what is checked when a class is made -----------------------------------------------------------------------------
+
+
+def _derives_from_frozen(cls: Any, *, frozen: bool) -> bool:
+    bases = [base.__dataclass_params__.frozen for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
+    if any(bases) and not frozen:
+        raise TypeError("cannot inherit non-frozen dataclass from a frozen one")
+    if bases and frozen and not any(bases):
+        raise TypeError("cannot inherit frozen dataclass from a non-frozen one")
+    return any(bases)
+
+
+def _check_fields(made: Any) -> None:
+    for one in made.__dataclass_fields__.values():
+        if not one.init or "InitVar" in str(one.type):
+            raise TypeError(f"{made.__name__}.{one.name} is not a plain field: use dataclasses.dataclass")
+
+
+def _check_order(made: Any) -> None:
+    is_optional = False
+    for one in dataclasses.fields(made):
+        if one.default is not MISSING or one.default_factory is not MISSING:
+            is_optional = is_optional or not one.kw_only
+        elif is_optional and not one.kw_only:
+            raise TypeError(f"non-default argument {one.name!r} follows default argument")
+
+
+def _set_hash(made: Any, own: dict[str, Any], *, eq: bool, frozen: bool, unsafe_hash: bool) -> None:
+    """By the table of the library; Python itself sets ``None`` in a class with an ``__eq__`` of its own."""
+    if "__hash__" in own and not (own["__hash__"] is None and "__eq__" in own):
+        if unsafe_hash:
+            raise TypeError(f"Cannot overwrite attribute __hash__ in class {made.__name__}")
+    elif unsafe_hash or (eq and frozen):
+        made.__hash__ = _Later(made, "__hash__", partial(_of_the_library, made, "__hash__"))
+    elif eq:
+        made.__hash__ = None
+
+
+# --- methods of our own -----------------------------------------------------------------------------------------------
 
 
 class _NotGiven:
@@ -91,68 +139,42 @@ class _NotGiven:
 _NOT_GIVEN = _NotGiven()
 
 
-def _compiled_init(made: Any, *, frozen: bool, slots: bool) -> Callable[..., None]:
-    scope: dict[str, Any] = {"_NOT_GIVEN": _NOT_GIVEN, "_set": object.__setattr__}
+def _init(made: Any, *, frozen: bool, slots: bool) -> Callable[..., None]:
+    """``__init__``, compiled within a function whose parameters are the names that it needs besides its own."""
+    scope: dict[str, Any] = {"__not_given__": _NOT_GIVEN, "__set__": object.__setattr__}
+    this = "__self__" if "self" in made.__dataclass_fields__ else "self"
     parameters: list[str] = []
     named: list[str] = []
     lines: list[str] = []
     for field in dataclasses.fields(made):
-        name = value = field.name
-        parameter = name
-        if field.default is not dataclasses.MISSING:
-            scope[f"_default_{name}"] = field.default
-            parameter = f"{name}=_default_{name}"
-        elif field.default_factory is not dataclasses.MISSING:
-            scope[f"_make_{name}"] = field.default_factory
-            parameter = f"{name}=_NOT_GIVEN"
-            value = f"_make_{name}() if {name} is _NOT_GIVEN else {name}"
+        name = value = parameter = field.name
+        if field.default is not MISSING:
+            scope[f"__default_{name}__"] = field.default
+            parameter = f"{name}=__default_{name}__"
+        elif field.default_factory is not MISSING:
+            scope[f"__make_{name}__"] = field.default_factory
+            parameter = f"{name}=__not_given__"
+            value = f"__make_{name}__() if {name} is __not_given__ else {name}"
         (named if field.kw_only else parameters).append(parameter)
         if frozen and slots:
-            scope[f"_set_{name}"] = getattr(made, name).__set__
-            lines.append(f"_set_{name}(self, {value})")
+            scope[f"__set_{name}__"] = getattr(made, name).__set__
+            lines.append(f"__set_{name}__({this}, {value})")
         else:
-            lines.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+            lines.append(f"__set__({this}, {name!r}, {value})" if frozen else f"{this}.{name} = {value}")
     if hasattr(made, "__post_init__"):
-        lines.append("self.__post_init__()")
-    signature = ", ".join(["self", *parameters, *(["*", *named] if named else [])])
-    exec(f"def __init__({signature}):\n  " + "\n  ".join(lines or ["pass"]), scope)
-    compiled: Callable[..., None] = scope["__init__"]
-    compiled.__qualname__, compiled.__module__ = f"{made.__qualname__}.__init__", made.__module__
-    compiled.__annotations__ = {field.name: field.type for field in dataclasses.fields(made)} | {"return": None}
-    return compiled
+        lines.append(f"{this}.__post_init__()")
+    signature = ", ".join([this, *parameters, *(["*", *named] if named else [])])
+    body = "\n  ".join(lines or ["pass"])
+    written: dict[str, Any] = {}
+    source = f"def make({', '.join(scope)}):\n def __init__({signature}):\n  {body}\n return __init__"
+    exec(source, vars(sys.modules[made.__module__]) if made.__module__ in sys.modules else {}, written)
+    init: Callable[..., None] = written["make"](**scope)
+    init.__qualname__ = f"{made.__qualname__}.__init__"
+    init.__annotations__ = {field.name: field.type for field in dataclasses.fields(made)} | {"return": None}
+    return init
 
 
-@recursive_repr()
-def _repr(self: Any) -> str:
-    shown = [f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr]
-    return f"{type(self).__qualname__}({', '.join(shown)})"
-
-
-def _comparison(made: Any, *, is_hashable: bool) -> dict[str, Any]:
-    compared = _getter(field.name for field in dataclasses.fields(made) if field.compare)
-
-    def equals(self: object, other: object) -> bool:
-        return compared(self) == compared(other) if type(other) is type(self) else NotImplemented
-
-    if not is_hashable:
-        return {"__eq__": equals, "__hash__": None}
-    counted = _getter(
-        field.name for field in dataclasses.fields(made) if (field.compare if field.hash is None else field.hash)
-    )
-
-    def hashed(self: object) -> int:
-        return hash(counted(self))
-
-    return {"__eq__": equals, "__hash__": hashed}
-
-
-def _getter(names: Iterable[str]) -> Callable[[Any], Any]:
-    """The values of these fields of an object."""
-    found = tuple(names)
-    return attrgetter(*found) if found else lambda _: ()
-
-
-def _freeze(made: Any, own: set[str], *, slots: bool) -> None:
+def _freeze(made: Any, own: dict[str, Any], *, slots: bool) -> None:
     """Refuse assignments, and let copies and pickles of slots go round that."""
     made.__dataclass_params__.frozen = True  # a frozen dataclass of a caller may derive from it
     names = {field.name for field in dataclasses.fields(made)}

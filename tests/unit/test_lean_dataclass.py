@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -172,3 +172,77 @@ def test_the_parameters_show_before_the_first_object() -> None:
     """A notebook asks for the signature of a class that was never used."""
     ours, theirs = (classes(decorator, SHAPES[0])[1] for decorator in (lean, dataclasses.dataclass))
     assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
+
+
+def test_a_field_equals_itself_even_if_its_value_does_not() -> None:
+    """Values are compared in a tuple, where identity counts: not-a-number, and arrays whose ``==`` gives an array."""
+
+    class Elementwise:
+        def __eq__(self, other: object) -> Any:
+            return [False]
+
+        __hash__ = None  # type: ignore[assignment]
+
+    for decorator in (lean, dataclasses.dataclass):
+        made: Any = decorator(frozen=True)(type("One", (), {"__annotations__": {"value": object}}))
+        for odd in (float("nan"), Elementwise()):
+            assert (made(odd) == made(odd)) is True
+
+
+def test_a_class_with_equality_of_its_own_stays_hashable() -> None:
+    class One:
+        value: int
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    made = lean(frozen=True)(One)
+    assert hash(made(1)) == hash(made(1))
+
+
+def mutable_of_frozen(decorator: Any) -> None:
+    base = decorator(frozen=True)(type("Base", (), {"__annotations__": {"x": int}}))
+    decorator(slots=True)(type("Derived", (base,), {}))
+
+
+def frozen_of_mutable(decorator: Any) -> None:
+    base = decorator(slots=True)(type("Base", (), {"__annotations__": {"x": int}}))
+    decorator(frozen=True)(type("Derived", (base,), {}))
+
+
+def required_after_optional(decorator: Any) -> None:
+    decorator(frozen=True)(type("One", (), {"__annotations__": {"x": int, "y": int}, "x": 1}))
+
+
+def hash_of_its_own(decorator: Any) -> None:
+    decorator(unsafe_hash=True)(type("One", (), {"__annotations__": {"x": int}, "__hash__": lambda _: 1}))
+
+
+@pytest.mark.parametrize("define", [mutable_of_frozen, frozen_of_mutable, required_after_optional, hash_of_its_own])
+def test_what_the_standard_library_refuses_is_refused_when_the_class_is_made(define: Callable[[Any], None]) -> None:
+    with pytest.raises(TypeError) as theirs:
+        define(dataclasses.dataclass)
+    with pytest.raises(TypeError) as ours:
+        define(lean)
+    assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("contents", [{"x": field(init=False, default=1)}, {"__annotations__": {"x": "InitVar[int]"}}])
+def test_fields_that_are_no_parameters_are_refused_with_the_name_of_what_takes_them(contents: dict[str, Any]) -> None:
+    kind = type("One", (), {"__annotations__": {"x": int}, "__module__": "dataclasses"} | contents)
+    with pytest.raises(TypeError, match=r"One\.x is not a plain field: use dataclasses\.dataclass"):
+        lean(frozen=True)(kind)
+
+
+def test_the_types_of_the_parameters_show_before_the_first_object() -> None:
+    made = lean(frozen=True)(
+        type("One", (), {"__annotations__": {"x": "Callable[[int], Any]"}, "__module__": __name__})
+    )
+    assert get_type_hints(made.__init__) == {"x": Callable[[int], Any], "return": type(None)}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_field_may_have_any_name(frozen: bool) -> None:
+    names = ["self", "_set", "made", "scope", "value"]
+    kind = lean(frozen=frozen)(type("One", (), {"__annotations__": dict.fromkeys(names, int)}))
+    assert [getattr(kind(1, 2, 3, 4, value=5), name) for name in names] == [1, 2, 3, 4, 5]
