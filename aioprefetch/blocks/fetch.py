@@ -347,6 +347,17 @@ class Fetch(Sink):
         """
         return self.head is not None and is_comparable(self.head)
 
+    def take_back(self) -> None:
+        """Undo ``begin``, before a byte was received: the response comes from elsewhere, and into other memory."""
+        file = self.file
+        if file is None or self.head is None or self.received or self.finished:
+            return
+        file.settle(self)
+        self.segments, self._next = [], 0
+        self.head = None
+        self._rewind()
+        file.add(self)
+
     def new_segment(self, start: int, end: int) -> Segment:
         """A segment for ``[start, end)``, in memory from the reservation of this fetch."""
         size = end - start

@@ -10,7 +10,7 @@ import pytest
 
 from aioprefetch.blocks.spill.block_key import BlockKey
 from aioprefetch.blocks.spill.directory import SystemCalls
-from aioprefetch.blocks.spill.tier import LOOK_SECONDS, DiskTier
+from aioprefetch.blocks.spill.tier import LOOK_SECONDS, TOUCH_SECONDS, DiskTier
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import DiskCache
 from tests.benches.failing_disk import StillCalls, until
@@ -36,6 +36,7 @@ async def disk_bench(
     memory_blocks: int = 2,
     calls: SystemCalls | None = None,
     look_seconds: float = LOOK_SECONDS,
+    touch_seconds: float = TOUCH_SECONDS,
     disk: dict[str, Any] | None = None,
     **more: Any,
 ) -> AsyncIterator[Bench]:
@@ -45,7 +46,8 @@ async def disk_bench(
     async with bench(blocks * BLOCK, disk_cache=options, **more) as b:
 
         def make_tier() -> DiskTier:
-            return DiskTier(b.runtime, options, calls or StillCalls(), look_seconds=look_seconds)
+            times = {"look_seconds": look_seconds, "touch_seconds": touch_seconds}
+            return DiskTier(b.runtime, options, calls or StillCalls(), **times)
 
         tier = b.runtime.shared("disk_tier", make_tier)
         await until(lambda: tier.cache.looked or b.runtime.statistics()["stream_file_cache_failures"])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aioprefetch.blocks.spill.block_cache import BlockCache, OpenBlock
+from aioprefetch.blocks.spill.block_cache import SCRATCH_BYTES, BlockCache, OpenBlock
 from aioprefetch.blocks.spill.block_key import BlockKey, FileIdentity
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import PIECE_BYTES, BadEntry
@@ -17,15 +17,32 @@ from aioprefetch.testing.oracle import pattern
 
 OPERATIONS = (
     *("open", "close", "make_directory", "change_mode", "status", "status_of", "names", "write", "read", "touch"),
-    *("rename", "remove", "remove_directory", "space", "is_alive"),
+    *("rename", "remove", "remove_directory", "space", "is_alive", "open_cached", "read_cached", "answers_from_memory"),
 )
 
 
 class StillCalls(SystemCalls):
-    """The system's calls with a clock that stands still: no listing ever takes long, so none is put off."""
+    """The system's calls with a clock that stands still: no listing ever takes long, so none is put off.
+
+    ``is_warm``: the kernel has every file in memory, whatever the file system. Otherwise all is left to threads.
+    """
+
+    is_warm = False
 
     def seconds(self) -> float:
         return 0.0
+
+    def open_cached(self, name: str, *, directory: int) -> int | None:
+        try:
+            return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        except OSError:
+            return None
+
+    def read_cached(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        return os.preadv(descriptor, [buffer], position)
+
+    def answers_from_memory(self, descriptor: int) -> bool:
+        return self.is_warm
 
 
 class FailingCalls(StillCalls):
@@ -44,7 +61,7 @@ class FailingCalls(StillCalls):
 
 
 def _failing(operation: str) -> Callable[..., Any]:
-    real = getattr(SystemCalls, operation)
+    real = getattr(StillCalls, operation)
 
     def call(self: FailingCalls, *arguments: Any, **keywords: Any) -> Any:
         if operation == "close":
@@ -58,6 +75,20 @@ def _failing(operation: str) -> Callable[..., Any]:
 
 for _operation in OPERATIONS:
     setattr(FailingCalls, _operation, _failing(_operation))
+
+
+class WarmCalls(FailingCalls):
+    """The kernel has every file in memory, on any file system. ``counts`` has an entry for each read of it, at most."""
+
+    is_warm = True
+
+    def __init__(self, before: Callable[[str], None] | None = None) -> None:
+        super().__init__(before)
+        self.counts: list[int] = []
+
+    def read_cached(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        count = super().read_cached(descriptor, buffer, position)
+        return min(count, self.counts.pop(0)) if self.counts else count
 
 
 def failing(operation: str, number: int) -> Callable[[str], None]:
@@ -136,7 +167,10 @@ def read(cache: BlockCache, key: BlockKey) -> bytes | None:
 def piece_of(block: OpenBlock, key: BlockKey, number: int) -> bytes:
     """A piece of a block."""
     start = number * PIECE_BYTES
-    return bytes(block.read(start, min(start + PIECE_BYTES, key.data_bytes), bytearray(PIECE_BYTES)))
+    data = bytearray(min(PIECE_BYTES, key.data_bytes - start))
+    count = block.read(start, memoryview(data), memoryview(bytearray(SCRATCH_BYTES)), seconds_max=60.0)
+    assert count == len(data)
+    return bytes(data)
 
 
 def is_bad(cache: BlockCache, key: BlockKey) -> bool:

@@ -1,7 +1,7 @@
 """The block files of one directory: written whole or not at all, checked when read, the least used ones removed.
 
-Everything here blocks and belongs in a thread; any number of threads and processes may use one directory. No byte
-is ever wrong: a file that does not fit is a miss, and is removed.
+Everything here blocks and belongs in a thread, except ``BlockCache.read_now``; any number of threads and processes may
+use one directory. No byte is ever wrong: a file that does not fit is a miss, and is removed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 
 from aioprefetch.blocks.spill.block_key import BlockKey, is_block_name, is_old_name
@@ -19,12 +20,20 @@ from aioprefetch.blocks.spill.directory import (
     Descriptor,
     GuardedDirectory,
     SystemCalls,
-    drop_written,
+    drop_moved,
     is_abandoned,
     is_temporary,
     temporary_name,
 )
-from aioprefetch.blocks.spill.entry import BadEntry, checksums, decode_header, encode_header
+from aioprefetch.blocks.spill.entry import (
+    PIECE_BYTES,
+    BadEntry,
+    EntryHeader,
+    aligned,
+    checksums,
+    decode_header,
+    encode_header,
+)
 from aioprefetch.blocks.spill.index import LruIndex
 
 # This share of a file system always stays free: a cache must not make other programs fail.
@@ -40,39 +49,92 @@ RACY_NANOSECONDS = 50_000_000
 _NAME_TRIES = 3
 # The operating system takes 1024 parts at once; blocks have one or a few.
 _PARTS_MAX = 64
+# Bytes that are read and verified at once, while they are still in the caches of the processor.
+READ_BYTES = 4 * PIECE_BYTES
+# A read needs this much memory for the parts of its first and last piece that no read has asked for.
+SCRATCH_BYTES = 2 * PIECE_BYTES
 
 
 class OpenBlock:
-    """A block file whose header was verified. It can still be read after the file was removed."""
+    """A block file of the right size. It can still be read after it was removed. Raises ``BadEntry`` for another one.
 
-    __slots__ = ("_calls", "_descriptor", "_header")
+    The header is read, and verified, with the first bytes.
+    """
 
-    def __init__(self, descriptor: Descriptor, key: BlockKey, calls: SystemCalls) -> None:
+    __slots__ = ("_calls", "_descriptor", "_header", "_key")
+
+    def __init__(self, descriptor: Descriptor, file_bytes: int, key: BlockKey, calls: SystemCalls) -> None:
         self._descriptor = descriptor
+        self._key = key
         self._calls = calls
-        file_bytes = calls.status(descriptor.number).st_size
+        self._header: EntryHeader | None = None
         if file_bytes != key.file_bytes:
             raise BadEntry(f"it has {file_bytes} bytes, not {key.file_bytes}")
-        raw = bytearray(key.header_bytes)
-        self._read(0, memoryview(raw))
-        self._header = decode_header(raw, identity=key.identity, file_bytes=file_bytes)
-        if self._header.data_bytes != key.data_bytes:
-            raise BadEntry(f"it has {self._header.data_bytes} bytes of data, not {key.data_bytes}")
 
-    def read(self, start: int, end: int, memory: bytearray) -> memoryview:
-        """The whole pieces ``[start, end)`` of the data, in ``memory``, verified. ``BadEntry`` when they are not."""
-        data = memoryview(memory)[: end - start]
-        self._read(self._header.data_offset + start, data)
-        self._header.verify(start, data)
+    def read(self, start: int, target: memoryview, scratch: memoryview, *, seconds_max: float) -> int:
+        """Fill ``target`` with the data from ``start`` on, verified; returns the number of bytes.
+
+        It ends early after ``READ_BYTES`` at which ``seconds_max`` are over. ``scratch`` are ``SCRATCH_BYTES`` for the
+        rest of the pieces. Raises ``BadEntry``; what is in ``target`` beyond the returned number of bytes may be wrong.
+        """
+        position, end = start, start + len(target)
+        ends_at = self._calls.seconds() + seconds_max
+        while position < end:
+            low, high = aligned(position, end, self._key.data_bytes)
+            high = min(high, low + READ_BYTES)
+            stop = min(high, end)
+            before, after = scratch[: position - low], scratch[PIECE_BYTES : PIECE_BYTES + high - stop]
+            try:
+                self._read_pieces(low, [before, target[position - start : stop - start], after])
+            except (BadEntry, OSError):
+                if position == start:
+                    raise
+                break  # What is verified is of use. The next call meets the failure.
+            position = stop
+            if self._calls.seconds() >= ends_at:
+                break
+        return position - start
+
+    def read_now(self, room: memoryview) -> memoryview | None:
+        """All of the data, verified, in ``room``, if the kernel has the file in memory. Never waits."""
+        key = self._key
+        whole = room[: key.file_bytes]
+        if self._calls.read_cached(self._descriptor.number, whole, 0) < len(whole):
+            return None
+        data = whole[key.header_bytes :]
+        self._decode(whole[: key.header_bytes]).verify(0, data)
         return data
 
-    def _read(self, position: int, data: memoryview) -> None:
-        filled = 0
-        while filled < len(data):
-            count = self._calls.read(self._descriptor.number, data[filled:], position + filled)
+    def _read_pieces(self, low: int, parts: Sequence[memoryview]) -> None:
+        data_at = self._key.header_bytes
+        header = self._header
+        if header is None:
+            raw = bytearray(data_at)
+            if low == 0:
+                self._fill(0, [raw, *parts])
+            else:
+                self._fill(0, [raw])
+                self._fill(data_at + low, parts)
+            header = self._header = self._decode(raw)
+        else:
+            self._fill(data_at + low, parts)
+        header.verify(low, *parts)
+
+    def _fill(self, position: int, parts: Sequence[bytearray | memoryview]) -> None:
+        left: Sequence[bytearray | memoryview] = [part for part in parts if part]
+        while left:
+            count = self._calls.read(self._descriptor.number, left, position)
             if count == 0:
-                raise BadEntry(f"it ends at byte {position + filled}")
-            filled += count
+                raise BadEntry(f"it ends at byte {position}")
+            position += count
+            left = drop_moved(left, count)
+
+    def _decode(self, raw: bytearray | memoryview) -> EntryHeader:
+        key = self._key
+        header = decode_header(raw, identity=key.identity, file_bytes=key.file_bytes)
+        if header.data_bytes != key.data_bytes:
+            raise BadEntry(f"it has {header.data_bytes} bytes of data, not {key.data_bytes}")
+        return header
 
 
 class BlockCache:
@@ -99,6 +161,9 @@ class BlockCache:
         self._changed_at = -1
         self._look_again_at = 0.0
         self._unseen_bytes = 0  # The bytes written since the last listing.
+        # The reads on the loop, by name and time, that the index and the times of the files do not know of yet.
+        self._uses: deque[tuple[str, float]] = deque()
+        self._untouched: dict[str, float] = {}
 
     # --- opening and closing ------------------------------------------------------------------------------------
 
@@ -189,17 +254,62 @@ class BlockCache:
         """The block, ``None`` when it is not there. After ``BadEntry`` or ``OSError`` remove it by ``drop``."""
         directory = self._opened(check=False)
         try:
-            held = directory.open(key.name)
+            held, file_bytes = directory.open(key.name)
         except FileNotFoundError:
             with self._lock:
                 self._index.discard(key.name)
             return None
-        block = OpenBlock(held, key, self._calls)
-        with contextlib.suppress(OSError):  # On a read-only file system the order is that of this process alone.
-            self._calls.touch(held.number)
+        block = OpenBlock(held, file_bytes, key, self._calls)
+        directory.learn(held)
+        now = time.time()
+        directory.touch(key.name, now)
         with self._lock:
-            self._index.use(key.name, time.time())
+            self._index.use(key.name, now)
         return block
+
+    def read_now(self, key: BlockKey, room: memoryview) -> memoryview | None:
+        """The data of a block, verified, in ``room``, if the kernel has its file in memory. Never waits.
+
+        ``None`` if not, and also for every failure, which ``find`` meets again. The use is noted; ``touch`` makes it
+        known to other processes.
+        """
+        directory = self._directory
+        if directory is None or not directory.answers:
+            return None
+        try:
+            opened = directory.open_now(key.name)
+            data = None if opened is None else OpenBlock(*opened, key, self._calls).read_now(room)
+        except BadEntry:
+            return None
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                directory.answers = False
+            return None
+        if data is not None:
+            self._uses.append((key.name, time.time()))
+        return data
+
+    @property
+    def has_uses(self) -> bool:
+        """Whether there is something for ``touch`` to do. From any thread."""
+        return bool(self._uses or self._untouched)
+
+    def touch(self) -> None:
+        """Set the times of the files that ``read_now`` has read."""
+        with self._lock:
+            self._note_uses()
+            untouched, self._untouched = self._untouched, {}
+        directory = self._directory
+        if directory is not None:
+            for name, used_at in untouched.items():
+                directory.touch(name, used_at)
+
+    def _note_uses(self) -> None:
+        """Put the reads on the loop into the index. With the lock of the index."""
+        while self._uses:
+            name, used_at = self._uses.popleft()
+            self._index.use(name, used_at)
+            self._untouched[name] = used_at
 
     def drop(self, name: str) -> None:
         """Remove a file that cannot be used."""
@@ -249,6 +359,7 @@ class BlockCache:
     def _remove(self, directory: GuardedDirectory, need_bytes: int) -> int:
         """Remove the least used files until enough bytes are freed, or none is left. Returns the bytes freed."""
         with self._lock:
+            self._note_uses()
             victims = {name: self._index.size(name) for name in self._index.victims(need_bytes)}
         for name in victims:
             directory.remove(name)
@@ -268,7 +379,7 @@ class BlockCache:
                     count = calls.write(descriptor, left[:_PARTS_MAX])
                     if count == 0:
                         raise OSError(errno.EIO, "nothing was written")
-                    left = drop_written(left, count)
+                    left = drop_moved(left, count)
             finally:
                 calls.close(descriptor)
             directory.rename(temporary, key.name)

@@ -18,16 +18,12 @@ _HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class BlockKey:
-    """The file of one block: its name, the identity in its header, and the size of its data."""
+    """The file of one block: its name, the identity in its header, the length of that, and the size of its data."""
 
     name: str
     identity: bytes
+    header_bytes: int
     data_bytes: int
-
-    @property
-    def header_bytes(self) -> int:
-        """The length of the header in bytes."""
-        return header_length(self.identity, b"", self.data_bytes)
 
     @property
     def file_bytes(self) -> int:
@@ -76,8 +72,11 @@ class FileIdentity:
     def key(self, index: int) -> BlockKey | None:
         """The key of block ``index``, ``None`` when its header would be too long for a file."""
         start, end = self._grid.bounds(index)
-        key = BlockKey(self.name(index), self._encoded + index.to_bytes(8, "big"), end - start)
-        return key if key.header_bytes <= HEADER_BYTES_MAX else None
+        identity, data_bytes = self._encoded + index.to_bytes(8, "big"), end - start
+        header_bytes = header_length(identity, b"", data_bytes)
+        if header_bytes > HEADER_BYTES_MAX:
+            return None
+        return BlockKey(self.name(index), identity, header_bytes, data_bytes)
 
 
 def _text(text: str | None) -> bytes:

@@ -23,6 +23,7 @@ from pathlib import PurePosixPath
 
 from aioprefetch.blocks.spill.entry import BadEntry
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, NOWAIT, answers, can_open, open_below
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -47,7 +48,7 @@ _token = secrets.token_hex(4)
 class SystemCalls:
     """The system calls of the disk tier in one place, so that a test may let any of them fail, short-write or hang.
 
-    Every method blocks and may raise ``OSError``.
+    Every method may raise ``OSError``, and blocks unless it says otherwise.
     """
 
     def open(self, name: str, flags: int, mode: int = 0o600, *, directory: int | None = None) -> int:
@@ -87,13 +88,25 @@ class SystemCalls:
         """Write as much of the parts as possible; returns the number of bytes."""
         return os.writev(descriptor, parts)
 
-    def read(self, descriptor: int, buffer: memoryview, position: int) -> int:
-        """Read as much as possible into the buffer; returns the number of bytes, 0 at the end."""
-        return os.preadv(descriptor, [buffer], position)
+    def read(self, descriptor: int, parts: Sequence[bytearray | memoryview], position: int) -> int:
+        """Read as much as possible into the parts, in order; returns the number of bytes, 0 at the end."""
+        return os.preadv(descriptor, parts, position)
 
-    def touch(self, descriptor: int) -> None:
-        """Set the times of a file to now."""
-        os.utime(descriptor)
+    def open_cached(self, name: str, *, directory: int) -> int | None:
+        """Open a name in our directory for reading if it is in the kernel's memory, else ``None``. Never waits."""
+        return open_below(directory, name)
+
+    def read_cached(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        """Read what the kernel has in memory; ``BlockingIOError`` for nothing. Never waits."""
+        return os.preadv(descriptor, [buffer], position, NOWAIT)
+
+    def answers_from_memory(self, descriptor: int) -> bool:
+        """Whether ``open_cached`` and ``read_cached`` may succeed on the file system of an open file. May wait."""
+        return KNOWS_NOWAIT and can_open() and answers(descriptor, self.read_cached)
+
+    def touch(self, name: str, seconds: float, *, directory: int) -> None:
+        """Set the times of a name in a directory, in seconds since 1970."""
+        os.utime(name, (seconds, seconds), dir_fd=directory, follow_symlinks=False)
 
     def rename(self, old: str, new: str, *, directory: int) -> None:
         """Rename a file within a directory, replacing a file of the new name."""
@@ -127,8 +140,8 @@ class SystemCalls:
         return True
 
 
-def drop_written(parts: Iterable[bytes | memoryview], count: int) -> list[memoryview]:
-    """The rest of ``parts`` after ``count`` bytes of them were written."""
+def drop_moved(parts: Iterable[bytes | bytearray | memoryview], count: int) -> list[memoryview]:
+    """The rest of ``parts`` after ``count`` bytes of them were written or read."""
     left: list[memoryview] = []
     for part in parts:
         if count < len(part):
@@ -152,7 +165,10 @@ class Descriptor:
 
 
 class GuardedDirectory:
-    """The private directory below ``path``, created if it is missing. All methods block.
+    """The private directory below ``path``, created if it is missing. All methods block, except ``open_now``.
+
+    ``answers`` says whether its files may be read without waiting, from the memory of the kernel; ``None`` before
+    ``learn`` has looked at one of them.
 
     Raises ``ConfigInvalid`` for a directory that others could change, ``OSError`` for one that cannot be used.
     """
@@ -160,6 +176,7 @@ class GuardedDirectory:
     def __init__(self, path: str, calls: SystemCalls) -> None:
         self.path = path
         self.calls = calls
+        self.answers: bool | None = None
         above = self._open(path, _SEARCH)
         try:
             self._held = Descriptor(self._enter(above, f"aioprefetch-blocks-{os.geteuid()}", _ENTER), calls)
@@ -253,18 +270,40 @@ class GuardedDirectory:
         """The status of a name in it."""
         return self.calls.status_of(name, directory=self._held.number)
 
-    def open(self, name: str) -> Descriptor:
-        """A regular file of our user, open for reading. ``BadEntry`` for anything else under that name."""
+    def open(self, name: str) -> tuple[Descriptor, int]:
+        """A regular file of our user, open for reading, and its size. ``BadEntry`` for anything else of that name."""
         try:
             descriptor = Descriptor(self.calls.open(name, _READ, directory=self._held.number), self.calls)
         except OSError as error:
             if error.errno in _NO_FILE:
                 raise BadEntry(f"it is not a regular file: {error.strerror}") from error
             raise
+        return descriptor, self._checked_size(descriptor)
+
+    def open_now(self, name: str) -> tuple[Descriptor, int] | None:
+        """``open`` without waiting; ``None`` if the name is not in the memory of the kernel or cannot be opened."""
+        number = self.calls.open_cached(name, directory=self._held.number)
+        if number is None:
+            return None
+        descriptor = Descriptor(number, self.calls)
+        return descriptor, self._checked_size(descriptor)
+
+    def _checked_size(self, descriptor: Descriptor) -> int:
         status = self.calls.status(descriptor.number)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             raise BadEntry("it is not a regular file of this user")
-        return descriptor
+        return status.st_size
+
+    def learn(self, descriptor: Descriptor) -> None:
+        """Find out by an open file whether files here may be read without waiting, unless that is known."""
+        if self.answers is None:
+            with contextlib.suppress(OSError):
+                self.answers = self.calls.answers_from_memory(descriptor.number)
+
+    def touch(self, name: str, seconds: float) -> None:
+        """Set the times of a file; one that is missing, or whose times cannot be set, is ignored."""
+        with contextlib.suppress(OSError):  # On a read-only file system the order is that of this process alone.
+            self.calls.touch(name, seconds, directory=self._held.number)
 
     def create(self, name: str) -> int:
         """Create a file; returns the descriptor. ``FileExistsError`` if anything has that name."""

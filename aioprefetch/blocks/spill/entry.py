@@ -26,7 +26,7 @@ a user who may write into the directory or store is trusted.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from zlib import crc32
 
 from aioprefetch.lean_dataclass import dataclass
@@ -61,11 +61,14 @@ class EntryHeader:
         """The smallest range of whole pieces that holds the bytes ``[start, end)`` of the data."""
         return aligned(start, end, self.data_bytes)
 
-    def verify(self, start: int, data: memoryview) -> None:
-        """Check whole pieces that were read at ``start``, a multiple of ``PIECE_BYTES``. Raises ``BadEntry``."""
-        for position in range(0, len(data), PIECE_BYTES):
-            first = start + position
-            if crc32(data[position : position + PIECE_BYTES]) != self.checksums[first // PIECE_BYTES]:
+    def verify(self, start: int, *parts: memoryview) -> None:
+        """Check whole pieces that were read at ``start``, a multiple of ``PIECE_BYTES``, however they are divided.
+
+        Raises ``BadEntry``.
+        """
+        for number, checksum in enumerate(checksums(parts), start // PIECE_BYTES):
+            if checksum != self.checksums[number]:
+                first = number * PIECE_BYTES
                 end = min(first + PIECE_BYTES, self.data_bytes)
                 raise BadEntry(f"the checksum of its bytes [{first}, {end}) is wrong")
 
@@ -82,10 +85,7 @@ def header_length(identity: bytes, facts: bytes, data_bytes: int) -> int:
 
 def checksums(parts: Iterable[memoryview]) -> tuple[int, ...]:
     """The CRC32 of each piece of the data, however the data is divided into parts."""
-    return tuple(_piece_checksums(parts))
-
-
-def _piece_checksums(parts: Iterable[memoryview]) -> Iterator[int]:
+    found: list[int] = []
     checksum, room = 0, PIECE_BYTES
     for part in parts:
         position = 0
@@ -94,10 +94,11 @@ def _piece_checksums(parts: Iterable[memoryview]) -> Iterator[int]:
             checksum = crc32(taken, checksum)
             position, room = position + len(taken), room - len(taken)
             if not room:
-                yield checksum
+                found.append(checksum)
                 checksum, room = 0, PIECE_BYTES
     if room < PIECE_BYTES:
-        yield checksum
+        found.append(checksum)
+    return tuple(found)
 
 
 def encode_header(identity: bytes, facts: bytes, data_bytes: int, sums: tuple[int, ...]) -> bytes:
@@ -115,7 +116,7 @@ def claimed_length(raw: bytes | bytearray) -> int:
     return length if length <= HEADER_BYTES_MAX else 0
 
 
-def decode_header(raw: bytes | bytearray, *, identity: bytes, file_bytes: int) -> EntryHeader:
+def decode_header(raw: bytes | bytearray | memoryview, *, identity: bytes, file_bytes: int) -> EntryHeader:
     """The header at the beginning of a file of ``file_bytes`` bytes, of which ``raw`` is the beginning.
 
     Raises ``BadEntry`` unless it is the header of ``identity`` and everything fits together.

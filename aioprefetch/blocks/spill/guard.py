@@ -3,7 +3,7 @@
 ``FailureGuard`` is the state that the LruCache layer and the disk tier share. The layer calls a store, in tasks
 (``CacheCalls``); the disk tier runs jobs in threads (``DiskCalls``). A thread cannot be stopped: one that hangs on a
 disk keeps its turn until it returns, so that only a limited number can ever hang, and the disk is left alone meanwhile.
-A job works on memory of its own, because its caller may have stopped waiting.
+Its caller may have stopped waiting: memory that a job was given is used for nothing else until the job lets go of it.
 """
 
 from __future__ import annotations
@@ -179,8 +179,12 @@ class DiskCalls:
     async def read(self, job: Callable[[], T]) -> T:
         """The result of a job for which a read waits. Raises ``SpillFailed`` alone."""
         result = await self._call("read", job, self._read_seconds_max)
-        self._failures.succeeded()
+        self.succeeded()
         return result
+
+    def succeeded(self) -> None:
+        """A read without a thread succeeded."""
+        self._failures.succeeded()
 
     async def write(self, job: Callable[[], T]) -> T:
         """The result of a job that writes in the background. Raises ``SpillFailed`` alone."""

@@ -2,32 +2,43 @@
 
 A read gets its bytes even if the disk fails: bytes that no file returns in time and undamaged come from the
 store.
+
+A small block that the kernel has in memory is read on the loop; a thread reads the others straight into the memory of
+the block. A thread that is given up holds that memory until it comes back, and the store's bytes go into other memory.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import weakref
 from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
-from aioprefetch.blocks.spill.block_cache import BlockCache, OpenBlock
+from aioprefetch.blocks.spill.block_cache import SCRATCH_BYTES, BlockCache, OpenBlock
 from aioprefetch.blocks.spill.block_key import BlockKey, FileIdentity
 from aioprefetch.blocks.spill.directory import SystemCalls
-from aioprefetch.blocks.spill.entry import PIECE_BYTES, BadEntry, aligned
+from aioprefetch.blocks.spill.entry import BadEntry
 from aioprefetch.blocks.spill.guard import DiskCalls, SpillFailed
 from aioprefetch.blocks.spill.write_behind import Evict, Evictable, SpillFile, WriteBehind
 from aioprefetch.ranges import Range
+from aioprefetch.runtime.loop_turn import TURN_BYTES
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead
 
 # After this time a read lists the directory again, to find the files of other processes.
 LOOK_SECONDS = 10.0
-# Bytes that are read, verified and delivered by one job of a thread: fewer cost more turns of the loop, more need more
-# memory beside the block's own.
-READ_BYTES = 4 * PIECE_BYTES
+# Files of at most this size are read on the loop: a block of ``TURN_BYTES``, and the header of all but a few.
+NOW_BYTES = TURN_BYTES + (4 << 10)
+# One job of a thread reads no longer than this, so that progress is seen.
+JOB_SECONDS = 0.02
+# Other processes see in the times of the files what was read on the loop, after this time at the latest.
+TOUCH_SECONDS = 1.0
+# Closing waits no longer than this for it.
+TOUCH_SECONDS_AT_CLOSE = 0.2
 
 
 class SpillFetch(Protocol):
@@ -36,6 +47,7 @@ class SpillFetch(Protocol):
     start: int
     end: int
     label: str
+    received: int
 
     @property
     def head(self) -> ReadHead | None:
@@ -48,11 +60,22 @@ class SpillFetch(Protocol):
         """Copy in the next bytes of the response."""
         ...
 
+    def writable(self) -> memoryview:
+        """Memory for the next bytes of the response."""
+        ...
+
+    def advance(self, count: int) -> None:
+        """Count bytes that were written into that memory."""
+
+    def take_back(self) -> None:
+        """Undo ``begin`` if no byte has come."""
+
 
 class DiskTier:
     """The block files of one runtime. Everything here runs on its loop.
 
     A read lists the directory for the files of other processes when ``look_seconds`` have passed since the last time.
+    They see what was read on the loop after ``touch_seconds``.
     """
 
     def __init__(
@@ -62,6 +85,7 @@ class DiskTier:
         calls: SystemCalls | None = None,
         *,
         look_seconds: float = LOOK_SECONDS,
+        touch_seconds: float = TOUCH_SECONDS,
     ) -> None:
         self.calls = DiskCalls(runtime, options)
         self.cache = BlockCache(
@@ -71,7 +95,12 @@ class DiskTier:
         self._runtime = runtime
         self._tenant = options.tenant
         self._identities: weakref.WeakKeyDictionary[SpillFile, FileIdentity] = weakref.WeakKeyDictionary()
-        self._memory: list[bytearray] = []
+        self._scratch: list[memoryview] = []
+        # The kernel copies into it: fresh memory would cost more than the copy out of it.
+        self._room = memoryview(bytearray(NOW_BYTES))
+        self._touch_seconds = touch_seconds
+        self._touching: asyncio.TimerHandle | None = None
+        runtime.before_close(self._finish)
         self._look_seconds = look_seconds
         self._look_at = float("-inf")
         self._look_when_due()
@@ -93,7 +122,10 @@ class DiskTier:
         """Close the directory. Does not wait."""
         self.writer.close()
         self.cache.close()
-        self._memory.clear()
+        self._scratch.clear()
+        if self._touching is not None:
+            self._touching.cancel()
+            self._touching = None
 
     # --- which blocks are on the disk ---------------------------------------------------------------------------
 
@@ -165,66 +197,101 @@ class DiskTier:
         identity = None if self.calls.is_off else self._identity(file)
         if identity is None:
             return False
+        cache, turn = self.cache, self._runtime.turn
         position = fetch.start
         while position < fetch.end:
             index = file.grid.index(position)
             low, high = file.grid.bounds(index)
             stop = min(high, fetch.end)
             key = identity.key(index)
-            if key is None or (key.name not in self.cache and self.cache.looked):
+            if key is None or (key.name not in cache and cache.looked):
                 break
-            if not await self._deliver(fetch, file, key, position - low, stop - low):
+            if turn.left_bytes <= 0:
+                await turn.end()
+            data = cache.read_now(key, self._room) if key.file_bytes <= NOW_BYTES else None
+            if data is not None:
+                self._deliver_now(fetch, file, data[position - low : stop - low])
+            elif not await self._deliver(fetch, file, key, position - low, stop - low):
                 break
             self._runtime.counters["stream_read_block_disk_hits"] += 1
             self.writer.filter.hit()
             position = stop
         return fetch.head is not None
 
+    def _deliver_now(self, fetch: SpillFetch, file: SpillFile, data: memoryview) -> None:
+        """Deliver bytes that were read on the loop."""
+        self._runtime.turn.spend(len(data))
+        self.calls.succeeded()
+        self._begin(fetch, file)
+        fetch.feed(data)
+        if self._touching is None:
+            self._touching = self._runtime.loop.call_later(self._touch_seconds, self._touch_later)
+
     async def _deliver(self, fetch: SpillFetch, file: SpillFile, key: BlockKey, start: int, end: int) -> bool:
-        """Deliver the bytes ``[start, end)`` of a block to a fetch. Returns whether all were delivered."""
+        """Deliver the bytes ``[start, end)`` of a block by a thread. Returns whether all were delivered."""
         block: OpenBlock | None = None
-        try:
+        self._begin(fetch, file)
+        with contextlib.suppress(SpillFailed):
             while start < end:
-                low, high = aligned(start, end, key.data_bytes)
-                high = min(high, low + READ_BYTES)
-                result = await self.calls.read(partial(self._read, key, block, low, high))
+                memory = fetch.writable()[: end - start]
+                result = await self.calls.read(partial(self._read, key, block, start, memory))
                 if result is None:
-                    return False
-                block, memory, data = result
-                if fetch.head is None:
-                    version, etag = file.version[:2]
-                    head = ReadHead(
-                        start=fetch.start, size=fetch.end - fetch.start, total=None, etag=etag, version=version
-                    )
-                    fetch.begin(head, path=fetch.label)
-                fetch.feed(data[start - low : min(end, high) - low])
-                self._memory.append(memory)
-                start = high
-        except SpillFailed:
-            return False
-        return True
+                    break
+                block, count = result
+                fetch.advance(count)
+                start += count
+        if not fetch.received:
+            fetch.take_back()
+        return start == end
+
+    @staticmethod
+    def _begin(fetch: SpillFetch, file: SpillFile) -> None:
+        """Begin the response of a fetch, unless it has begun."""
+        if fetch.head is None:
+            version, etag = file.version[:2]
+            size = fetch.end - fetch.start
+            fetch.begin(
+                ReadHead(start=fetch.start, size=size, total=None, etag=etag, version=version), path=fetch.label
+            )
 
     def _read(
-        self, key: BlockKey, block: OpenBlock | None, start: int, end: int
-    ) -> tuple[OpenBlock, bytearray, memoryview] | None:
-        """Whole pieces of a block, opened for the first of them, and the memory they lie in. Runs in a thread."""
+        self, key: BlockKey, block: OpenBlock | None, start: int, memory: memoryview
+    ) -> tuple[OpenBlock, int] | None:
+        """Read the data of a block from ``start`` on into ``memory``; returns the block and the number of bytes.
+
+        ``None`` if there is no such block. Runs in a thread.
+        """
+        try:
+            scratch = self._scratch.pop()  # Used before where possible: new memory costs more than reading into it.
+        except IndexError:
+            scratch = memoryview(bytearray(SCRATCH_BYTES))
         try:
             opened = block if block is not None else self.cache.find(key)
             if opened is None:
                 return None
-            memory = self._new_memory()
-            return opened, memory, opened.read(start, end, memory)
+            return opened, opened.read(start, memory, scratch, seconds_max=JOB_SECONDS)
         except (BadEntry, OSError) as error:
             if isinstance(error, BadEntry) or error.errno == errno.EIO:
                 self.cache.drop(key.name)
             raise
+        finally:
+            self._scratch.append(scratch)
 
-    def _new_memory(self) -> bytearray:
-        """Memory for one job, used before where possible: new memory costs more than reading into it.
+    # --- the order of use, for other processes ------------------------------------------------------------------
 
-        Memory whose job was abandoned is not used again, because its thread may be late.
-        """
-        try:
-            return self._memory.pop()
-        except IndexError:
-            return bytearray(READ_BYTES)
+    def _touch_later(self) -> None:
+        self._touching = None
+        if not self.calls.is_off:
+            self._runtime.supervisor.spawn(self._touch(), name="note the use of block files")
+
+    async def _touch(self) -> None:
+        """Set the times of the files that were read on the loop."""
+        if self.cache.has_uses and not self.calls.is_off:
+            with contextlib.suppress(SpillFailed):
+                await self.calls.write(self.cache.touch)
+
+    async def _finish(self) -> None:
+        """``_touch``, unless the disk takes long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TOUCH_SECONDS_AT_CLOSE):
+                await self._touch()

@@ -14,6 +14,7 @@ from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Error, IsADirectory, IsSameFile, NotFound
+from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, PageCache
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.folding import PAGE_ENTRIES
 from aioprefetch.services.fs.confined import ConfinedRoot, link_status, names_of, normalised, refuse_unless_regular
@@ -21,7 +22,6 @@ from aioprefetch.services.fs.errors import from_os_error
 from aioprefetch.services.fs.listing import Scan, make_directories, remove
 from aioprefetch.services.fs.open_file import metadata_of, modified_at
 from aioprefetch.services.fs.options import FsOptions
-from aioprefetch.services.fs.page_cache import KNOWS_NOWAIT, PageCache
 from aioprefetch.services.fs.reading import JOB_BYTES, SIDE_BY_SIDE, FileReads
 from aioprefetch.services.fs.threads import FileThreads, translated
 from aioprefetch.services.fs.writer import PIECE_BYTES, open_partial, open_write_body

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from aioprefetch.errors import NotFound, ObjectChanged
+from aioprefetch.runtime.page_cache import PageCache, answers
 from aioprefetch.services.fs.confined import ConfinedRoot, link_status, refuse_unless_regular
-from aioprefetch.services.fs.page_cache import PageCache
 from aioprefetch.values import Metadata
 
 # One call of the kernel reads at most this much, so that a job can end early.
@@ -118,12 +118,7 @@ class OpenedFile:
     def answers_from_memory(self, cache: PageCache) -> bool:
         """Whether its file system can tell what is cached; a file without a byte says no."""
         with self._in_use() as descriptor:
-            try:
-                return cache.read(descriptor, memoryview(bytearray(1)), 0) > 0
-            except BlockingIOError:
-                return True
-            except OSError:
-                return False
+            return answers(descriptor, cache.read)
 
     def close(self) -> None:
         """Close the file, or let the last read that still runs do it: its descriptor must not be reused yet."""

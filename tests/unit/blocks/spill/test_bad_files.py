@@ -5,6 +5,7 @@ import os
 import random
 import stat
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -133,9 +134,9 @@ class CountsBytes(StillCalls):
 
     largest_read = 0
 
-    def read(self, descriptor: int, buffer: memoryview, position: int) -> int:
-        self.largest_read = max(self.largest_read, len(buffer))
-        return super().read(descriptor, buffer, position)
+    def read(self, descriptor: int, parts: Sequence[bytearray | memoryview], position: int) -> int:
+        self.largest_read = max(self.largest_read, *map(len, parts))
+        return super().read(descriptor, parts, position)
 
 
 @checks("reliability:D10")

@@ -11,7 +11,7 @@ from tests.benches.disk_tier import (
     disk_bench,
     written,
 )
-from tests.benches.failing_disk import EveryNth, FailingCalls, until
+from tests.benches.failing_disk import EveryNth, FailingCalls, WarmCalls, until
 from tests.benches.gated_reader import KIB, Bench
 from tests.profile import chosen
 
@@ -22,18 +22,19 @@ SMALL_BLOCKS: dict[str, Any] = {"blocks": 0, "block_bytes": SMALL, "disk": {"coo
 async def test_reads_are_right_with_every_nth_call_of_the_disk_failing(tmp_path: Path) -> None:
     """Against the bytes themselves, with little memory, views held and versions changing, for every n."""
     for n in chosen(quick=(1, 2, 3, 5, 7, 8, 12, 19, 33), full=(*range(1, 40), 53, 71, 97, 151)):
-        try:
-            await read_while_calls_fail(tmp_path / str(n), n)
-        except BaseException as error:
-            error.add_note(f"n={n}")
-            raise
+        for make_calls in chosen(quick=((FailingCalls, WarmCalls)[n % 2],), full=(FailingCalls, WarmCalls)):
+            try:
+                await read_while_calls_fail(tmp_path / f"{n}{make_calls.__name__}", n, make_calls)
+            except BaseException as error:
+                error.add_note(f"n={n}, {make_calls.__name__}")
+                raise
 
 
-async def read_while_calls_fail(path: Path, n: int) -> None:
+async def read_while_calls_fail(path: Path, n: int, make_calls: type[FailingCalls]) -> None:
     """Read at random while every n-th call fails, and then on the same directory without failures."""
     rng = random.Random(n)
-    fails = EveryNth(n, rng.choice((errno.EIO, errno.ENOSPC, errno.EACCES, errno.ENOENT)))
-    async with disk_bench(path, calls=FailingCalls(fails), memory_bytes=2 * SMALL, **SMALL_BLOCKS) as b:
+    fails = EveryNth(n, rng.choice((errno.EIO, errno.ENOSPC, errno.EACCES, errno.ENOENT, errno.EAGAIN)))
+    async with disk_bench(path, calls=make_calls(fails), memory_bytes=2 * SMALL, **SMALL_BLOCKS) as b:
         b.data = rng.randbytes(8 * SMALL)
         b.put(b.data)
         await read_at_random(b, rng, 50)
@@ -77,7 +78,8 @@ async def read_by_many_tasks(path: Path, rng: random.Random) -> None:
     """Eight tasks read with one reader, and some of them are cancelled."""
     fails = EveryNth(rng.choice((7, 50, 10_000)))
     memory_bytes = rng.choice((1, 3, 6)) * SMALL
-    async with disk_bench(path, calls=FailingCalls(fails), memory_bytes=memory_bytes, **SMALL_BLOCKS) as b:
+    calls = rng.choice((FailingCalls, WarmCalls))(fails)
+    async with disk_bench(path, calls=calls, memory_bytes=memory_bytes, **SMALL_BLOCKS) as b:
         b.data = rng.randbytes(12 * SMALL)
         b.put(b.data)
         reader = b.reader(

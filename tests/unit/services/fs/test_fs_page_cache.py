@@ -17,10 +17,10 @@ from aioprefetch.accessor.sink import BufferSink, CollectSink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.layers import LruCacheLayer
 from aioprefetch.operator.stack import default_stack
+from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, PageCache
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
-from aioprefetch.services.fs.page_cache import KNOWS_NOWAIT, PageCache
 from aioprefetch.services.fs.reading import KEPT_MAX, LOOP_BYTES
 from aioprefetch.values import ReadRequest, ReadSession
 

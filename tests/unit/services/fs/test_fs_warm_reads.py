@@ -16,10 +16,10 @@ from aioprefetch import Operator, errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.loop_turn import TURN_BYTES
+from aioprefetch.runtime.page_cache import PageCache
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
-from aioprefetch.services.fs.page_cache import PageCache
 from aioprefetch.testing.fault_layer import FaultLayer
 from tests.benches.layer_stack import was_cancelled
 

@@ -3,13 +3,14 @@
 A hop to a thread and back costs some 100 µs of CPU, and the kernel copies 4 KiB out of its page cache in 2 µs. So what
 is cached is read on the event loop, and a thread is asked only where the disk has to be waited for.
 
-* ``read`` is ``preadv`` with ``RWF_NOWAIT``. File systems that do not know the flag say ``EOPNOTSUPP``: tmpfs, overlay,
+* Reads are ``preadv`` with ``RWF_NOWAIT``. File systems that do not know the flag say ``EOPNOTSUPP``: tmpfs, overlay,
   FUSE, NFS. Those are also the ones whose ``open`` and ``fstat`` may wait for a server, so a file is opened and looked
   at on the loop only where the flag is known.
-* ``open`` is ``openat2`` with ``RESOLVE_CACHED`` (Linux 5.12): the path is resolved in the kernel's memory or not at
-  all, below the root, through no link and no other mount. Python has no function for it, hence ctypes.
+* ``open_below`` is ``openat2`` with ``RESOLVE_CACHED`` (Linux 5.12): the path is resolved in the kernel's memory or not
+  at all, below a directory, through no link and no other mount. Python has no function for it, hence ctypes.
 
-Where one of the two is missing (macOS, older kernels, some sandboxes) everything goes to threads.
+Where one of the two is missing (macOS, older kernels, some sandboxes) everything goes to threads. Local files
+(``services/fs``) and the files of the disk tier (``blocks/spill``) are read so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import ctypes
 import os
 import stat
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 
 _NUMBER = 437  # Of openat2, on all of these.
@@ -30,6 +32,10 @@ _RESOLVE_BENEATH = 0x08
 _RESOLVE_CACHED = 0x20
 _INSIDE = _RESOLVE_CACHED | _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_XDEV
 _AT_FDCWD = -100
+
+NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+# Without the flag ``preadv`` would wait like any other read.
+KNOWS_NOWAIT = NOWAIT != 0
 
 _LOOK = getattr(os, "O_PATH", 0) | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -71,6 +77,35 @@ def _openat2() -> _OpenAt2 | None:
     return call
 
 
+_FILE_OF_OURS = _How(_READ | os.O_NOFOLLOW, 0, _INSIDE | _RESOLVE_NO_SYMLINKS)
+
+
+def can_open() -> bool:
+    """Whether ``open_below`` may ever succeed here."""
+    return _openat2() is not None
+
+
+def open_below(directory: int, name: str) -> int | None:
+    """A descriptor of what has a name in a directory that no other user can enter, for reading.
+
+    ``None`` if the name is not cached, is a link or cannot be opened. The caller looks at what it has opened, and finds
+    out about a failure in a thread.
+    """
+    call = _openat2()
+    descriptor = -1 if call is None else call(directory, os.fsencode(name), _FILE_OF_OURS)
+    return None if descriptor < 0 else descriptor
+
+
+def answers(descriptor: int, read: Callable[[int, memoryview, int], int]) -> bool:
+    """Whether the file system of an open file can tell what is cached: ``read`` reads it so. An empty file says no."""
+    try:
+        return read(descriptor, memoryview(bytearray(1)), 0) > 0
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
 class PageCache:
     """The calls of one root. Each fails rather than wait, so all may be made on an event loop.
 
@@ -87,8 +122,8 @@ class PageCache:
 
     @property
     def can_open(self) -> bool:
-        """Whether ``open`` may ever succeed here."""
-        return _openat2() is not None
+        """Whether ``open`` may ever succeed."""
+        return can_open()
 
     def open(self, path: str) -> int | None:
         """A descriptor of the regular file at ``path`` below the root, for reading.
@@ -123,9 +158,4 @@ class PageCache:
         Raises ``BlockingIOError`` where nothing is, and ``OSError`` with ``EOPNOTSUPP`` where the file system cannot
         tell.
         """
-        return os.preadv(descriptor, [buffer], position, _NOWAIT)
-
-
-_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-# Without the flag ``preadv`` would wait like any other read.
-KNOWS_NOWAIT = _NOWAIT != 0
+        return os.preadv(descriptor, [buffer], position, NOWAIT)

@@ -1,0 +1,518 @@
+"""Block files that the kernel has in memory are read on the loop, the others by one job straight into their block."""
+
+import asyncio
+import errno
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from aioprefetch.blocks.spill.directory import SystemCalls
+from aioprefetch.blocks.spill.tier import NOW_BYTES
+from aioprefetch.reader.reader import RangeReader
+from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, answers, can_open
+from tests.benches.disk_tier import (
+    BLOCK,
+    counts,
+    disk_bench,
+    key_in,
+    on_disk,
+    read_block,
+    reader_of,
+    tier_of,
+    written,
+)
+from tests.benches.failing_disk import (
+    StillCalls,
+    WarmCalls,
+    cache_in,
+    data_of,
+    failing,
+    file_of,
+    files_in,
+    key_of,
+    overwrite,
+    put,
+    until,
+)
+from tests.benches.gated_reader import KIB, MIB, Bench, settle
+
+
+@asynccontextmanager
+async def warm_bench(
+    path: Path, calls: StillCalls | None = None, **more: Any
+) -> AsyncIterator[tuple[Bench, RangeReader]]:
+    """A bench whose blocks 1 to 3 are on the disk and in the memory of the kernel; a thread has read block 0."""
+    more = {"memory_blocks": 4, **more}
+    async with disk_bench(path, calls=calls, **more) as b, reader_of(b) as reader:
+        await on_disk(b, reader, 0, 1, 2, 3)
+        await read_block(b, reader, 0)
+        await written(b)
+        b.calls.clear()
+        if isinstance(calls, WarmCalls):
+            calls.made.clear()
+        yield b, reader
+        if isinstance(calls, WarmCalls):
+            calls.before = None
+
+
+async def test_what_the_kernel_has_needs_no_thread(tmp_path: Path) -> None:
+    """One file opened, looked at and read on the loop; it counts as what it is."""
+    calls = WarmCalls()
+    async with warm_bench(tmp_path, calls) as (b, reader):
+        hits, before = counts(b)[0], reader.statistics["hits_disk"]
+        for number, index in enumerate((1, 2, 3), start=1):
+            await read_block(b, reader, index)
+            assert (calls.made.count("open_cached"), calls.made.count("read_cached")) == (number, number)
+        assert "read" not in calls.made
+        assert b.calls == []
+        assert counts(b)[0] - hits == 3
+        assert counts(b)[2] == 0
+        assert reader.statistics["hits_disk"] - before == 3
+
+
+async def test_a_part_of_a_small_block(tmp_path: Path) -> None:
+    """The whole file is verified, and the part that was asked for is kept."""
+    calls = WarmCalls()
+    async with warm_bench(tmp_path, calls) as (b, reader):
+        reader.set_policy("random")
+        used_bytes = b.runtime.budget.used_bytes
+        assert await reader.read_at(BLOCK + 100, 50) == b.data[BLOCK + 100 : BLOCK + 150]
+        assert b.runtime.budget.used_bytes <= used_bytes + 50
+        assert calls.made.count("read_cached") == 1
+        assert "read" not in calls.made
+        assert b.calls == []
+
+
+class Real(SystemCalls):
+    """The system's own calls, those that wait counted."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def seconds(self) -> float:
+        return 0.0
+
+    def read(self, descriptor: int, parts: Any, position: int) -> int:
+        self.reads += 1
+        return super().read(descriptor, parts, position)
+
+
+@pytest.mark.skipif(not KNOWS_NOWAIT, reason="preadv has no RWF_NOWAIT here")
+async def test_the_page_cache_of_the_system(tmp_path: Path) -> None:
+    """A file that was just written needs no thread, where the file system knows the flag."""
+    calls = Real()
+    async with disk_bench(tmp_path, memory_blocks=4, calls=calls) as b, reader_of(b) as reader:
+        await on_disk(b, reader, 0, 1)
+        await read_block(b, reader, 0)
+        calls.reads = 0
+        b.calls.clear()
+        await read_block(b, reader, 1)
+        descriptor = os.open(file_of(tmp_path, key_in(b, reader, 1)), os.O_RDONLY)
+        try:
+            is_answered = can_open() and answers(descriptor, calls.read_cached)
+        finally:
+            os.close(descriptor)
+        assert calls.reads == (0 if is_answered else 1)
+        assert b.calls == []
+
+
+# --- what has to be waited for --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EIO, errno.EINTR, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("operation", ["open_cached", "read_cached"])
+async def test_a_thread_reads_what_is_not_cached(tmp_path: Path, operation: str, code: int) -> None:
+    """It is no failure. A file system that does not know the flag is not asked again."""
+    calls = WarmCalls()
+    async with warm_bench(tmp_path, calls) as (b, reader):
+        calls.before = failing(operation, code)
+        await read_block(b, reader, 1)
+        assert calls.made.count(operation) == 1
+        assert calls.made.count("read") == 1
+        calls.before = None
+        calls.made.clear()
+        await read_block(b, reader, 2)
+        assert calls.made.count("read_cached") == (0 if code == errno.EOPNOTSUPP else 1)
+        assert b.calls == []
+        assert counts(b)[2] == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, BLOCK - 1, BLOCK])
+async def test_a_thread_reads_all_after_a_short_answer(tmp_path: Path, count: int) -> None:
+    calls = WarmCalls()
+    async with warm_bench(tmp_path, calls) as (b, reader):
+        calls.counts = [count]
+        await read_block(b, reader, 1)
+        assert (calls.made.count("read_cached"), calls.made.count("read")) == (1, 1)
+        assert b.calls == []
+        assert counts(b)[2] == 0
+
+
+async def test_a_name_that_is_not_cached_is_opened_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = WarmCalls()
+    async with warm_bench(tmp_path, calls) as (b, reader):
+        monkeypatch.setattr(calls, "open_cached", lambda name, directory: None)
+        await read_block(b, reader, 1)
+        assert calls.made.count("read") == 1
+        assert b.calls == []
+        assert counts(b)[2] == 0
+
+
+async def test_a_block_that_would_hold_the_loop_is_left_to_a_thread(tmp_path: Path) -> None:
+    calls = WarmCalls()
+    more: dict[str, Any] = {"block_bytes": 2 * BLOCK, "blocks": 16, "memory_bytes": 8 * BLOCK}
+    async with disk_bench(tmp_path, calls=calls, **more) as b, reader_of(b) as reader:
+        for index in range(8):
+            assert await reader.read_at(2 * index * BLOCK, BLOCK) == b.data[2 * index * BLOCK :][:BLOCK]
+            await written(b)
+        assert key_in(b, reader, 0).file_bytes > NOW_BYTES
+        calls.made.clear()
+        b.calls.clear()
+        assert await reader.read_at(0, BLOCK) == b.data[:BLOCK]
+        assert await reader.read_at(2 * BLOCK, BLOCK) == b.data[2 * BLOCK : 3 * BLOCK]
+        assert b.calls == []
+        assert calls.made.count("read") == 2
+        assert "read_cached" not in calls.made
+
+
+# --- files that are not as they were --------------------------------------------------------------------------------
+
+
+async def test_a_file_that_was_removed_is_a_miss_and_no_failure(tmp_path: Path) -> None:
+    async with warm_bench(tmp_path, WarmCalls()) as (b, reader):
+        file_of(tmp_path, key_in(b, reader, 1)).unlink()
+        await read_block(b, reader, 1)
+        assert b.ranges == [(BLOCK, 2 * BLOCK)]
+        assert counts(b)[2] == 0
+
+
+@pytest.mark.parametrize("position", [0, 20, 60, -5, -BLOCK])
+async def test_a_damaged_file_is_a_miss_and_removed(tmp_path: Path, position: int) -> None:
+    """In its header or in its data."""
+    async with warm_bench(tmp_path, WarmCalls()) as (b, reader):
+        key = key_in(b, reader, 1)
+        file = file_of(tmp_path, key)
+        before, at = file.stat(), position % key.file_bytes
+        overwrite(file, at, bytes([file.read_bytes()[at] ^ 1]))
+        await read_block(b, reader, 1)
+        assert b.ranges == [(BLOCK, 2 * BLOCK)]
+        assert counts(b)[2] == 1
+        assert not file.exists() or file.stat().st_ino != before.st_ino
+
+
+def plant_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def plant_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def plant_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def lengthen(path: Path) -> None:
+    os.truncate(path, path.stat().st_size + 1)
+
+
+@pytest.mark.parametrize("plant", [plant_link, plant_fifo, plant_directory, truncate, lengthen])
+async def test_a_name_of_something_else_is_a_miss_and_removed(tmp_path: Path, plant: Callable[[Path], None]) -> None:
+    async with warm_bench(tmp_path, WarmCalls()) as (b, reader):
+        file = file_of(tmp_path, key_in(b, reader, 1))
+        plant(file)
+        await read_block(b, reader, 1)
+        assert b.ranges == [(BLOCK, 2 * BLOCK)]
+        assert counts(b)[2] == 1
+        await written(b)
+        assert not file.exists() or (file.is_file() and not file.is_symlink())
+
+
+class FailOnce:
+    """The n-th call fails. Unless ``is_cached`` the kernel has no byte in memory, which is no failure."""
+
+    def __init__(self, n: int, *, is_cached: bool) -> None:
+        self.left = n
+        self._is_cached = is_cached
+
+    def __call__(self, operation: str) -> None:
+        if operation == "read_cached" and not self._is_cached:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_every_call_of_a_hit_may_fail(tmp_path: Path, is_cached: bool) -> None:
+    """Each in turn, on the loop and in the thread that takes its place."""
+    n, has_failed = 0, True
+    while has_failed:
+        n += 1
+        calls, fails = WarmCalls(), FailOnce(n, is_cached=is_cached)
+        async with warm_bench(tmp_path / str(n), calls) as (b, reader):
+            calls.before = fails
+            await read_block(b, reader, 1)
+            await written(b)
+            calls.before = None
+            await read_block(b, reader, 2)
+            assert not tier_of(b).calls.is_off
+        has_failed = fails.left <= 0
+    assert n > (3 if is_cached else 6)
+
+
+# --- turns of the loop ----------------------------------------------------------------------------------------------
+
+
+async def test_other_tasks_get_their_turns(tmp_path: Path) -> None:
+    """A task that only reads what is in memory would otherwise never let go."""
+    async with warm_bench(tmp_path, WarmCalls(), memory_blocks=2) as (b, reader):
+        turns = 0
+        is_over = False
+
+        async def count() -> None:
+            nonlocal turns
+            while not is_over:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        hits = counts(b)[0]
+        for _ in range(10):
+            for index in (1, 2, 3):
+                await read_block(b, reader, index)
+        is_over = True
+        await counting
+        assert turns >= (counts(b)[0] - hits) // 2 > 5
+
+
+async def test_a_hit_takes_few_calls_of_functions(tmp_path: Path) -> None:
+    """Of the package, while memory is free: 218 when this was written."""
+    small = 2 * KIB
+    more: dict[str, Any] = {"block_bytes": small, "blocks": 1, "memory_bytes": BLOCK}
+    async with disk_bench(tmp_path, calls=StillWarm(), **more) as b, reader_of(b) as reader:
+        for _ in range(2):
+            for start in range(0, BLOCK, small):
+                assert await reader.read_at(start, small) == b.data[start : start + small]
+                await written(b)
+        there = [index for index in range(32) if key_in(b, reader, index).name in tier_of(b).cache][:12]
+        await reader.unbuffer()
+        await reader.read_at(there.pop() * small, small)  # A thread reads it, and learns that the others are cached.
+        b.calls.clear()
+        hits, calls = counts(b)[0], 0
+
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call" and f"{os.sep}aioprefetch{os.sep}" in frame.f_code.co_filename
+
+        sys.setprofile(count)
+        try:
+            for index in there:
+                await reader.read_at(index * small, small)
+        finally:
+            sys.setprofile(None)
+        assert b.calls == []
+        assert counts(b)[0] - hits == len(there) > 5
+        assert calls / len(there) < 250
+
+
+class StillWarm(StillCalls):
+    """The kernel has every file in memory."""
+
+    is_warm = True
+
+
+# --- which files were used ------------------------------------------------------------------------------------------
+
+
+def test_a_read_on_the_loop_counts_as_a_use(tmp_path: Path) -> None:
+    """The file that was read stays, and the one that was not makes room."""
+    keys = [key_of(index) for index in range(4)]
+    cache = cache_in(tmp_path, capacity_bytes=3 * keys[0].file_bytes, calls=StillWarm())
+    for key in keys[:3]:
+        put(cache, key)
+    assert cache.find(keys[2]) is not None
+    data = cache.read_now(keys[0], memoryview(bytearray(NOW_BYTES)))
+    assert data is not None
+    assert bytes(data) == data_of(keys[0])
+    put(cache, keys[3])
+    assert sorted(files_in(tmp_path)) == sorted(keys[index].name for index in (0, 2, 3))
+
+
+@pytest.mark.parametrize("closes", [False, True])
+async def test_other_processes_see_the_use(tmp_path: Path, closes: bool) -> None:
+    """In the times of the files: a while after the read, and when the operator is closed."""
+    async with warm_bench(tmp_path, WarmCalls(), touch_seconds=1000.0 if closes else 0.0) as (b, reader):
+        file = file_of(tmp_path, key_in(b, reader, 1))
+        os.utime(file, (1000.0, 1000.0))
+        await read_block(b, reader, 1)
+        if closes:
+            await settle()
+            assert file.stat().st_mtime == 1000.0
+            await b.operator.aclose()
+        await until(lambda: file.stat().st_mtime > 1000.0)
+
+
+async def test_a_use_that_cannot_be_noted_is_no_failure(tmp_path: Path) -> None:
+    calls = WarmCalls()
+    async with warm_bench(tmp_path, calls) as (b, reader):
+        calls.before = failing("touch", errno.EROFS)
+        await read_block(b, reader, 1)
+        await b.operator.aclose()
+        assert "touch" in calls.made
+
+
+async def test_closing_waits_for_no_disk_that_hangs(tmp_path: Path) -> None:
+    released, returned = threading.Event(), threading.Event()
+
+    def before(operation: str) -> None:
+        if operation == "touch":
+            released.wait(20)
+            returned.set()
+
+    calls = WarmCalls()
+    async with warm_bench(tmp_path, calls) as (b, reader):
+        await read_block(b, reader, 1)
+        calls.before = before
+        await b.operator.aclose()
+        assert not returned.is_set()
+        released.set()
+        await until(returned.is_set)
+
+
+# --- large blocks ---------------------------------------------------------------------------------------------------
+
+LARGE = 3 * MIB
+
+
+@asynccontextmanager
+async def large_bench(path: Path, calls: StillCalls, **disk: Any) -> AsyncIterator[tuple[Bench, RangeReader]]:
+    """A bench whose block 0, of 3 MiB, is on the disk and not in memory."""
+    more: dict[str, Any] = {"block_bytes": LARGE, "memory_bytes": LARGE, "blocks": 2 * LARGE // BLOCK, "disk": disk}
+    async with disk_bench(path, calls=calls, **more) as b, reader_of(b) as reader:
+        for start in (0, LARGE):
+            await reader.read_at(start, LARGE)
+            await written(b)
+        assert key_in(b, reader, 0).name in tier_of(b).cache
+        b.calls.clear()
+        yield b, reader
+
+
+async def test_a_large_block_is_one_job_of_few_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Header and data together; no memory is used beside the block's own."""
+    calls = WarmCalls()
+    async with large_bench(tmp_path, calls) as (b, reader):
+        disk, jobs = tier_of(b).calls, 0
+        read = disk.read
+
+        def counted(job: Callable[[], object]) -> object:
+            nonlocal jobs
+            jobs += 1
+            return read(job)
+
+        monkeypatch.setattr(disk, "read", counted)
+        calls.made.clear()
+        assert await reader.read_at(0, LARGE) == b.data[:LARGE]
+        assert b.calls == []
+        assert jobs == 1
+        assert calls.made.count("read") == 3
+        assert b.runtime.budget.peak_bytes <= 2 * LARGE
+
+
+async def test_a_job_that_takes_long_lets_its_bytes_be_seen(tmp_path: Path) -> None:
+    """On a slow disk the first bytes do not wait for the last."""
+    calls = WarmCalls()
+    async with large_bench(tmp_path, calls) as (b, reader):
+        now, reading, released = 0.0, threading.Event(), threading.Event()
+
+        def before(operation: str) -> None:
+            nonlocal now
+            now += 1.0
+            if operation == "read" and calls.made.count("read") == 2:
+                reading.set()
+                released.wait(20)
+
+        calls.seconds = lambda: now  # type: ignore[method-assign]
+        calls.made.clear()
+        calls.before = before
+        assert await reader.read_at(0, 1000) == b.data[:1000]
+        await until(reading.is_set)
+        released.set()
+        assert await reader.read_at(0, LARGE) == b.data[:LARGE]
+        assert b.calls == []
+        calls.before = None
+
+
+class Hang:
+    """The n-th read hangs until it is released."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+        self.hanging, self.released, self.returned = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self, operation: str) -> None:
+        if operation != "read":
+            return
+        self.left -= 1
+        if self.left == 0:
+            self.hanging.set()
+            self.released.wait(20)
+        elif self.left < 0:
+            self.returned.set()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_late_thread_writes_into_no_block(tmp_path: Path, n: int) -> None:
+    """Not into the one that the store has filled meanwhile; its memory counts until it lets go."""
+    calls, hang = WarmCalls(), Hang(n)
+    async with large_bench(tmp_path, calls, read_timeout_seconds=0.05) as (b, reader):
+        calls.before = hang
+        view = await reader.view_at(0, LARGE)
+        assert b.ranges == [(0, LARGE)]
+        assert b.runtime.budget.used_bytes >= 2 * LARGE
+        overwrite(file_of(tmp_path, key_in(b, reader, 0)), 0, b"\xff" * (LARGE + 100))
+        hang.released.set()
+        await until(lambda: tier_of(b).calls.hanging_count == 0)
+        assert bytes(view) == b.data[:LARGE]
+        del view
+        assert await reader.read_at(0, LARGE) == b.data[:LARGE]
+        calls.before = None
+        await until(lambda: b.runtime.budget.used_bytes <= LARGE)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+async def test_a_cancelled_read_leaves_its_memory_to_the_thread(tmp_path: Path, n: int) -> None:
+    """The next read gets other memory, whatever the thread still writes."""
+    calls, hang = WarmCalls(), Hang(n)
+    async with large_bench(tmp_path, calls) as (b, reader):
+        calls.before = hang
+        task = asyncio.create_task(reader.read_at(0, LARGE))
+        await until(hang.hanging.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await reader.unbuffer()
+        file_of(tmp_path, key_in(b, reader, 0)).unlink()
+        view = await reader.view_at(0, LARGE)
+        assert b.ranges == [(0, LARGE)]
+        hang.released.set()
+        await settle()
+        assert bytes(view) == b.data[:LARGE]
+        del view
+        calls.before = None
+        await reader.unbuffer()
+        await until(lambda: b.runtime.budget.used_bytes <= LARGE)
