@@ -42,8 +42,8 @@ async def in_order(op: ap.Operator, **options: object) -> None:
             pass
     counts = reader.statistics
     took_ms = 1000 * (time.perf_counter() - started)
-    fetches, ahead = counts["stream_read_block_fetches"], counts["stream_read_prefetch_operations"]
-    print(f"in order, {options or 'adaptive'}: {fetches} requests, {ahead} of them ahead, {took_ms:.0f} ms")
+    fetches, ahead = counts["stream_read_block_fetches"], counts["prefetch_bytes_used"] // MIB
+    print(f"in order, {options or 'adaptive'}: {ahead} of 64 MiB ahead, {fetches} requests, {took_ms:.0f} ms")
 
 
 async def random_access(op: ap.Operator, **options: object) -> None:

@@ -42,7 +42,7 @@ RUN_BY = {"spark_pipeline": "spark_demo"}
 SHOWN = {
     "quickstart": "GET requests in all: 1\n",
     "custom_layer": "read missing NotFound",
-    "prefetching": "in order, adaptive: 8 requests, 7 of them ahead",
+    "prefetching": "in order, adaptive: 56 of 64 MiB ahead, ",
     "asyncio_service": "bytes=-3 -> 206 bytes 7-9/10 789\n",
     "pandas_over_sync": "parquet: 10000 rows, requests: 1\n",
     "parquet_scan": "polars: (50000, 3)\n",
