@@ -47,6 +47,7 @@ from tests.benchmarks.job import (
 )
 from tests.benchmarks.process_usage import Meter
 from tests.benchmarks.simulator import AT_A_DISTANCE, LOOPBACK, Conditions
+from tests.benchmarks.streams import warm_reader
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -129,7 +130,7 @@ def aioprefetch_readers(readers: int, memory_bytes: int, read_bytes: int) -> Con
 
     async def run(target: Target) -> Sample:
         async with aioprefetch_operator(target, memory_bytes=memory_bytes) as operator:
-            await operator.read(WARM_OBJECT)
+            await warm_reader(operator)
 
             async def open_key(key: str) -> AsyncGenerator[ReadableBuffer]:
                 async with operator.reader(key) as reader:
