@@ -22,7 +22,7 @@ from aioprefetch.accessor.protocols import Accessor, read_now_of
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.blocks.spill.entry import BadEntry, EntryHeader, checksums, claimed_length, decode_header
+from aioprefetch.blocks.spill.entry import BadEntry, checksums, claimed_length, decode_header
 from aioprefetch.blocks.spill.guard import Consequence, FailureGuard, SpillFailed
 from aioprefetch.blocks.spill.index import LruIndex
 from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
@@ -372,7 +372,10 @@ class CacheStore:
         except _GONE:
             raise EntryGone from None
         view = sink.to_view()
-        self._verify(header, low, view)
+        try:
+            header.verify(low, view)
+        except BadEntry as error:
+            raise self._damaged(error) from error
         return view
 
     async def load(self, entry: CacheEntry, low: int, high: int) -> memoryview:
@@ -394,10 +397,13 @@ class CacheStore:
         view = await self.calls.call("read", read)
         if view is None:
             raise EntryGone
-        if len(view) <= INLINE_BYTES_MAX:
-            self._verify(header, low, view)
-        else:
-            await self._runtime.run_blocking(self._verify, header, low, view)
+        try:
+            if len(view) <= INLINE_BYTES_MAX:
+                header.verify(low, view)
+            else:
+                await self._runtime.run_blocking(header.verify, low, view)
+        except BadEntry as error:
+            raise self._damaged(error) from error
         return view
 
     def _request_of(self, entry: CacheEntry, sink: EntrySink, cache: Accessor) -> ReadRequest:
@@ -414,12 +420,10 @@ class CacheStore:
             known = self._pins = (cache, cache.capability.read_if_match)
         return etag if known[1] and etag is not None and not is_weak(etag) else None
 
-    def _verify(self, header: EntryHeader, low: int, view: memoryview) -> None:
-        try:
-            header.verify(low, view)
-        except BadEntry as error:
-            self.calls.failed("read", error)
-            raise SpillFailed(error) from error
+    def _damaged(self, error: BadEntry) -> SpillFailed:
+        """Count the failure. On the loop, to which counters and events belong."""
+        self.calls.failed("read", error)
+        return SpillFailed(error)
 
     async def checksums(self, data: bytearray) -> tuple[int, ...]:
         """The checksums of the pieces of an object."""
@@ -569,11 +573,6 @@ class EntrySink(CollectSink):
         CollectSink.__init__(self)
         self.due = (start, start + size)
         self._entry = entry
-
-    async def begin_again(self) -> bool:
-        self._rewind()
-        self.head = None
-        return True
 
     def _begun(self, head: ReadHead) -> None:
         entry = self._entry

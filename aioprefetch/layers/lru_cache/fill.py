@@ -40,14 +40,30 @@ RELAY_BYTES = 256 << 10
 
 
 class FillReader:
-    """A read that has joined a fill. ``relay`` is set if the response is also delivered into its sink."""
+    """A read that has joined a fill. ``relay`` is set if the response is also delivered into its sink.
 
-    __slots__ = ("relay", "request", "sink")
+    ``response`` is the number of the response of which it reads (``Fill.response``).
+    """
+
+    __slots__ = ("_rewinding", "relay", "request", "response", "sink")
 
     def __init__(self, request: ReadRequest, sink: Sink) -> None:
         self.request = request
         self.sink = sink
         self.relay: Relay | None = None
+        self.response = 0
+        self._rewinding: asyncio.Future[None] | None = None
+
+    def rewinding(self) -> asyncio.Future[None]:
+        """The end of what the reader has to do before it takes the next response."""
+        self.relay = None
+        self._rewinding = asyncio.get_running_loop().create_future()
+        return self._rewinding
+
+    def rewound(self) -> None:
+        """The reader is ready for the next response, or has left."""
+        if self._rewinding is not None and not self._rewinding.done():
+            self._rewinding.set_result(None)
 
 
 class Relay:
@@ -80,6 +96,12 @@ class Relay:
     def leave(self) -> None:
         """The reader leaves: its sink gets nothing more."""
         self.finished.cancel()
+
+    async def hand_back(self) -> None:
+        """The response has ended, and the next one is the first: wait until the reader has dropped its bytes."""
+        rewinding = self._reader.rewinding()
+        self.finished.set_result(None)
+        await asyncio.wait((rewinding,))
 
     @property
     def is_full(self) -> bool:
@@ -120,6 +142,15 @@ class FillSink(Sink):
         relay = self._fill.running_relay
         if relay is not None:
             await relay.drained()
+
+    async def begin_again(self) -> bool:
+        """Begin again with no bytes. The readers of the fill do so by themselves, as far as their own sinks can."""
+        if not await self._fill.begin_again():
+            return False
+        self._rewind()
+        self.head = None
+        self._relayed = 0
+        return True
 
     def _begun(self, head: ReadHead) -> None:
         self._fill.begin(head)
@@ -164,6 +195,8 @@ class Fill:
         self.stale = stale
         self.state: FillState = "opening"
         self.head: ReadHead | None = None
+        # Counts the responses that were dropped because nothing proved that the next one continued them.
+        self.response = 0
         self.entry: CacheEntry | None = None
         self.error: Exception | None = None
         self.received = 0
@@ -215,6 +248,7 @@ class Fill:
     def leave(self, reader: FillReader, *, served: bool) -> None:
         """A reader leaves; ``served`` says whether it got its bytes."""
         self._readers.remove(reader)
+        reader.rewound()
         if reader.relay is not None and not reader.relay.finished.done():
             reader.relay.leave()
             self._break_off()
@@ -227,9 +261,12 @@ class Fill:
             self._break_off()
         self._free()
 
-    async def wait_until(self, position: int, *, deadline: float | None) -> None:
-        """Wait until the head and ``position`` bytes are there. Raises the fill's error, or ``TimedOut``."""
-        while not self._has(position):
+    async def wait_until(self, position: int, *, deadline: float | None, response: int | None = None) -> None:
+        """Wait until the head and ``position`` bytes are there, or the ``response`` of that number was dropped.
+
+        Raises the fill's error, or ``TimedOut``.
+        """
+        while response in (None, self.response) and not self._has(position):
             waiter = self._runtime.loop.create_future()
             self._waiters.append((position, waiter))
             try:
@@ -361,6 +398,29 @@ class Fill:
         self.buffer = bytearray(head.size)
         self._settle("receiving")
 
+    async def begin_again(self) -> bool:
+        """Drop what has arrived, and take the next response as the first one. Returns whether that is of use."""
+        relay = self._relay
+        has_relay = relay is not None and not relay.finished.done()
+        if not has_relay and self.state != "receiving":
+            return False
+        self._relay = self.head = None
+        self.response += 1
+        self.received = 0
+        self.buffer = bytearray()
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+        # Those that wait for bytes of the dropped response.
+        waiters, self._waiters = self._waiters, []
+        self.state = "opening"
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        if relay is not None and has_relay:
+            await relay.hand_back()
+        return True
+
     def advance(self, received: int) -> None:
         """More bytes of the object are in its memory."""
         self.received = received
@@ -387,6 +447,8 @@ class Fill:
     def _relayed_part(self, reader: FillReader, head: ReadHead) -> ReadHead | None:
         """The part of the object that a reader gets by a relay, ``None`` if a request of its own is better."""
         if reader.request.suffix is not None or head.start != 0 or head.total is None:
+            return None
+        if reader.sink.head is not None:  # It has bytes of a response that was dropped.
             return None
         try:
             part = part_of(reader.request, replace(head, start=0, size=head.total))

@@ -27,10 +27,10 @@ from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.blocks.spill.guard import SpillFailed
-from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied, TimedOut
+from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied, TimedOut, Unavailable
 from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore, EntryGone
 from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
-from aioprefetch.layers.lru_cache.fill import Relay
+from aioprefetch.layers.lru_cache.fill import FillReader
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import checked_seconds
@@ -111,11 +111,15 @@ class LruCacheAccessor(WrappedAccessor):
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         part = await self._read_cached(request, sink)
-        if part is not None:
-            return ReadReply(head=part, received=part.size)
-        response = await self._read_store(request, sink)
-        self._lookup.check_bypassed(request, response.head)
-        return response
+        if part is None:
+            rest = _rest_of(request, sink)
+            response = await self._read_store(rest, sink)
+            self._lookup.check_bypassed(request, response.head)
+            if rest is request:
+                return response
+        head = sink.head
+        assert head is not None
+        return ReadReply(head=head, received=head.size)
 
     async def _read_store(self, request: ReadRequest, sink: Sink) -> ReadReply:
         """Read from the store: a miss, unless the response is that the caller has the current version already."""
@@ -136,10 +140,14 @@ class LruCacheAccessor(WrappedAccessor):
         """Read from the cache or a fill; returns the head, or ``None`` when the store has to serve the read."""
         for _ in range(2):  # An entry that cannot be used is dropped: the second time the object comes by a fill.
             source = await self._lookup.source(request, sink)
+            while isinstance(source, JoinedFill):
+                part = await self._read_fill(source, sink)
+                if part is not None:
+                    return part
+                source.reader.request = request = _rest_of(request, sink)
+                source = await self._lookup.opened(source.fill, source.reader)
             if source is None:
                 return None
-            if isinstance(source, JoinedFill):
-                return await self._read_fill(source, request, sink)
             part = self._part(request, source.whole(), "cache_hits")
             try:
                 if await self._read_entry(source, part, request, sink):
@@ -182,36 +190,57 @@ class LruCacheAccessor(WrappedAccessor):
                 reservation.release()
         return True
 
-    async def _read_fill(self, source: JoinedFill, request: ReadRequest, sink: Sink) -> ReadHead:
-        """Deliver a part of an object as it arrives."""
+    async def _read_fill(self, source: JoinedFill, sink: Sink) -> ReadHead | None:
+        """Deliver a part of an object as it arrives.
+
+        ``None`` if the response broke off and the next one is the first: the reader is still in the fill then.
+        """
         fill, reader = source.fill, source.reader
-        served = False
+        served = stays = False
         try:
-            if reader.relay is not None:
-                self._count("cache_misses", request.path)
-                return await self._read_relay(reader.relay, request, sink)
-            assert fill.head is not None
-            counter = "cache_hits" if source.is_hit else "cache_misses"
-            try:
-                part = self._part(request, fill.head, counter)
-            except (RangeNotSatisfied, ConditionNotMatch):
-                served = True  # This is the response, and other readers want the object.
-                raise
-            self._count(counter, request.path)
-            sink.begin(part, path=request.path)
-            position = part.start
-            while position < part.end:
-                await fill.wait_until(position + 1, deadline=request.deadline)
-                end = min(fill.received, part.end)
-                await sink.pour(memoryview(fill.buffer)[position:end])
-                position = end
+            reading = self._read_arriving(source, sink) if reader.relay is None else self._read_relay(reader, sink)
+            part = await reading
+            if part is None:
+                await _begin_again(reader.request, sink)
+                stays = True
             served = True
             return part
+        except (RangeNotSatisfied, ConditionNotMatch):
+            served = True  # This is the response, and other readers want the object.
+            raise
         finally:
-            fill.leave(reader, served=served)
+            if not stays:
+                fill.leave(reader, served=served)
 
-    async def _read_relay(self, relay: Relay, request: ReadRequest, sink: Sink) -> ReadHead:
-        """Wait for the response that goes into the sink already; one more request brings the rest of the part."""
+    async def _read_arriving(self, source: JoinedFill, sink: Sink) -> ReadHead | None:
+        """Deliver from the memory of a fill; ``None`` when its response was dropped."""
+        fill, reader = source.fill, source.reader
+        request, response, whole = reader.request, reader.response, fill.head
+        assert whole is not None
+        counter = "cache_hits" if source.is_hit else "cache_misses"
+        part = self._part(request, whole, counter)
+        if response == 0:
+            self._count(counter, request.path)
+        sink.begin(part, path=request.path)
+        position = part.start
+        while position < part.end:
+            await fill.wait_until(position + 1, deadline=request.deadline, response=response)
+            if fill.response != response:
+                return None
+            end = min(fill.received, part.end)
+            await sink.pour(memoryview(fill.buffer)[position:end])
+            position = end
+        return part
+
+    async def _read_relay(self, reader: FillReader, sink: Sink) -> ReadHead | None:
+        """Wait for the response that goes into the sink already; one more request brings the rest of the part.
+
+        ``None`` when the response was dropped.
+        """
+        request, relay = reader.request, reader.relay
+        assert relay is not None
+        if reader.response == 0:
+            self._count("cache_misses", request.path)
         try:
             async with asyncio.timeout_at(request.deadline):
                 await asyncio.shield(relay.finished)
@@ -219,6 +248,8 @@ class LruCacheAccessor(WrappedAccessor):
             raise TimedOut(
                 "the object did not arrive before the deadline", operation="read", path=request.path
             ) from None
+        if reader.relay is None:
+            return None
         part = relay.part
         if relay.end < part.end:
             try:
@@ -282,6 +313,25 @@ class LruCacheAccessor(WrappedAccessor):
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return InvalidatingWriteBody(await self.inner.open_write(request), self, request.path)
+
+
+def _rest_of(request: ReadRequest, sink: Sink) -> ReadRequest:
+    """What is missing of a read, whose first response may have been dropped."""
+    return request if sink.head is None else request.resume(sink.head, sink.received)
+
+
+async def _begin_again(request: ReadRequest, sink: Sink) -> None:
+    """Prepare a sink for a response that nothing proves to be of the version in it, as Retry does."""
+    if sink.head is not None and not await sink.begin_again() and sink.received:
+        raise Unavailable(
+            "the body broke off, and nothing proves that the rest is of the same version: there is neither a strong "
+            "ETag nor a version id",
+            operation="read",
+            path=request.path,
+            status="persistent",
+            head=sink.head,
+            received=sink.received,
+        )
 
 
 class InvalidatingWriteBody:

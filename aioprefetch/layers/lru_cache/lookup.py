@@ -132,7 +132,7 @@ class Lookup:
                 return None  # The caller's own condition is the revalidation.
             # Another read may have started a fill while this one looked for the entry.
             fill = self._joinable(slots, request) or self._start(slots[0], request, entry)
-        return await self._opened(fill, request, sink)
+        return await self.opened(fill, fill.join(request, sink))
 
     def _joinable(self, slots: tuple[Slot, ...], request: ReadRequest) -> Fill | None:
         for slot in slots:
@@ -220,9 +220,13 @@ class Lookup:
         self._state.start(fill)
         return fill
 
-    async def _opened(self, fill: Fill, request: ReadRequest, sink: Sink) -> Source:
-        is_hit = fill.state == "complete"
-        reader = fill.join(request, sink)
+    async def opened(self, fill: Fill, reader: FillReader) -> Source:
+        """What a reader that has joined a fill reads from, once the head of the response is there.
+
+        It has left the fill where that is an entry or the store. Raises the store's error.
+        """
+        reader.rewound()
+        request, is_hit = reader.request, fill.state == "complete"
         try:
             await fill.wait_until(0, deadline=request.deadline)
         except BaseException:
@@ -231,7 +235,7 @@ class Lookup:
             raise
         if fill.state == "not_modified":
             fill.leave(reader, served=True)
-            return None if fill.stale is None else self._holder(fill.stale, request, sink)
+            return None if fill.stale is None else self._holder(fill.stale, request, reader.sink)
         if fill.state == "bypassed":
             if fill.head is not None:
                 self._state.bypassed.remember(fill.slot.name, fill.head.total, fill.head.etag)
@@ -240,6 +244,7 @@ class Lookup:
                 return None
         else:
             self._state.fills.invalidate_older(fill)
+        reader.response = fill.response
         return JoinedFill(fill, reader, is_hit)
 
 

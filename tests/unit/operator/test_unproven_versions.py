@@ -1,5 +1,6 @@
 """Long reads of objects whose version nothing proves: all bytes come from one response."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +13,14 @@ from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Unavailable
-from aioprefetch.layers import RetryLayer
+from aioprefetch.layers import LruCacheLayer, RetryLayer
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import Capability, ReadReply, ReadRequest
 from tests.benches.gated_reader import KIB, Bench, in_case
 from tests.benches.layer_stack import was_cancelled
+from tests.profile import chosen
 from tests.unit.operator.test_parallel_read import BLOCK, DATA, REQUESTS, WAYS, Way, http, nothing_left, parted
 
 OTHER = DATA[::-1]
@@ -125,6 +127,67 @@ async def test_a_body_that_breaks_begins_again(
             assert server.requests[-1].range == server.requests[last].range
 
 
+def cached(operator: ap.Operator) -> ap.Operator:
+    """With a cache that never asks the store for what it has."""
+    cache = ap.Operator.from_uri("memory://")
+    return operator.layer(LruCacheLayer(cache=cache, capacity_bytes=1 << 24, revalidate_seconds=None))
+
+
+@pytest.mark.parametrize("headers", [NOTHING, WEAK, TIME])
+@pytest.mark.parametrize("way", OVER_HTTP)
+@pytest.mark.parametrize("blocks", [1, 15])
+async def test_a_body_that_breaks_on_its_way_into_a_cache_begins_again(
+    blocks: int, way: Callable[[ap.Operator, Path], Awaitable[bytes]], headers: dict[str, str | None], tmp_path: Path
+) -> None:
+    """Three times, and what arrives at last is in the cache. Without an ETag nothing is."""
+    data = DATA[: blocks * 16 * KIB]
+    for other in (data, data[::-1], data[::-1][: 3 * KIB], data[::-1] + b"more"):
+        async with FaultServer({"bkt/k": data}) as server, cached(http(server)) as operator:
+
+            def broken(request: Any, server: FaultServer = server, other: bytes = other) -> bool:
+                if request.index == 3:
+                    server.objects["bkt/k"] = other
+                return bool(request.index < 3)
+
+            server.add(
+                Rule(fault=Fault(headers=headers, close_after_bytes=len(data) - 5000), matches=broken, times=None),
+                Rule(fault=Fault(headers=headers), times=None),
+            )
+            with in_case(size=len(other), is_same=other == data):
+                assert await way(operator, tmp_path) == other
+                assert server.count() == 4
+                assert operator.statistics["retries"] == 3
+                assert operator.statistics["cache_misses"] == 1
+                assert await operator.read("k") == other
+                assert (server.count() == 4) == (headers is not NOTHING)
+
+
+@pytest.mark.parametrize("headers", [NOTHING, WEAK])
+async def test_all_reads_of_a_body_that_breaks_begin_again(headers: dict[str, str | None]) -> None:
+    """Those with bytes of it, those without, and one that is cancelled meanwhile."""
+    rules = [
+        Rule(fault=Fault(headers=headers, close_after_bytes=len(DATA) - 5000), times=2),
+        Rule(fault=Fault(headers=headers), times=None),
+    ]
+    for steps in range(0, chosen(quick=200, full=1000), chosen(quick=7, full=1)):
+        async with FaultServer({"bkt/k": DATA}, rules) as server, cached(http(server)) as operator:
+            given_up = asyncio.ensure_future(operator.read("k"))
+            reads = [
+                asyncio.ensure_future(operator.read("k")),
+                asyncio.ensure_future(operator.read("k", offset=10, size=1000)),
+                asyncio.ensure_future(operator.read("k", suffix=2000)),
+            ]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            given_up.cancel()
+            with in_case(steps=steps):
+                assert await asyncio.gather(*reads) == [DATA, DATA[10:1010], DATA[-2000:]]
+                assert len(server.requests) <= 3 + (4 if headers is NOTHING else 0)
+            await asyncio.gather(given_up, return_exceptions=True)
+            runtime = operator.runtime()
+        assert runtime.budget.used_bytes == 0
+
+
 async def test_progress_of_a_download_counts_no_byte_twice(tmp_path: Path) -> None:
     rules = [
         Rule(fault=Fault(headers=WEAK, close_after_bytes=100_000), index=1),
@@ -139,7 +202,8 @@ async def test_progress_of_a_download_counts_no_byte_twice(tmp_path: Path) -> No
         assert operator.statistics["retries"] == 2
 
 
-async def test_a_body_that_breaks_under_a_reader_is_continued_by_comparison() -> None:
+@pytest.mark.parametrize("is_cached", [False, True])
+async def test_a_body_that_breaks_under_a_reader_is_continued_by_comparison(is_cached: bool) -> None:
     """As with the next request of a reader: what can be compared is, and without that the read fails."""
     for headers, resumes in ((WEAK, True), (TIME, True), (NOTHING, False)):
         rules = [
@@ -148,14 +212,14 @@ async def test_a_body_that_breaks_under_a_reader_is_continued_by_comparison() ->
         ]
         async with (
             FaultServer({"bkt/k": DATA}, rules) as server,
-            http(server) as operator,
+            cached(http(server)) if is_cached else http(server) as operator,
             operator.reader("k", policy="sequential", prefetch_blocks=0) as reader,
         ):
             first = await reader.read_at(0, 100)
             with in_case(headers=headers):
                 if resumes:
                     assert first + await reader.read_at(100, 16 * KIB - 100) == DATA[: 16 * KIB]
-                    assert server.requests[1].range == "bytes=9000-16383"
+                    assert is_cached or server.requests[1].range == "bytes=9000-16383"
                 else:
                     with pytest.raises(Unavailable, match="neither a strong ETag nor a version id"):
                         await reader.read_at(100, 16 * KIB - 100)

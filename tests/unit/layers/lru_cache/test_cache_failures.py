@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -409,6 +410,18 @@ async def test_a_part_of_a_damaged_entry_is_a_miss(bed: Bed, fields: dict[str, i
         assert await read(stack, "k", **fields) == expected
         assert bed.gets == 1
         await bed.restart()
+
+
+async def test_damage_of_a_long_entry_is_counted_and_told_on_the_loop(bed: Bed) -> None:
+    """Its checksums are computed on another thread."""
+    name, data = await filled(bed, long := bytes(range(256)) * (3 << 12))
+    overwrite(bed, name, data[:-1] + bytes([data[-1] ^ 1]))
+    await bed.restart()
+    threads: dict[str, threading.Thread] = {}
+    bed.runtime.events.subscribe(lambda event: threads.setdefault(event.name, threading.current_thread()))
+    assert await read_settled(bed.stack(revalidate_seconds=None), "k") == long
+    assert threads["cache.failed"] is threading.main_thread()
+    assert bed.counters["failures"] == 1
 
 
 async def test_what_this_process_wrote_is_checked_too(bed: Bed) -> None:
