@@ -51,8 +51,6 @@ def checked_range(
     """
     if type(offset) is int and type(size) is int and total is None and 0 <= offset <= OFFSET_MAX - size <= OFFSET_MAX:
         return offset, size  # As nearly all of them are.
-    if type(offset) is int and type(size) is int and total is None and 0 <= offset <= offset + size <= OFFSET_MAX:
-        return offset, size  # The usual case.
     start = checked_int(offset, "offset", operation=operation, path=path)
     length = None if size is None else checked_int(size, "size", operation=operation, path=path)
     if start < 0 or start > OFFSET_MAX:

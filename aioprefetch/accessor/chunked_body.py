@@ -19,12 +19,11 @@ async def copy_chunks(
     """Copy a body of ``head.size`` bytes into a sink that has begun, at the pace of the sink.
 
     Raises ``Unavailable`` for a body that ends before its last byte, so that another attempt goes on there, and
-    ``ProtocolError`` for one that has more bytes; of these none reaches the sink.
+    ``ProtocolError`` for a chunk that goes beyond it, of which no byte reaches the sink. No chunk is asked for after
+    the last byte, so one that would follow is not noticed.
     """
     received = 0
     while not sink.complete:
-        if sink.is_full:
-            await sink.drained()
         chunk = await next_chunk()
         if chunk is None:
             raise Unavailable(
@@ -38,7 +37,4 @@ async def copy_chunks(
                 operation="read",
                 path=request.path,
             )
-        if sink.is_paced:
-            await sink.pour(memoryview(chunk))  # A chunk may be as large as the object.
-        else:
-            sink.feed(chunk)
+        await sink.pour(memoryview(chunk))  # A chunk may be as large as the object.

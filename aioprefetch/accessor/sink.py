@@ -119,6 +119,9 @@ class Sink:
 
     async def pour(self, body: memoryview) -> None:
         """Copy a body that is in memory already, at the pace of the sink."""
+        if not self.is_paced:
+            self.feed(body)
+            return
         while body:
             if self.is_full:
                 await self.drained()

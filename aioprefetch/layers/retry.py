@@ -39,7 +39,7 @@ from typing import Any, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.accessor.version_pin import VersionPin, is_strong
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import (
     BudgetExhausted,
@@ -231,7 +231,7 @@ class RetryAccessor(WrappedAccessor):
         if progress.complete:
             # No byte is missing, and some servers send the whole object for an empty range.
             raise attempts.give_up(error, "all bytes were delivered")
-        is_unproven = head is not None and progress.received > 0 and not VersionPin(head.etag, head.version).is_strong
+        is_unproven = head is not None and progress.received > 0 and not is_strong(head.etag, head.version)
         if is_unproven and not await progress.begin_again():
             why = "nothing proves that the rest is of the same version: there is neither a strong ETag nor a version id"
             raise attempts.give_up(error, why)

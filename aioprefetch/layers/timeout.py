@@ -158,7 +158,7 @@ class TimeoutAccessor(WrappedAccessor):
         now = self._loop.time()
         deadline = request.deadline
         if deadline is not None and deadline <= now:
-            raise _too_late(request, None, 0)
+            raise self._too_late(request, None, 0)
         if deadline is not None and (limit_seconds is None or deadline <= now + limit_seconds):
             return self._loop.call_at(deadline, watch.expire, "deadline")
         assert limit_seconds is not None
@@ -172,8 +172,8 @@ class TimeoutAccessor(WrappedAccessor):
     ) -> TimedOut:
         head, received = (None, 0) if sink is None else (sink.head, sink.received)
         if watch.expired == "deadline":
-            return _too_late(request, head, received)
-        facts = _facts(request, received) | {"limit_seconds": limit_seconds}
+            return self._too_late(request, head, received)
+        facts = self._facts(request, received) | {"limit_seconds": limit_seconds}
         operation, path = request.operation, request.path
         if head is None:
             return TimedOut(
@@ -184,6 +184,24 @@ class TimeoutAccessor(WrappedAccessor):
             operation=operation,
             path=path,
             context=facts,
+            head=head,
+            received=received,
+        )
+
+    def _facts(self, request: Request, received: int) -> dict[str, object]:
+        # An inner layer that would name the service sees a cancellation alone.
+        facts: dict[str, object] = {"service": self.inner.info.location}
+        if isinstance(request, ReadRequest):
+            facts |= {"range": request.describe(), "received": received}
+        return facts
+
+    def _too_late(self, request: Request, head: ReadHead | None, received: int) -> TimedOut:
+        return TimedOut(
+            "the caller's deadline has passed",
+            status="permanent",
+            operation=request.operation,
+            path=request.path,
+            context=self._facts(request, received),
             head=head,
             received=received,
         )
@@ -210,24 +228,6 @@ class TimeoutWriteBody:
     async def abort(self) -> None:
         # Cleaning up has a limit of its own: the deadline of the caller may have passed.
         await self._layer.write_chunk(replace(self._request, deadline=None), 0, self._body.abort)
-
-
-def _facts(request: Request, received: int) -> dict[str, object]:
-    if not isinstance(request, ReadRequest):
-        return {}
-    return {"range": request.describe(), "received": received}
-
-
-def _too_late(request: Request, head: ReadHead | None, received: int) -> TimedOut:
-    return TimedOut(
-        "the caller's deadline has passed",
-        status="permanent",
-        operation=request.operation,
-        path=request.path,
-        context=_facts(request, received),
-        head=head,
-        received=received,
-    )
 
 
 class Watch:

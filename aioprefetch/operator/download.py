@@ -158,6 +158,8 @@ class Download(ParallelRead):
                 await settled(asyncio.gather(*self._writing, return_exceptions=True))
         if self._failure is not None:
             raise self._failure
+        if self._repeated_bytes:  # More was reported than the object has now.
+            self._tell(-self._repeated_bytes)
 
     async def begin_again(self) -> bool:
         """Begin again with an empty file, when no thread writes a piece any more."""
@@ -242,7 +244,9 @@ class Download(ParallelRead):
     def _report(self, count: int) -> None:
         repeated = min(count, self._repeated_bytes)
         self._repeated_bytes -= repeated
-        count -= repeated
+        self._tell(count - repeated)
+
+    def _tell(self, count: int) -> None:
         try:
             if self._on_progress is not None and count:
                 self._on_progress(count)

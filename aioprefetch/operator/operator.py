@@ -269,8 +269,8 @@ class Operator:
     ) -> Metadata:
         """Write an object into the local file ``target``, by the parallel requests of a long ``read``.
 
-        The file appears whole, with the permissions of the one that it replaces, or not at all. Its directory must
-        exist. ``InvalidPath`` for a link or device. ``on_progress`` is called with each number of bytes written.
+        The file appears whole, with the mode of the one that it replaces, or not at all. ``NotFound`` without its
+        directory, ``InvalidPath`` for a link or device. ``on_progress`` gets the numbers of bytes written.
         """
         from aioprefetch.operator.download import download
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, is_same_version
-from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.accessor.version_pin import VersionPin, is_strong
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, ProtocolError, RangeNotSatisfied
 from aioprefetch.ranges import Range, resolve_range
 from aioprefetch.runtime.options import RuntimeOptions
@@ -179,7 +179,7 @@ class ParallelRead(CollectSink):
     def _is_proven(self, head: ReadHead) -> bool:
         """Whether a part with the same ETag, or of the same version id, has the bytes of the same version."""
         version = head.version if self._accessor.capability.read_version else None
-        return VersionPin(head.etag, version).is_strong
+        return is_strong(head.etag, version)
 
     def _unproven(self, head: ReadHead) -> Error:
         request = self._request

@@ -27,7 +27,7 @@ from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.blocks.spill.guard import SpillFailed
-from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RangeNotSatisfied, TimedOut, Unavailable
+from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNotSatisfied, TimedOut, Unavailable
 from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore, EntryGone
 from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
 from aioprefetch.layers.lru_cache.fill import FillReader
@@ -110,13 +110,17 @@ class LruCacheAccessor(WrappedAccessor):
         )
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        part = await self._read_cached(request, sink)
-        if part is None:
-            rest = _rest_of(request, sink)
-            response = await self._read_store(rest, sink)
-            self._lookup.check_bypassed(request, response.head)
-            if rest is request:
-                return response
+        try:
+            part = await self._read_cached(request, sink)
+            if part is None:
+                rest = _rest_of(request, sink)
+                response = await self._read_store(rest, sink)
+                self._lookup.check_bypassed(request, response.head)
+                if rest is request:
+                    return response
+        except Error as error:
+            error.add_context(service=self.inner.info.location)  # Those of the cache have it from no inner layer.
+            raise
         head = sink.head
         assert head is not None
         return ReadReply(head=head, received=head.size)
@@ -193,7 +197,7 @@ class LruCacheAccessor(WrappedAccessor):
     async def _read_fill(self, source: JoinedFill, sink: Sink) -> ReadHead | None:
         """Deliver a part of an object as it arrives.
 
-        ``None`` if the response broke off and the next one is the first: the reader is still in the fill then.
+        ``None`` if the response was cut off and the next one is the first. The reader stays in the fill.
         """
         fill, reader = source.fill, source.reader
         served = stays = False
@@ -316,7 +320,7 @@ class LruCacheAccessor(WrappedAccessor):
 
 
 def _rest_of(request: ReadRequest, sink: Sink) -> ReadRequest:
-    """What is missing of a read, whose first response may have been dropped."""
+    """The missing rest of a read, whose first response may have been dropped."""
     return request if sink.head is None else request.resume(sink.head, sink.received)
 
 
@@ -324,7 +328,7 @@ async def _begin_again(request: ReadRequest, sink: Sink) -> None:
     """Prepare a sink for a response that nothing proves to be of the version in it, as Retry does."""
     if sink.head is not None and not await sink.begin_again() and sink.received:
         raise Unavailable(
-            "the body broke off, and nothing proves that the rest is of the same version: there is neither a strong "
+            "the body was cut off, and nothing proves that the rest is of the same version: there is neither a strong "
             "ETag nor a version id",
             operation="read",
             path=request.path,

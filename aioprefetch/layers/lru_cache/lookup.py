@@ -221,9 +221,9 @@ class Lookup:
         return fill
 
     async def opened(self, fill: Fill, reader: FillReader) -> Source:
-        """What a reader that has joined a fill reads from, once the head of the response is there.
+        """The source of a reader that has joined a fill, once the head of the response is there.
 
-        It has left the fill where that is an entry or the store. Raises the store's error.
+        The reader has left the fill if that is an entry or the store. Raises the store's error.
         """
         reader.rewound()
         request, is_hit = reader.request, fill.state == "complete"

@@ -1,6 +1,6 @@
 """The reads of files: on the event loop what the kernel has in memory, in a thread what the disk has to bring.
 
-A read on the loop is bounded: at most ``LOOP_BYTES`` at once, and after as many of them the other tasks get a turn,
+A read on the loop is bounded: at most ``TURN_BYTES`` at once, and after as many of them the other tasks get a turn,
 since a task that reads in a loop would otherwise never wait. It delivers all of its bytes or none.
 
 A read that a thread has to do is one job where it is small: the job opens, checks and reads. Large ones are read
@@ -32,8 +32,6 @@ from aioprefetch.services.fs.open_file import OpenedFile, open_cached, open_file
 from aioprefetch.services.fs.threads import translated
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 
-# A longer read is a thread's.
-LOOP_BYTES = TURN_BYTES
 # A job that opens a file reads as much in memory of its own: copying it costs less than a second job.
 SMALL_BYTES = 256 << 10
 # One job reads no longer than this, so that progress is seen, and no more than this.
@@ -72,7 +70,7 @@ class FileReads:
         self._job_bytes = job_bytes
         self._side_by_side = side_by_side
         self._part_bytes = min(PART_BYTES, job_bytes)
-        self._loop_bytes = min(LOOP_BYTES, job_bytes)
+        self._loop_bytes = min(TURN_BYTES, job_bytes)
         # The kernel copies into it: fresh memory would cost more than the copy out of it.
         self._room = memoryview(bytearray(self._loop_bytes))
         # Whether file systems, by device, tell what they have in memory: learned from the first file that is opened.

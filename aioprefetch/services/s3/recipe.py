@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from aioprefetch.accessor.protocols import Accessor
@@ -90,11 +91,21 @@ class S3(S3Options):
         return cls(bucket=bucket, prefix=prefix, **options)
 
     def build(self, runtime: Runtime) -> Accessor:
-        try:
-            from aioprefetch.services.s3.accessor import S3Accessor
-        except ImportError as error:
-            raise MissingDependency(
-                "the s3 service needs httptools and aiohappyeyeballs: pip install 'aioprefetch[s3]'",
-                operation="configure",
-            ) from error
+        from aioprefetch.services.s3.accessor import S3Accessor
+
+        for name in (
+            "aiohappyeyeballs",
+            "httptools",
+        ):  # The transport imports them at its first connection and response.
+            if not _is_installed(name):
+                raise MissingDependency(
+                    f"the s3 service needs {name}: pip install 'aioprefetch[s3]'", operation="configure"
+                )
         return S3Accessor(self, runtime)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ImportError:
+        return False

@@ -9,14 +9,15 @@ import pytest
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import Error, NotFound, Unavailable, Unexpected
-from aioprefetch.layers import ErrorContextLayer, WrappedAccessor
+from aioprefetch.errors import Error, NotFound, RangeNotSatisfied, TimedOut, Unavailable, Unexpected
+from aioprefetch.layers import ErrorContextLayer, LruCacheLayer, WrappedAccessor
 from aioprefetch.layers.error_context import ErrorContextAccessor
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.services.s3 import S3
+from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -195,3 +196,21 @@ async def test_the_hint_names_the_key_at_an_endpoint_too() -> None:
         "paths are relative to s3://store/pre at http://127.0.0.1:9, and this one is a URL, so this may be 'k'"
     )
     await runtime.aclose()
+
+
+async def test_time_outs_and_errors_of_a_cache_name_the_service() -> None:
+    """They arise beyond the layer that names it in all others."""
+    hanging = Rule(fault=Fault(hang_before_head=True), key="hanging", times=None)
+    async with FaultServer({"k": b"0123456789"}, [hanging]) as server, Operator.from_uri("memory://") as cache:
+        layer = LruCacheLayer(cache=cache, capacity_bytes=1 << 20)
+        for operator in (Operator.from_uri(server.url), Operator.from_uri(server.url).layer(layer)):
+            async with operator:
+                with pytest.raises(TimedOut) as late:
+                    await operator.read("hanging", timeout_seconds=0.05)
+                await operator.read("k")
+                with pytest.raises(RangeNotSatisfied) as beyond:
+                    await operator.read("k", offset=10)
+            for error in (late.value, beyond.value):
+                assert error.context["service"] == server.url
+                assert (error.operation, bool(error.path)) == ("read", True)
+        server.release()

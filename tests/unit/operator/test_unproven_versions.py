@@ -202,6 +202,21 @@ async def test_progress_of_a_download_counts_no_byte_twice(tmp_path: Path) -> No
         assert operator.statistics["retries"] == 2
 
 
+async def test_progress_of_a_download_that_becomes_shorter_is_its_size(tmp_path: Path) -> None:
+    """The surplus of the longer object is taken back."""
+    rules = [
+        Rule(fault=Fault(headers=WEAK, close_after_bytes=100_000), index=1),
+        Rule(fault=Fault(headers=WEAK, body=DATA[:40_000]), times=None, index=2),
+        Rule(fault=Fault(headers=WEAK), times=None),
+    ]
+    async with FaultServer({"bkt/k": DATA}, rules) as server, http(server, memory_bytes=96 * KIB) as operator:
+        reported: list[int] = []
+        await operator.download("k", tmp_path / "file", on_progress=reported.append)
+        assert (tmp_path / "file").read_bytes() == DATA[:40_000]
+        assert sum(reported) == 40_000
+        assert [count for count in reported if count < 0] == reported[-1:]
+
+
 @pytest.mark.parametrize("is_cached", [False, True])
 async def test_a_body_that_breaks_under_a_reader_is_continued_by_comparison(is_cached: bool) -> None:
     """As with the next request of a reader: what can be compared is, and without that the read fails."""

@@ -16,6 +16,7 @@ from aioprefetch.errors import Error, NotFound, ObjectChanged, PermissionDenied,
 from aioprefetch.layers.lru_cache.cache_store import COOL_DOWN_SECONDS, EntrySink
 from aioprefetch.layers.lru_cache.entry import CacheEntry
 from aioprefetch.runtime import runtime
+from aioprefetch.runtime.events import Event
 from aioprefetch.values import ReadHead, ReadRequest, WriteRequest
 from tests.profile import chosen
 from tests.unit.layers.lru_cache.harness import Bed, Gate, Stubborn, after, read, read_settled, settle
@@ -412,13 +413,17 @@ async def test_a_part_of_a_damaged_entry_is_a_miss(bed: Bed, fields: dict[str, i
         await bed.restart()
 
 
-async def test_damage_of_a_long_entry_is_counted_and_told_on_the_loop(bed: Bed) -> None:
+async def test_damage_of_a_long_entry_is_counted_on_the_loop(bed: Bed) -> None:
     """Its checksums are computed on another thread."""
     name, data = await filled(bed, long := bytes(range(256)) * (3 << 12))
     overwrite(bed, name, data[:-1] + bytes([data[-1] ^ 1]))
     await bed.restart()
     threads: dict[str, threading.Thread] = {}
-    bed.runtime.events.subscribe(lambda event: threads.setdefault(event.name, threading.current_thread()))
+
+    def note(event: Event) -> None:
+        threads[event.name] = threading.current_thread()
+
+    bed.runtime.events.subscribe(note)
     assert await read_settled(bed.stack(revalidate_seconds=None), "k") == long
     assert threads["cache.failed"] is threading.main_thread()
     assert bed.counters["failures"] == 1

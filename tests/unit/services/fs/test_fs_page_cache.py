@@ -17,11 +17,12 @@ from aioprefetch.accessor.sink import BufferSink, CollectSink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.layers import LruCacheLayer
 from aioprefetch.operator.stack import default_stack
+from aioprefetch.runtime.loop_turn import TURN_BYTES
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, PageCache
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
-from aioprefetch.services.fs.reading import KEPT_MAX, LOOP_BYTES
+from aioprefetch.services.fs.reading import KEPT_MAX
 from aioprefetch.values import ReadRequest, ReadSession
 
 DATA = bytes(range(250)) * 40
@@ -211,11 +212,11 @@ async def test_the_loop_is_held_for_a_bounded_read(
     accessor: FsAccessor, root: Path, cache: ScriptedCache, jobs: Jobs
 ) -> None:
     """A longer one goes to a thread as a whole."""
-    (root / "long").write_bytes(data := os.urandom(LOOP_BYTES + 1))
-    assert await read(accessor, "long", size=LOOP_BYTES) == data[:-1]
-    assert (jobs.take(), max(cache.sizes)) == (0, LOOP_BYTES)
+    (root / "long").write_bytes(data := os.urandom(TURN_BYTES + 1))
+    assert await read(accessor, "long", size=TURN_BYTES) == data[:-1]
+    assert (jobs.take(), max(cache.sizes)) == (0, TURN_BYTES)
     assert await read(accessor, "long") == data
-    assert (jobs.take(), max(cache.sizes)) == (1, LOOP_BYTES)
+    assert (jobs.take(), max(cache.sizes)) == (1, TURN_BYTES)
 
 
 async def test_other_tasks_get_turns(accessor: FsAccessor, jobs: Jobs) -> None:
@@ -234,7 +235,7 @@ async def test_other_tasks_get_turns(accessor: FsAccessor, jobs: Jobs) -> None:
     done = True
     await task
     assert jobs.count == 0
-    assert turns >= 200 * (4 << 10) // LOOP_BYTES
+    assert turns >= 200 * (4 << 10) // TURN_BYTES
 
 
 # --- long bodies -------------------------------------------------------------------------------------------------

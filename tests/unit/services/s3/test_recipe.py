@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from aioprefetch.credentials import digest
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.errors import ConfigInvalid, MissingDependency
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 
 CANARY = "c4nary-with-@-and-/-in-it"
@@ -197,3 +198,11 @@ def test_literal_keys_stay_in_the_process_that_pickled_them() -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={})
     assert re.match(r"\[\] environment:[0-9a-f]{16} S3\(bucket='bucket'", run.stdout)
     assert "canary" not in run.stdout
+
+
+@pytest.mark.parametrize("name", ["aiohappyeyeballs", "httptools"])
+async def test_a_missing_package_names_the_extra(runtime: Runtime, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Before a request, and without importing it."""
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependency, match=rf"{name}: .*aioprefetch\[s3\]"):
+        S3(bucket="bucket", **KEYS).build(runtime)
