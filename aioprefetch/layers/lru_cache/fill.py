@@ -396,6 +396,17 @@ class Fill:
             return
         self.head = head
         self.buffer = bytearray(head.size)
+        if head.etag is not None:
+            facts = ObjectFacts(
+                etag=head.etag,
+                version=head.version,
+                last_modified=head.last_modified,
+                content_type=head.content_type,
+                filled_at=datetime.now(UTC),
+            )
+            self.entry = CacheEntry(
+                name=self.slot.name, size_bytes=head.size, facts=facts, validated_at=self.started_at
+            )
         self._settle("receiving")
 
     async def begin_again(self) -> bool:
@@ -468,12 +479,13 @@ class Fill:
     # --- the way into the cache ---------------------------------------------------------------------------------
 
     async def _store(self) -> None:
-        entry_and_header = await self._make_entry()
-        self.entry = None if entry_and_header is None else entry_and_header[0]
-        self._settle("complete")
-        if entry_and_header is None:
+        entry = self.entry
+        encoded = None if entry is None else await self._encoded_header(entry)
+        if entry is None or encoded is None:
+            self.entry = None
+            self._settle("complete")
             return
-        entry, encoded = entry_and_header
+        self._settle("complete")
         if not await self._cache.put(entry, encoded, memoryview(self.buffer), lambda: self.last_read):
             return
         if self.is_invalidated:  # The object was written while its last version was being stored.
@@ -482,33 +494,20 @@ class Fill:
         self._runtime.counters["cache_fills"] += 1
         self._runtime.events.publish("cache.filled", self.request.path, size_bytes=entry.size_bytes)
 
-    async def _make_entry(self) -> tuple[CacheEntry, bytes] | None:
-        """The entry of the object and its encoded header; ``None`` when it cannot be stored."""
-        head = self.head
-        if head is None or head.etag is None:
-            return None
-        facts = ObjectFacts(
-            etag=head.etag,
-            version=head.version,
-            last_modified=head.last_modified,
-            content_type=head.content_type,
-            filled_at=datetime.now(UTC),
-        )
-        encoded_facts = facts.encode()
-        header_bytes = header_length(self.slot.identity, encoded_facts, head.size)
+    async def _encoded_header(self, entry: CacheEntry) -> bytes | None:
+        """Complete the entry by its header, and return this encoded; ``None`` when it cannot be stored."""
+        assert entry.facts is not None
+        encoded_facts = entry.facts.encode()
+        data_bytes = len(self.buffer)
+        header_bytes = header_length(self.slot.identity, encoded_facts, data_bytes)
         if header_bytes > HEADER_BYTES_MAX:
             return None
         sums = await self._cache.checksums(self.buffer)
         if self.is_invalidated:
             return None
-        entry = CacheEntry(
-            name=self.slot.name,
-            size_bytes=header_bytes + head.size,
-            header=EntryHeader(encoded_facts, header_bytes, head.size, sums),
-            facts=facts,
-            validated_at=self.started_at,
-        )
-        return entry, encode_header(self.slot.identity, encoded_facts, head.size, sums)
+        entry.header = EntryHeader(encoded_facts, header_bytes, data_bytes, sums)
+        entry.size_bytes = header_bytes + data_bytes
+        return encode_header(self.slot.identity, encoded_facts, data_bytes, sums)
 
 
 class Fills:

@@ -6,7 +6,8 @@ The outermost layer. A read may be served from:
   the entry of that version as it is. Another read first asks the store whether the entry is still current (a
   conditional GET), unless ``revalidate_seconds`` lets it trust the entry.
 * a **fill** that is in progress, whose bytes are taken as they arrive, or passed on if the object turns out to be
-  too large or to have no ETag.
+  too large or to have no ETag. Once its response has begun it is joined as an entry is used: a read that is not pinned
+  asks first.
 * the store itself: objects that are too large or have no ETag, and everything while the cache keeps failing.
 
 No failure of the cache fails a read: nothing is delivered before all of its part is there and verified, so the store

@@ -147,9 +147,8 @@ class Lookup:
             return fill.state == "opening" and is_same_request and fill.request.if_match == pin
         if pin not in (None, fill.head.etag) or not (is_same_request or fill.head.version == request.version):
             return False
-        if fill.state == "complete":
-            return fill.entry is not None and self._is_trusted(fill.entry, request)
-        return fill.state in ("opening", "receiving")
+        # Its response may be older than this read: it is trusted no longer than an entry.
+        return fill.entry is not None and self._is_trusted(fill.entry, request)
 
     async def _entry(self, slots: tuple[Slot, ...], request: ReadRequest) -> CacheEntry | None:
         """The entry that fits the read's path, version and ``if_match``, its header verified."""
@@ -171,17 +170,19 @@ class Lookup:
         return None
 
     def _resident_entry(self, name: str) -> CacheEntry | None:
-        """An entry that is still being written."""
+        """An entry whose object is still arriving, or being written."""
         for fill in reversed(self._state.fills.of(name)):
             if fill.entry is not None:
                 return fill.entry
         return None
 
-    def _holder(self, entry: CacheEntry, request: ReadRequest, sink: Sink) -> JoinedFill | CacheEntry:
-        """The entry, or the fill that still has it in memory (joined)."""
+    def _holder(self, entry: CacheEntry, request: ReadRequest, sink: Sink) -> Source:
+        """The entry, or the fill that still has it in memory (joined); ``None`` if that fill has failed."""
         for fill in self._state.fills.of(entry.name):
             if fill.entry is entry:
-                return JoinedFill(fill, fill.join(request, sink), is_hit=True)
+                return JoinedFill(fill, fill.join(request, sink), is_hit=fill.state == "complete")
+        if entry.header is None:
+            return None
         self._cache.index.use(entry.name, self._cache.read_time())
         return entry
 
