@@ -45,7 +45,11 @@ class Endpoint:
 
 
 def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: str) -> Endpoint:
-    """The endpoint of a bucket, as botocore resolves it; ``""`` for a region or ``endpoint_url`` that is not given."""
+    """The endpoint of a bucket; ``""`` for a region or ``endpoint_url`` that is not given.
+
+    As botocore resolves it, but for one case: a bucket with a dot at an IP address stands in the path under every
+    addressing style. Botocore puts it before the address (``http://a.b.127.0.0.1``), which is the name of no host.
+    """
     if not endpoint_url:
         domain = _domain_of(region or DEFAULT_REGION)
         host = f"s3.{region}.{domain}" if region and region != DEFAULT_REGION else f"s3.{domain}"

@@ -26,10 +26,11 @@ from aioprefetch.values import StatRequest
 KEYS: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "key"}
 BUCKETS = ["plain", "with-dash", "a.b", "a_b", "1a2", "x" * 63, "bkt-s3alias"]
 REGIONS = ["", "us-east-1", "eu-west-1", "ap-southeast-7", "cn-north-1", "us-gov-east-1"]
+ADDRESSES = ["http://127.0.0.1:9000", "http://[::1]:9000"]
 ENDPOINTS = [
     "",
     *("https://o.example", "http://o.example:88", "https://o.example/base"),
-    *("http://127.0.0.1:9000", "http://[::1]:9000", "http://localhost:9", "https://s3.eu-west-1.amazonaws.com"),
+    *(*ADDRESSES, "http://localhost:9", "https://s3.eu-west-1.amazonaws.com"),
 ]
 
 
@@ -74,6 +75,8 @@ def test_endpoints_are_those_of_botocore(
     """Host, port and path, of keys and of the bucket, and the region of the signature."""
     ours = endpoint_of(bucket, region, endpoint_url, style)
     url = f"{ours.origin}{ours.bucket_path if key is None else ours.root + encoded_path(key)}"
+    if bucket == "a.b" and endpoint_url in ADDRESSES:
+        style = "path"  # Of the bucket and the address botocore makes a name that no host can have.
     assert (url, ours.region) == by_botocore(bucket, region, endpoint_url, style, key)
 
 
