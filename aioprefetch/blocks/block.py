@@ -58,14 +58,16 @@ class Segment:
     For the statistics it keeps the ``account`` of the reader it was fetched for, ``ready_at``, the time its last byte
     arrived, and ``is_unsettled``: whether its prefetch was not yet counted as used or wasted.
 
+    ``exported``: its memory as callers view it, if that was ever so.
+
     ``is_spent``: it was found to be read to its end, or not read for long, and its memory counts as spare.
     """
 
     __slots__ = (
-        "_exported",
         "account",
         "buffer",
         "end",
+        "exported",
         "filled",
         "is_reread",
         "is_spent",
@@ -94,7 +96,7 @@ class Segment:
         self.end = end
         self.buffer = buffer
         self.view = view_of(buffer)
-        self._exported: weakref.ref[ExportedBuffer] | None = None
+        self.exported: weakref.ref[ExportedBuffer] | None = None
         self.filled = 0
         self.pins = 0
         self.state = SegmentState.FILLING
@@ -126,23 +128,19 @@ class Segment:
     @property
     def is_viewed(self) -> bool:
         """Whether a caller holds a view, so that dropping the segment would free nothing."""
-        return self._exported is not None and self._exported() is not None
+        return self.exported is not None and self.exported() is not None
 
     @property
     def was_read_once(self) -> bool:
         """Whether it was read to its end, in order, most of it and nothing twice."""
         return self.next >= self.end and not self.is_reread and 2 * self.run_bytes >= self.end - self.start
 
-    def is_unread(self, passed: int) -> bool:
-        """Whether reads of it may follow, if every reader is at ``passed`` or behind it."""
-        return self.next < self.end and self.end > passed
-
     def export(self, start: int, end: int) -> memoryview:
         """A read-only view of ``[start, end)``, counted as long as it or a slice of it lives. From any thread."""
-        exported = None if self._exported is None else self._exported()
+        exported = None if self.exported is None else self.exported()
         if exported is None:  # Two threads at the same moment count the buffer twice, which does no harm.
             exported = export_buffer(self.buffer)
-            self._exported = weakref.ref(exported)
+            self.exported = weakref.ref(exported)
         return view_of(exported).toreadonly()[start - self.start : end - self.start]
 
     def keep_prefix(self) -> None:
@@ -156,7 +154,7 @@ class Segment:
         lease.charged_bytes -= kept
         view = view_of(buffer)
         view[:] = self.view[:kept]
-        self.buffer, self.view, self._exported = buffer, view, None
+        self.buffer, self.view, self.exported = buffer, view, None
 
 
 class Block:

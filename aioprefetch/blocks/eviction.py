@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import ref
 
@@ -63,13 +63,14 @@ class EvictionStore(Protocol):
     spent_bytes: int
 
 
-# A segment by its file and start, because the queue must not keep its memory, and the last use of its block.
-_Part = tuple[BlockFile, int, int]
+# A segment by its file and start, because the queue must not keep its memory.
+_Arrived = tuple[BlockFile, int]
+# One that is spent, with the last use of its block before it became so.
+_Spent = tuple[BlockFile, int, int]
 
 
-def _find(part: _Part) -> tuple[Block, Segment] | None:
+def _find(file: BlockFile, start: int) -> tuple[Block, Segment] | None:
     """The segment and its block, or ``None`` if it is gone."""
-    file, start, _ = part
     block = file.blocks.get(start // file.grid.block_bytes)
     segment = None if block is None else block.at(start)
     return None if block is None or segment is None or segment.start != start else (block, segment)
@@ -86,8 +87,8 @@ class Eviction:
         self._limit_bytes = store.runtime.budget.limit_bytes
         self._active: dict[int, int] = {}  # Readers and the numbers of their last misses, the oldest first.
         self._misses = 0
-        self._arrived: deque[_Part] = deque()
-        self._spent: dict[bool, deque[_Part]] = {False: deque(), True: deque()}  # By whether they are of a footer.
+        self._arrived: deque[_Arrived] = deque()
+        self._spent: dict[bool, deque[_Spent]] = {False: deque(), True: deque()}  # By whether they are of a footer.
         self._spent_parts_max = _PARTS_KEPT
 
     # --- how much a miss brings ---------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class Eviction:
         """A request has ended that has filled the segments which begin at ``starts``."""
         self._look(_LOOKS * len(starts))
         for start in starts:  # Last: nothing of them was read yet.
-            self._arrived.append((file, start, 0))
+            self._arrived.append((file, start))
 
     def _look(self, looks: int) -> None:
         """Look at the front of the queue for parts that are spent, and pass over at most ``looks`` that are not."""
@@ -166,12 +167,11 @@ class Eviction:
         fresh_from: int | None = None
         passed: dict[BlockFile, int] = {}
         while arrived and looks:
-            part = arrived.popleft()
-            found = _find(part)
+            file, start = part = arrived.popleft()
+            found = _find(file, start)
             if found is None or found[1].is_spent:
                 continue
             block, segment = found
-            file, start, _ = part
             is_unread = segment.pins > 0  # A read is about to take its bytes.
             if not is_unread and segment.next < segment.end:
                 if fresh_from is None:
@@ -193,7 +193,7 @@ class Eviction:
     def _forget_gone(self) -> None:
         """Forget spent parts that are gone without an eviction: they would keep their files."""
         for is_footer, parts in self._spent.items():
-            self._spent[is_footer] = deque(part for part in parts if (found := _find(part)) and found[1].is_spent)
+            self._spent[is_footer] = deque(part for part in parts if (found := _find(*part[:2])) and found[1].is_spent)
         self._spent_parts_max = max(_PARTS_KEPT, 2 * max(map(len, self._spent.values())))
 
     # --- eviction -----------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Eviction:
     def _reclaim_in_order(self, need_bytes: int, lane: Lane, writer: WriteBehind | None) -> int:
         """Evict whole blocks in the order of their rank, and spent parts before blocks that are still to be read."""
         more_bytes = max(need_bytes, self._limit_bytes // _RECLAIM_SHARE)
-        order = list(self.evictable(lane))
+        order = self.evictable(lane)
         heapq.heapify(order)
         freed, trimmed = 0, False
         while order and freed < (need_bytes if order[0][0].is_unread else more_bytes):
@@ -271,13 +271,12 @@ class Eviction:
         for _ in range(len(queue)):
             if freed >= need_bytes:
                 break
-            part = queue.popleft()
-            found = _find(part)
+            file, start, touched = part = queue.popleft()
+            found = _find(file, start)
             if found is None or not found[1].is_spent:
                 continue
             block, segment = found
             is_alone = len(block.segments) == 1
-            file, _, touched = part
             if is_alone and block.touched > touched:  # It was used again.
                 self._renew(file, segment)
             elif (is_alone and is_of_several) or not self._drop(file, block, segment, writer):
@@ -290,7 +289,7 @@ class Eviction:
         """A spent part was used again: look at it again."""
         segment.is_spent = False
         self._store.spent_bytes -= len(segment.buffer)
-        self._arrived.append((file, segment.start, 0))
+        self._arrived.append((file, segment.start))
 
     def _drop_first(self, need_bytes: int, writer: WriteBehind | None) -> int:
         """Evict parts that are still to be read, those that arrived first; returns the bytes freed."""
@@ -299,11 +298,11 @@ class Eviction:
         for _ in range(len(arrived)):
             if freed >= need_bytes:
                 break
-            part = arrived.popleft()
-            found = _find(part)
+            file, start = part = arrived.popleft()
+            found = _find(file, start)
             if found is None or found[1].is_spent:
                 continue
-            if self._drop(part[0], *found, writer):
+            if self._drop(file, *found, writer):
                 freed += len(found[1].buffer)
             else:
                 arrived.append(part)
@@ -350,43 +349,47 @@ class Eviction:
         file.drop(block)
         file.forget_if_empty()
 
-    def evictable(self, lane: Lane) -> Iterator[tuple[Rank, int, BlockFile, Block]]:
+    def evictable(self, lane: Lane) -> list[Candidate]:
         """The blocks that may be dropped for a lane, each with its rank; the smallest in a heap of them goes first."""
-        ahead_blocks = self._runtime.options.prefetch_blocks
         fresh_from = self._fresh_from()
-        number = 0  # Keeps the heap from comparing blocks.
+        found: list[Candidate] = []
         for file in self._store.files.values():
-            if not file.blocks:
-                continue
-            block_bytes = file.grid.block_bytes
-            readers = [reader.positions for reader in file.open_readers()]
-            positions = [position // block_bytes for positions in readers for position in positions]
-            floating = not all(readers)
-            passed, end_of_file = file.passed, file.size
-            for block in file.blocks.values():
-                if not block.is_evictable or block.is_spilling:
-                    continue
-                away = 0 if floating else distance(block.index, positions, ahead_blocks=ahead_blocks)
-                unused = block.is_unused_prefetch
-                wasted = unused and away > 0
-                behind = passed if block.touched_fetch >= fresh_from else end_of_file
-                unread = not wasted and any(segment.is_unread(behind) for segment in block.segments)
-                if unused and not wasted and lane == "prefetch":
-                    continue
-                number += 1
-                yield (
-                    rank(
-                        viewed=block.is_viewed,
-                        footer=file.grid.bounds(block.index)[1] > file.footer_start,
-                        wasted=wasted,
-                        unread=unread,
-                        distance_blocks=away,
-                        touched=block.touched,
-                    ),
-                    number,
-                    file,
-                    block,
-                )
+            if file.blocks:
+                self._add_evictable(found, file, fresh_from, is_demand=lane == "demand")
+        return found
+
+    def _add_evictable(self, found: list[Candidate], file: BlockFile, fresh_from: int, *, is_demand: bool) -> None:
+        """Add those of one file, in one pass over its segments: memory that is short is looked through often."""
+        block_bytes, size = file.grid.block_bytes, file.size
+        cursors: list[int] = []
+        passed, is_anywhere = size, False
+        for reader in file.open_readers():
+            positions = reader.positions
+            passed = min(passed, min(positions, default=0))
+            is_anywhere = is_anywhere or not positions
+            cursors += [position // block_bytes for position in positions]
+        ahead_blocks = self._runtime.options.prefetch_blocks
+        # Without a footer nothing ends behind it, also if the last block is cut off by the end of the object.
+        footer_start = file.footer_start if file.footer_start < size else FAR
+        for block in file.blocks.values():
+            behind = passed if block.touched_fetch >= fresh_from else size
+            is_viewed = is_unread = False
+            is_unused = True
+            for segment in block.segments:
+                end = segment.end
+                if segment.pins or segment.filled != end - segment.start or segment.state is SegmentState.SPILLING:
+                    break  # It is in use, or being filled, or dropping it would free memory only later.
+                is_viewed = is_viewed or (segment.exported is not None and segment.is_viewed)
+                is_unused = is_unused and segment.unused_prefetch
+                is_unread = is_unread or (segment.next < end and end > behind)
+            else:
+                away = 0 if is_anywhere else distance(block.index, cursors, ahead_blocks=ahead_blocks)
+                is_wasted = is_unused and away > 0
+                if is_demand or is_wasted or not is_unused:
+                    is_footer = (block.index + 1) * block_bytes > footer_start
+                    is_unread = is_unread and not is_wasted
+                    rank = Rank(is_viewed, is_footer, not is_wasted, is_unread, -away, block.touched)
+                    found.append((rank, len(found), file, block))
 
     def _fresh_from(self) -> int:
         """The number of the request after which a block must have been read to count as still being read."""
@@ -416,22 +419,19 @@ def distance(index: int, cursors: Sequence[int], *, ahead_blocks: int) -> int:
 
 
 class Rank(NamedTuple):
-    """The sort key of a block: the smallest is evicted first."""
+    """The sort key of a block: the smallest is evicted first. ``touched`` grows with every use.
+
+    A viewed block is evicted last: dropping it frees no memory before the last view is gone. A footer that a policy
+    keeps is evicted just before those, since every later reader of the file begins with it.
+    """
 
     is_viewed: bool
     is_footer: bool
     is_not_wasted: bool
     is_unread: bool
-    nearness: int
+    nearness: int  # Minus the number of blocks to the nearest cursor.
     touched: int
 
 
-def rank(
-    *, viewed: bool, footer: bool = False, wasted: bool, unread: bool = False, distance_blocks: int, touched: int
-) -> Rank:
-    """The sort key of a block: the smallest is evicted first. ``touched`` grows with every use.
-
-    A viewed block is evicted last: dropping it frees no memory before the last view is gone. A ``footer`` that a policy
-    keeps is evicted just before those, since every later reader of the file begins with it.
-    """
-    return Rank(viewed, footer, not wasted, unread, -distance_blocks, touched)
+# A block and its rank; the number keeps the heap from comparing blocks.
+Candidate = tuple[Rank, int, BlockFile, Block]

@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import sys
+from types import FrameType
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioprefetch import RangeReader
-from aioprefetch.blocks.eviction import FAR, distance, rank
+from aioprefetch.blocks.eviction import FAR, Rank, distance
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile, ReaderPosition
 from aioprefetch.blocks.store import BlockStore
@@ -55,12 +57,16 @@ def test_distance_is_to_the_nearest_cursor(index: int, cursors: list[int], ahead
 
 
 def test_rank_orders_as_the_design_says() -> None:
-    viewed = rank(viewed=True, wasted=True, distance_blocks=99, touched=0)
-    near = rank(viewed=False, wasted=False, distance_blocks=1, touched=0)
-    old = rank(viewed=False, wasted=False, distance_blocks=5, touched=1)
-    new = rank(viewed=False, wasted=False, distance_blocks=5, touched=2)
-    wasted = rank(viewed=False, wasted=True, distance_blocks=1, touched=9)
-    assert sorted([viewed, near, new, old, wasted]) == [wasted, old, new, near, viewed]
+    order = [
+        Rank(is_viewed=False, is_footer=False, is_not_wasted=False, is_unread=False, nearness=-1, touched=9),
+        Rank(is_viewed=False, is_footer=False, is_not_wasted=True, is_unread=False, nearness=-5, touched=1),
+        Rank(is_viewed=False, is_footer=False, is_not_wasted=True, is_unread=False, nearness=-5, touched=2),
+        Rank(is_viewed=False, is_footer=False, is_not_wasted=True, is_unread=False, nearness=-1, touched=0),
+        Rank(is_viewed=False, is_footer=False, is_not_wasted=True, is_unread=True, nearness=-9, touched=0),
+        Rank(is_viewed=False, is_footer=True, is_not_wasted=True, is_unread=False, nearness=-9, touched=0),
+        Rank(is_viewed=True, is_footer=False, is_not_wasted=False, is_unread=False, nearness=-99, touched=0),
+    ]
+    assert sorted(order) == order
 
 
 async def filled(b: Bench, *blocks: int) -> RangeReader:
@@ -158,6 +164,27 @@ async def test_prefetch_takes_no_room_from_what_is_about_to_be_read() -> None:
         for lane, found in (("prefetch", {0, 1}), ("demand", {0, 1, 4})):
             assert {block.index for _, _, _, block in store.eviction.evictable(lane)} == found  # type: ignore[arg-type]
         assert min(store.eviction.evictable("demand"))[3].index == 1
+
+
+async def test_putting_blocks_in_order_takes_two_calls_for_each() -> None:
+    async with bench(memory_bytes=64 * BLOCK) as b:
+        calls = {}
+        for count in (4, 14):
+            reader = await filled(b, *range(count))
+            calls[count] = 0
+
+            def note(frame: FrameType, event: str, argument: object, count: int = count) -> None:
+                calls[count] += event == "call"
+
+            store = BlockStore.of(b.runtime)
+            sys.setprofile(note)
+            try:
+                found = store.eviction.evictable("demand")
+            finally:
+                sys.setprofile(None)
+            assert len(found) == count
+            await reader.aclose()
+        assert calls[14] - calls[4] <= 10 * 2
 
 
 def footer_is_held(b: Bench, path: str) -> bool:
