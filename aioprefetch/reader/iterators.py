@@ -84,7 +84,7 @@ class RangeIterator:
                 continue
             if not any(_is_done(waits) for _, waits in self._active):
                 late = [wait for _, waits in self._active for wait in waits if not wait.is_over]
-                await self._plan.reads.first_completed(late)
+                await self._plan.reads.opened.first_completed(late)
             await self._collect(self._plan)
         return self._ready.popleft()
 

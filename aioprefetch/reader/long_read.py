@@ -1,4 +1,4 @@
-"""A read of more bytes than stay in blocks: in parallel requests, past the blocks, into the memory of its result.
+"""A read of more bytes than blocks can keep: in parallel requests, past the blocks, into the memory of its result.
 
 Blocks would hold the bytes a second time. What is resident or in flight when it begins is copied out of its blocks, and
 all other bytes come in parts of the pinned version (``ParallelParts``). Nothing of these is resident afterwards.
@@ -14,7 +14,8 @@ from typing import Protocol
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.blocks.fetch import Wait
-from aioprefetch.ranges import subtract
+from aioprefetch.errors import Closed
+from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.opening import OpenObject, OpenPart
 from aioprefetch.reader.policy import Fill
 from aioprefetch.runtime.statistics import Tier, Timer, count_for
@@ -46,6 +47,17 @@ class LongRead:
         self._start = start
         self._memory = memory
 
+    @staticmethod
+    async def collect(reads: BlockReads, start: int, end: int) -> tuple[io.BytesIO, Tier]:
+        """Read ``[start, end)``; returns a stream of the bytes that stands at its end, and their origin.
+
+        Errors as of ``run``, and ``MemoryError`` before any request if there is no memory for them.
+        """
+        collected = io.BytesIO(bytes(end - start))
+        tier = await LongRead(reads, start, collected.getbuffer()).run()
+        collected.seek(end - start)
+        return collected, tier
+
     async def run(self) -> Tier:
         """Read everything; returns the origin of the bytes. However it ends, nothing writes into the memory afterwards.
 
@@ -57,16 +69,30 @@ class LongRead:
         parts = ParallelParts(opened.runtime, gaps, self)
         opened.long_reads += (parts,)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(parts.run())
-                for low, high in subtract(wanted, gaps):
-                    await self._copy(low, high)
+            await self._receive(parts if gaps else None, subtract(wanted, gaps))
         except* Exception as failures:
             raise failures.exceptions[0] from failures.exceptions[0].__cause__
         finally:
             self._memory.release()
             opened.long_reads = tuple(other for other in opened.long_reads if other is not parts)
         return Tier.NETWORK if gaps else Tier.MEMORY
+
+    async def _receive(self, parts: ParallelParts | None, resident: list[Range]) -> None:
+        """Receive the parts, and copy what is in blocks meanwhile. The waits for the two are counted, one by one."""
+        async with asyncio.TaskGroup() as group:
+            receiving = None if parts is None else group.create_task(self._run(parts))
+            for low, high in resident:
+                await self._copy(low, high)
+            if receiving is not None:
+                await self._opened.wait_for(asyncio.wait((receiving,)))
+
+    async def _run(self, parts: ParallelParts) -> None:
+        try:
+            await parts.run()
+        except Exception as error:
+            if not isinstance(error, Closed):  # The task group cancels the wait, which knows of no failure.
+                self._opened.account.counters.failed("stream_read_block_acquire_read")
+            raise
 
     def sink_of(self, start: int, end: int) -> Sink:
         """The place of ``[start, end)`` in the result."""
@@ -78,8 +104,17 @@ class LongRead:
         opened = self._opened
         count_for(opened.account)
         sink.lane = lane
-        with Timer(opened.account.counters, "stream_read_block_read", opened.runtime.now):
-            await opened.send(sink)
+        error: str | None = Closed.__name__
+        try:
+            with Timer(opened.account.counters, "stream_read_block_read", opened.runtime.now):
+                await opened.send(sink)
+            error = None
+        except Exception as failure:
+            error = type(failure).__name__
+            raise
+        finally:
+            if opened.runtime.events.listeners:
+                opened.publish_range(start, end, sink.received, sink.lane, error)
 
     async def _copy(self, start: int, end: int) -> None:
         """Copy a range out of its blocks, as it arrives."""
@@ -96,11 +131,3 @@ class LongRead:
             await reads.deliver(start, end, waits, write, "exact", has_prefix=True)
         finally:
             self._opened.release(waits)
-
-
-def memory_of(size: int) -> io.BytesIO:
-    """A stream that need not grow for ``size`` bytes, if there is memory for them: a declared size may be any."""
-    try:
-        return io.BytesIO(bytes(size))
-    except MemoryError:
-        return io.BytesIO()

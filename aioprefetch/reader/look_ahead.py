@@ -18,7 +18,7 @@ from aioprefetch.reader.column_runs import ColumnRuns
 from aioprefetch.reader.layout import END_BYTES, FOOTER_BYTES_MAX, Format, Layout, LayoutModule, format_of
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import MIB, Fill
+from aioprefetch.reader.policy import MIB, Fill, extent
 from aioprefetch.reader.small_reads import SmallReads
 from aioprefetch.reader.window import NOTHING_AHEAD, SKIP_BYTES, Run, WindowDecision, Windows
 from aioprefetch.runtime.events import logger
@@ -47,8 +47,8 @@ _BUSY_SHARE = 2
 # An object of more than one part in _LARGE_SHARE of the memory is not kept while it is read through.
 _LARGE_SHARE = 2
 
-# A read of at most _LONG_BLOCKS blocks always goes through blocks: it needs no more than two requests.
-_LONG_BLOCKS = 2
+# A read of at most _SHORT_BLOCKS blocks always goes through blocks: it needs no more than two requests.
+_SHORT_BLOCKS = 2
 
 # The most reads that are remembered while the layout is being learnt.
 _READS_MAX = 64
@@ -86,6 +86,7 @@ class LookAhead:
         self._part_bytes = part_of(options.block_bytes)
         self._by_block = options.growth.by_block
         self._recycles_any = options.keep_behind is False
+        self._past_end = 0  # The end of the last read that went past the blocks.
         self._wasted_bytes = 0
         self._read_bytes = 0  # The length of the last read that was reported.
 
@@ -156,10 +157,16 @@ class LookAhead:
 
     # --- reports of reads --------------------------------------------------------------------------------------
 
+    def survey(self, file: BlockFile, start: int, end: int) -> Survey:
+        """The resident part of the bytes that a miss of ``[start, end)`` is likely to request first."""
+        # The first block's worth is enough for the decision: an object may claim any size, and a read all of it.
+        low, high = start, min(end, start + self._block_bytes)
+        if self.windows.fill == "block":
+            low, high = extent(low, high, fill="block", grid=file.grid)
+        return file.survey(start, end, low, high)
+
     def on_miss(self, survey: Survey, start: int, end: int, *, at_cursor: bool) -> WindowDecision:
         """Report a read of ``[start, end)`` that is not served by a hit. ``apply`` the decision after its requests."""
-        if self.is_off:
-            return NOTHING_AHEAD[self.windows.fill]  # As the windows would decide, at a tenth of the calls.
         missing = overlaps(survey.gaps, start, min(end, start + self._block_bytes))
         return self._on_read(start, end, missing=missing, stalled=survey.resident_end < end, at_cursor=at_cursor)
 
@@ -250,21 +257,33 @@ class LookAhead:
     def _recycle(self, file: BlockFile, stop: int) -> None:
         """Let the window of a long run have the memory of the blocks that the run has left behind, before ``stop``.
 
-        Only in objects that would take most of the memory: what fits is kept for reads that come back.
+        Only in objects that would take most of the memory, unless ``keep_behind`` says otherwise: what fits is kept for
+        reads that come back.
         """
-        if not self.keeps(file.size):
-            self.opened.store.eviction.recycle(file, stop)
-
-    def is_long(self, size: int) -> bool:
-        """Whether a read of ``size`` bytes goes past the blocks, because they would not stay there."""
         opened = self.opened
-        is_longer = size > _LONG_BLOCKS * self._block_bytes and not self.keeps(size)
-        return is_longer and not self._by_block and opened.is_size_confirmed and opened.store.disk is None
+        is_small = file.size <= self._runtime.options.memory_bytes // _LARGE_SHARE
+        if not (opened.position.keeps_behind or (is_small and not self._recycles_any)):
+            opened.store.eviction.recycle(file, stop)
 
-    def keeps(self, size: int) -> bool:
-        """Whether ``size`` bytes that are read in order stay in blocks, for reads that come back."""
-        fits = size <= self._runtime.options.memory_bytes // _LARGE_SHARE
-        return self.opened.position.keeps_behind or (fits and not self._recycles_any)
+    def goes_past_blocks(self, start: int, end: int) -> bool:
+        """Whether a read of ``[start, end)`` needs no blocks: they could not keep its bytes for a read that comes back.
+
+        That is a read of about ``memory_bytes`` or more, behind which nothing is left to look ahead to, by a reader
+        that has not gone back. A shorter one stays in memory, and one that others may follow keeps its window.
+        """
+        opened, block = self.opened, self._block_bytes
+        if end - start <= max(_SHORT_BLOCKS * block, self._runtime.options.memory_bytes - block):
+            return False
+        if self._by_block or not opened.is_size_confirmed or opened.store.disk is not None:
+            return False
+        windows = self.windows
+        if opened.position.keeps_behind or windows.has_gone_back or start < self._past_end:
+            return False
+        return self.is_off or end + block >= min(opened.end_of_reads(), windows.split_end)
+
+    def went_past_blocks(self, end: int) -> None:
+        """Report a read up to ``end`` that went past the blocks: one that begins before its end goes back."""
+        self._past_end = end
 
     def mark_positions(self) -> None:
         """Tell the block store where this reader looks ahead."""

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import io
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from operator import attrgetter
 
@@ -22,13 +22,13 @@ from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied, Unexpected
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
-from aioprefetch.reader.long_read import LongRead, memory_of
+from aioprefetch.reader.long_read import LongRead
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import Fill, Policy, extent, step_end, steps
 from aioprefetch.reader.warm_reads import WarmReads
-from aioprefetch.reader.window import WindowDecision
+from aioprefetch.reader.window import NOTHING_AHEAD, WindowDecision
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
@@ -169,12 +169,12 @@ class ObjectReads:
                 self.count_read(end - start, size, Tier.NETWORK)
                 return bytes(segment.view[start - segment.start : end - segment.start])
             if start < end:
-                if end - start > self._block_bytes:
-                    collected = memory_of(end - start)
-                if self.ahead.is_long(end - start) and (memory := collected.getbuffer()):
-                    tier = await LongRead(self, start, memory).run()
-                    collected.seek(end - start)
+                if self.ahead.goes_past_blocks(start, end):
+                    collected, tier = await LongRead.collect(self, start, end)
+                    self.ahead.went_past_blocks(end)
                 else:
+                    if end - start > self._block_bytes:
+                        collected = _memory_of(end - start)
                     tier = await self.copy(start, end, collected.write, at_cursor=at_cursor)
         except Exception:
             self.count_failure()
@@ -202,16 +202,18 @@ class ObjectReads:
         file = opened.file
         if end - start > self._block_bytes or file is None:
             return memoryview(await self.read(offset, size, operation))
-        segment = self._brought(start, end) if is_first else None
-        if segment is not None:
+        if is_first and (segment := self._brought(start, end)) is not None:
             self.count_read(end - start, size, Tier.NETWORK)
             return file.view(segment, start, end)
         waits: list[Wait] = []
         try:
-            if self.ahead.is_off and (warm := self._warm.read(file, start, end)) is not None:
-                self.count_read(len(warm), size, Tier.NETWORK)
-                return warm
-            waits = self._begin(start, end)
+            miss = self._report_miss(file, start, end, at_cursor=False)
+            if isinstance(miss, memoryview):
+                self.count_read(len(miss), size, Tier.NETWORK)
+                return miss
+            survey, decision, wide_end = miss
+            waits = self.request_and_join(start, end, fill=decision.fill, survey=survey, wide_end=wide_end)
+            self.ahead.apply(decision, start)
             pieces = await self.arrived(start, end, waits)
             if pieces is not None:
                 self.count_read(end - start, size, Tier.NETWORK if is_first else tier_of(waits))
@@ -243,8 +245,9 @@ class ObjectReads:
             segment = self._brought(start, end) if is_first else None
             if segment is not None:
                 write(segment.view[start - segment.start : end - segment.start])
-            elif self.ahead.is_long(end - start):
+            elif self.ahead.goes_past_blocks(start, end):
                 tier = await LongRead(self, start, target[: (filled := end - start)]).run()
+                self.ahead.went_past_blocks(end)
             else:
                 tier = await self.copy(start, end, write, at_cursor=True)
         except Exception:
@@ -323,19 +326,12 @@ class ObjectReads:
         if turn.left_bytes <= 0:
             await turn.end()
         file, ahead = opened.open_file(), self.ahead
-        if self._warm.is_possible and ahead.is_off and (warm := self._warm.read(file, start, end)) is not None:
-            write(warm)
+        miss = self._report_miss(file, start, end, at_cursor)
+        if isinstance(miss, memoryview):
+            write(miss)
             return Tier.NETWORK
-        survey = self._survey(file, start, end)
-        decision = ahead.on_miss(survey, start, end, at_cursor=at_cursor)
+        survey, decision, wide_end = miss
         fill = decision.fill
-        wide_end = ahead.wide_end(survey, end, fill)
-        if self._warm.is_possible and fill == "exact" and not (wide_end or ahead.is_off):
-            warm = self._warm.read_random(file, start, end)
-            if warm is not None:
-                ahead.apply(decision, start)
-                write(warm)
-                return Tier.NETWORK
         step = ahead.step_bytes(fill)
         first_end = step_end(start, end, fill=fill, step_bytes=step)
         waits: list[Wait] = []
@@ -363,6 +359,31 @@ class ObjectReads:
             return await self.deliver(start, end, waits, write, fill, has_prefix=survey.resident_end > start)
         finally:
             opened.release(waits)
+
+    def _report_miss(
+        self, file: BlockFile, start: int, end: int, at_cursor: bool
+    ) -> tuple[Survey, WindowDecision, int] | memoryview:
+        """Report a miss of ``[start, end)``. Returns the survey of its bytes, the decision, and its ``wide_end``.
+
+        Or its bytes, if the store has them in memory and a request would bring no others.
+        """
+        ahead, survey, wide_end = self.ahead, None, 0
+        if ahead.is_off:  # Nothing depends on the bytes around, unless a request is sent.
+            decision = NOTHING_AHEAD[ahead.windows.fill]
+        else:
+            survey = ahead.survey(file, start, end)
+            decision = ahead.on_miss(survey, start, end, at_cursor=at_cursor)
+            wide_end = ahead.wide_end(survey, end, decision.fill)
+        if self._warm.is_possible and decision.fill == "exact" and not wide_end:
+            warm = self._warm.read(file, start, end, keeps_end=survey is not None)
+            if warm is not None:
+                if survey is not None:
+                    ahead.apply(decision, start)
+                return warm
+        if survey is None:
+            survey = ahead.survey(file, start, end)
+            wide_end = ahead.wide_end(survey, end, decision.fill)
+        return survey, decision, wide_end
 
     async def _copy_steps(
         self,
@@ -462,19 +483,6 @@ class ObjectReads:
             path=self.path,
         )
 
-    def _begin(self, start: int, end: int) -> list[Wait]:
-        """Request ``[start, end)`` as a separate read, and the prefetches of its run."""
-        survey = self._survey(self.opened.open_file(), start, end)
-        decision = self.ahead.on_miss(survey, start, end, at_cursor=False)
-        wide_end = self.ahead.wide_end(survey, end, decision.fill)
-        waits = self.request_and_join(start, end, fill=decision.fill, survey=survey, wide_end=wide_end)
-        try:
-            self.ahead.apply(decision, start)
-        except BaseException:
-            self.opened.release(waits)
-            raise
-        return waits
-
     async def arrived(self, start: int, end: int, waits: list[Wait]) -> list[memoryview] | None:
         """``[start, end)`` in pieces of block memory once the waits are over. Copy them before the next ``await``.
 
@@ -492,12 +500,6 @@ class ObjectReads:
                     raise
                 return None
         return opened.open_file().find_pieces(start, end)
-
-    async def first_completed(self, waits: Iterable[Wait]) -> None:
-        """Wait until one of the waits has ended, with or without an error."""
-        with self.opened.waiting():
-            futures = [wait.future for wait in waits if wait.future is not None]
-            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
     def request_and_join(
         self, start: int, end: int, *, fill: Fill, step: int = 0, survey: Survey | None = None, wide_end: int = 0
@@ -579,22 +581,20 @@ class ObjectReads:
 
     def has_room(self, count: int, total_bytes: int, following: Range) -> bool:
         """Whether ``following`` may be in flight beside ``count`` steps of ``total_bytes``: half of the memory."""
-        options = self.runtime.options
-        fits = total_bytes + following[1] - following[0] <= options.memory_bytes // 2
-        return count == 0 or (count < options.concurrency and fits)
-
-    def _survey(self, file: BlockFile, start: int, end: int) -> Survey:
-        """The resident part of the bytes that a miss of ``[start, end)`` is likely to request first."""
-        # The first block's worth is enough for the decision: an object may claim any size, and a read all of it.
-        low, high = start, min(end, start + self._block_bytes)
-        if self.ahead.windows.fill == "block":
-            low, high = extent(low, high, fill="block", grid=file.grid)
-        return file.survey(start, end, low, high)
+        options, size = self.runtime.options, following[1] - following[0]
+        return count == 0 or (count < options.concurrency and total_bytes + size <= options.memory_bytes // 2)
 
     def unbuffer(self) -> None:
         """Release the memory of resident blocks, unless another reader has the same version open."""
-        file = self.file
         self.ahead.forget()
-        if file is not None:
+        if (file := self.file) is not None:
             file.cancel_prefetches(self.opened, 0, file.size)
             file.unbuffer_if_alone()
+
+
+def _memory_of(size: int) -> io.BytesIO:
+    """A stream that need not grow for ``size`` bytes, if there is memory for them: a declared size may be any."""
+    try:
+        return io.BytesIO(bytes(size))
+    except MemoryError:
+        return io.BytesIO()

@@ -8,7 +8,7 @@ Readers that open one object at the same time share the first request (``opening
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
@@ -31,7 +31,7 @@ from aioprefetch.reader.openings import Opening, Openings
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.statistics import Account, Timer
+from aioprefetch.runtime.statistics import Account
 from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatRequest
 
 # A response may bring the size alone, if nothing lies at the requested place; the next request then lies within that
@@ -383,6 +383,11 @@ class OpenObject:
         """The sink of a request for the bytes of ``memory``, which begin at ``start``. For ``send``."""
         return OpenPart(self, start, memory)
 
+    def publish_range(self, start: int, end: int, received: int, lane: Lane, error: str | None) -> None:
+        """Publish the end of a request for ``[start, end)`` whose bytes are in no block. For listeners alone."""
+        facts = {"start": start, "end": end, "received": received, "lane": lane, "error": error}
+        self.runtime.events.publish("range.fetched", self.path, **facts)
+
     def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
         """The file that a response fills.
 
@@ -463,14 +468,14 @@ class OpenObject:
             if not (ignores_prefetch and wait.fetch.prefetched):
                 raise
 
-    async def wait_for(self, future: asyncio.Future[None]) -> None:
-        """Await the future of a wait, as a read that waits for bytes."""
-        # As with ``waiting``, which costs each miss twice as much.
+    async def wait_for(self, bytes_arrive: Awaitable[object]) -> None:
+        """Await the future of a wait, or of several, as a read that waits for bytes."""
+        # As with a ``Timer``, which costs each miss twice as much.
         counters, now = self.account.counters, self.runtime.loop.time
         counters["stream_read_block_acquire_read"] += 1
         started = now()
         try:
-            await future
+            await bytes_arrive
         except BaseException as error:
             counters["demand_wait_microseconds"] += round((now() - started) * 1e6)
             if isinstance(error, Exception) and not isinstance(error, Closed):
@@ -480,14 +485,10 @@ class OpenObject:
         counters["demand_wait_microseconds"] += round(seconds * 1e6)
         counters.succeeded("stream_read_block_acquire_read", seconds)
 
-    def waiting(self) -> Timer:
-        """``with opened.waiting():`` measures how long a read waits for bytes."""
-        return Timer(
-            self.account.counters,
-            "stream_read_block_acquire_read",
-            self.runtime.now,
-            sum_name="demand_wait_microseconds",
-        )
+    async def first_completed(self, waits: Iterable[Wait]) -> None:
+        """Wait until one of the waits has ended, with or without an error."""
+        futures = [wait.future for wait in waits if wait.future is not None]
+        await self.wait_for(asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED))
 
     def close(self, reason: Callable[[], Error] | None = None) -> None:
         """Fail the reads in progress and cancel the requests that no other reader needs. Does not wait.

@@ -34,14 +34,17 @@ class WarmReads:
         self.is_possible = self._read_now is not None
         self._starts: set[int] = set()
 
-    def read(self, file: BlockFile, start: int, end: int) -> memoryview | None:
+    def read(self, file: BlockFile, start: int, end: int, *, keeps_end: bool) -> memoryview | None:
         """``[start, end)`` of the pinned version, counted as one request.
 
         ``None`` if the bytes are not in memory at the store, or are in a block or in flight already; also for every
-        failure, whose error a request finds again. Raises ``ObjectChanged``.
+        failure, whose error a request finds again. ``keeps_end``: neither for the end of the file, which is kept in
+        blocks because the layout of the file may be learnt from it. Raises ``ObjectChanged``.
         """
         read_now = self._read_now
         if read_now is None or end - start > TURN_BYTES or file.at(start) is not None:
+            return None
+        if keeps_end and end > file.size - TAIL_BYTES:
             return None
         if (file.fetches and file.in_flight(start, end)) or self._is_repeated(start):
             return None
@@ -62,17 +65,9 @@ class WarmReads:
         runtime.turn.spend(size)
         account.counters["stream_read_block_read"] += 1
         account.counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
-        events = runtime.events
-        if events.listeners:
-            events.publish("block.fetched", file.label, start=start, end=end, received=size, lane="demand", error=None)
+        if runtime.events.listeners:
+            opened.publish_range(start, end, size, "demand", None)
         return sink.to_view()
-
-    def read_random(self, file: BlockFile, start: int, end: int) -> memoryview | None:
-        """``read``, for a reader that looks ahead and takes this read for a random one.
-
-        The end of a file is kept in blocks, because the layout of the file may be learnt from it.
-        """
-        return self.read(file, start, end) if end <= file.size - TAIL_BYTES else None
 
     def _is_repeated(self, start: int) -> bool:
         starts = self._starts

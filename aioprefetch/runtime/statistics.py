@@ -149,19 +149,17 @@ class Timer:
     """Counts something and measures how long it takes.
 
     An error is a failure and has no duration; a cancellation or ``Closed`` is neither. Only the first end counts.
-    ``sum_name`` is a counter to which the microseconds are added however it ends.
 
     Code that runs for every request saves half the time by hand: ``counters[name] += 1`` when it begins, and
     ``counters.succeeded(name, seconds)`` or ``counters.failed(name)`` when it ends.
     """
 
-    __slots__ = ("_counters", "_name", "_now", "_running", "_started", "_sum_name")
+    __slots__ = ("_counters", "_name", "_now", "_running", "_started")
 
-    def __init__(self, counters: Counters, name: str, now: Callable[[], float], *, sum_name: str = "") -> None:
+    def __init__(self, counters: Counters, name: str, now: Callable[[], float]) -> None:
         self._counters = counters
         self._name = name
         self._now = now
-        self._sum_name = sum_name
         self._running = False
         self._started = 0.0
 
@@ -190,13 +188,10 @@ class Timer:
         if not self._running:
             return
         self._running = False
-        seconds = self._now() - self._started
         if error is None:
-            self._counters.succeeded(self._name, seconds)
+            self._counters.succeeded(self._name, self._now() - self._started)
         elif isinstance(error, Exception) and not isinstance(error, Closed):
             self._counters.failed(self._name)
-        if self._sum_name:
-            self._counters[self._sum_name] += round(seconds * 1e6)
 
 
 class Account:

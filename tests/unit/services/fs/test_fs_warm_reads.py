@@ -178,6 +178,25 @@ async def test_long_reads_are_kept_in_blocks(operator: Operator, cache: Scripted
         assert counts(reader)[2] > before[2]
 
 
+@pytest.mark.parametrize("view", [False, True])
+async def test_random_ranges_are_kept_by_neither_way_to_read(
+    operator: Operator, cache: ScriptedCache, view: bool
+) -> None:
+    """A view is served as a read is, also while the reader may look ahead. The end of the file is kept by both."""
+    async with operator, await opened(operator, cache, "adaptive") as reader:
+        read = reader.view_at if view else reader.read_at
+        starts = [number * 5 * BLOCK_BYTES for number in (3, 9, 1, 7, 4, 8, 2, 6)]
+        for start in starts[:3]:
+            await reader.read_at(start, 1000)
+        before, calls = counts(reader), cache.reads
+        for start in starts[3:]:
+            assert await read(start + 100, 1000) == DATA[start + 100 : start + 1100]
+        assert counts(reader) == (before[0] + 5, before[1] + 5, before[2])
+        assert cache.reads == calls + 5
+        assert await read(len(DATA) - 100, 100) == DATA[-100:]
+        assert counts(reader)[2] == before[2] + 1
+
+
 async def test_adaptive_reads_keep_what_they_look_ahead_for(operator: Operator, cache: ScriptedCache) -> None:
     """Random ranges are not kept, a run in order is read by blocks, and so is the end of the file."""
     async with operator, await opened(operator, cache, "adaptive") as reader:
@@ -279,12 +298,12 @@ async def test_layers_that_do_something_to_reads_are_not_passed_by(root: Path, c
 
 
 async def test_events_tell_of_them(operator: Operator, cache: ScriptedCache) -> None:
-    """As of every other request of a reader."""
+    """As of every other request whose bytes stay in no block."""
     async with operator, await opened(operator, cache) as reader:
         seen: list[tuple[str, object]] = []
         operator.runtime().events.subscribe(lambda event: seen.append((event.name, event.facts.get("received"))))
         await reader.read_at(BLOCK_BYTES, 10)
-        assert seen == [("block.fetched", 10)]
+        assert seen == [("range.fetched", 10)]
 
 
 @pytest.fixture
