@@ -359,13 +359,12 @@ class BlockFile:
         position, stop = head.start, head.start + head.size
         while position < stop:
             index = position // block_bytes
-            block = blocks.get(index)
-            if block is None:
-                block = blocks[index] = Block(index)
+            block = blocks.get(index) or Block(index)
             high = min((index + 1) * block_bytes, stop)
             present = block.bounds(position, high) if block.segments else None
             for start, end in subtract((position, high), present) if present else ((position, high),):
                 block.add(fetch.new_segment(start, end))
+                blocks[index] = block  # Now, since no block is empty, also if there is no memory for the segment.
             store.tick += 1
             block.touched = store.tick
             block.touched_fetch = store.fetches

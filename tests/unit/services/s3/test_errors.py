@@ -338,9 +338,12 @@ def explained(explainer: Explainer, response: dict[str, Any], request: Request) 
 
 def check_cost(make: Callable[[], errors.Error]) -> None:
     """An error that costs less than 50 ms to make and to show, and has less than 2,000 characters."""
-    before = time.thread_time()
-    shown = str(make())
-    assert time.thread_time() - before < 0.2
+    costs: list[float] = []
+    while not costs or (costs[-1] >= 0.2 and len(costs) < 3):  # A collection of garbage may come in between.
+        before = time.thread_time()
+        shown = str(make())
+        costs.append(time.thread_time() - before)
+    assert min(costs) < 0.2
     assert len(shown) < 2000
 
 
