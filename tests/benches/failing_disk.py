@@ -24,7 +24,7 @@ OPERATIONS = (
 class StillCalls(SystemCalls):
     """The system's calls with a clock that stands still: no listing ever takes long, so none is put off.
 
-    ``is_warm``: the kernel has every file in memory, whatever the file system. Otherwise all is left to threads.
+    ``is_warm``: the kernel has every file in memory, on every file system. Otherwise all is left to threads.
     """
 
     is_warm = False

@@ -9,14 +9,18 @@ from aioprefetch.accessor.http_headers import range_header, unquote_etag
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.errors import InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied
+from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3.client import Response
-from aioprefetch.services.s3.errors import ErrorResponse
+from aioprefetch.services.s3.client import Response, S3Client
+from aioprefetch.services.s3.configuration import configuration_of
+from aioprefetch.services.s3.errors import ErrorResponse, Explainer
+from aioprefetch.services.s3.key_source import KeySource
 from aioprefetch.services.s3.list_page import in_utc
-from aioprefetch.services.s3.live import S3Live
+from aioprefetch.services.s3.object_requests import ObjectRequests
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import directory_of, list_page_of, version_of
+from aioprefetch.services.s3.signed_requests import SignedRequests
+from aioprefetch.services.s3.single_flight import SingleFlight
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -36,6 +40,40 @@ PAGE_ENTRIES_MAX = 1000
 DELETE_KEYS_MAX = 1000
 PRESIGN_SECONDS_MAX = 7 * 24 * 3600
 _PRESIGNED = {"GET": "get_object", "HEAD": "head_object", "PUT": "put_object", "DELETE": "delete_object"}
+
+
+class S3Live:
+    """The live parts of one recipe for one principal. ``requests`` are there once the configuration has been read."""
+
+    def __init__(self, options: S3Options, runtime: Runtime, principal: str) -> None:
+        self.options = options
+        self.explainer = Explainer(options, principal)
+        self.keys = KeySource(options, runtime, principal, self.explainer)
+        self.client = S3Client(options, runtime, self.keys, self.explainer)
+        self.requests: ObjectRequests | None = None
+        self._runtime = runtime
+        self._opening = SingleFlight(runtime, self._open, "s3 configuration")
+
+    async def opened(self, request: Request) -> ObjectRequests:
+        """The way of requests for objects. Raises ``ConfigInvalid`` for a configuration that cannot work."""
+        if self.requests is not None:
+            return self.requests
+        try:
+            return await self._opening.get()
+        except Error as error:
+            explained = self.explainer.explained(error, request)
+        raise explained from explained.__cause__
+
+    async def _open(self) -> ObjectRequests:
+        configuration = await self._runtime.run_blocking(configuration_of, self.options)
+        if configuration.why_aiobotocore:
+            self._runtime.events.publish("s3.through_aiobotocore", "", why=configuration.why_aiobotocore)
+            from aioprefetch.services.s3.client_requests import ClientRequests
+
+            self.requests = ClientRequests(self.options, self.client, self.explainer, self._runtime)
+        else:
+            self.requests = SignedRequests(self.options, configuration, self.keys, self.explainer, self._runtime)
+        return self.requests
 
 
 class S3Accessor(ServiceAccessor):

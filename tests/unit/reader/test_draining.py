@@ -1,4 +1,4 @@
-"""Drained responses give way, and whatever becomes of them concerns no read.
+"""Drained responses give way, and their end, good or bad, concerns no read.
 
 No read waits for a slot, a connection or memory that one of them holds.
 """

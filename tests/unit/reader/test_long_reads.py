@@ -191,7 +191,7 @@ async def test_a_read_to_the_end_of_the_split_goes_past_the_blocks() -> None:
 async def test_a_stream_in_large_chunks_keeps_its_window(
     chunk_blocks: int, memory_blocks: int, keep_behind: bool | None, policy: str, streams: bool
 ) -> None:
-    """Whatever is kept behind it: from the second chunk on the next blocks are requested with each."""
+    """With every ``keep_behind``: from the second chunk on the next blocks are requested with each."""
     size, chunk_bytes = 300 * BLOCK, chunk_blocks * BLOCK + 1
     async with (
         small_memory(size, memory_bytes=memory_blocks * BLOCK, prefetch_blocks=4) as b,

@@ -92,7 +92,7 @@ async def test_closed_readers_are_free_without_a_collection(operator: Operator) 
 
 
 async def test_readers_with_equal_options_share_them(operator: Operator) -> None:
-    """Whatever belongs to one object is not shared, and an equal value of another type is refused all the same."""
+    """Options of one object are not shared, and an equal value of another type is refused all the same."""
     plain = [operator.reader(f"k{number}") for number in range(2)]
     random = [operator.reader(f"k{number}", policy="random") for number in range(2)]
     declared = operator.reader("k0", size=7)

@@ -496,7 +496,7 @@ async def test_a_late_thread_writes_into_no_block(tmp_path: Path, n: int) -> Non
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 async def test_a_cancelled_read_leaves_its_memory_to_the_thread(tmp_path: Path, n: int) -> None:
-    """The next read gets other memory, whatever the thread still writes."""
+    """The next read gets other memory than that to which the thread may still write."""
     calls, hang = WarmCalls(), Hang(n)
     async with large_bench(tmp_path, calls) as (b, reader):
         calls.before = hang

@@ -8,9 +8,8 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
-from aioprefetch.services.s3.accessor import S3Accessor
+from aioprefetch.services.s3.accessor import S3Accessor, S3Live
 from aioprefetch.services.s3.client import S3Client
-from aioprefetch.services.s3.live import S3Live
 from aioprefetch.services.s3.signed_requests import SignedRequests
 from aioprefetch.services.s3.signed_targets import Signed
 from aioprefetch.testing.faults import ReceivedRequest
