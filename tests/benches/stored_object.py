@@ -8,9 +8,13 @@ from typing import Any
 
 import aioprefetch as ap
 from aioprefetch.ranges import Range
-from aioprefetch.testing import FaultServer
+from aioprefetch.testing import Fault, FaultServer, Rule
 
 KEY = "bucket/key"
+
+# As of an object store in the same region. From a server that responds within a millisecond small requests are exact,
+# and whether this one does would depend on the machine.
+FIRST_BYTE_SECONDS = 0.01
 
 
 class StoredObject:
@@ -58,7 +62,7 @@ class StoredObject:
 @contextmanager
 def stored(data: bytes) -> Iterator[StoredObject]:
     """`data` on a server of its own, which runs on the loop thread of the process."""
-    server = FaultServer({KEY: data})
+    server = FaultServer({KEY: data}, [Rule(fault=Fault(delay_head_seconds=FIRST_BYTE_SECONDS), times=None)])
     ap.sync.run(server.__aenter__())
     try:
         yield StoredObject(server)
