@@ -48,6 +48,7 @@ class Run:
     ``cursor_left``: the cursor left it and returned, so that leaving it again has no meaning.
     ``merged``: another run has reached the same position, and was merged with it.
     ``beyond_bytes``: the bytes that were read behind the end of the split.
+    ``waited_position``: the end of its last read that had to wait.
     ``used``: the number of the reported read that used it last.
     """
 
@@ -63,6 +64,7 @@ class Run:
     cursor_left: bool = False
     merged: bool = False
     beyond_bytes: int = 0
+    waited_position: int = -OFFSET_MAX
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +91,7 @@ class WindowDecision:
     because it is in the bytes that were fetched ahead of another run, which continues unchanged. ``chunks`` are the
     ranges to fetch ahead in a file whose layout is known. ``behind``: the end of the blocks that a long run has left
     behind, 0 if there are none. ``in_parts``: blocks ahead are wanted sooner than one connection each brings them,
-    because the reader has to wait, or its window cannot grow.
+    because the reader had to wait less than a window ago, or its window cannot grow.
     """
 
     fill: Fill
@@ -221,9 +223,11 @@ class Windows:
         if not run.established:
             run.established = not self.is_random or run.run_bytes >= self.block_bytes
         abandoned = self._move_cursor(run) if at_cursor else None
+        if stalled:
+            run.waited_position = end
         if may_grow:
             self._grow(run, stalled=stalled, crossed=crossed, jumped=jumped)
-        decision = self._look(run, end, abandoned=abandoned, may_grow=may_grow, stalled=stalled)
+        decision = self._look(run, end, abandoned=abandoned, may_grow=may_grow)
         return replace(decision, behind=self._block(start) * self.block_bytes) if self._is_long(run) else decision
 
     def expect(self, position: int) -> Run:
@@ -467,9 +471,7 @@ class Windows:
             progress = Progress(run.blocks, stalled, crossed, jumped, self.limit, run_blocks)
             run.blocks = max(0, min(self.limit, self.growth.grow(progress)))
 
-    def _look(
-        self, run: Run, end: int, *, abandoned: Range | None, may_grow: bool, stalled: bool = False
-    ) -> WindowDecision:
+    def _look(self, run: Run, end: int, *, abandoned: Range | None, may_grow: bool) -> WindowDecision:
         self._use(run)
         if run.established:
             fill: Fill = "block"
@@ -485,7 +487,8 @@ class Windows:
         if not may_grow or stop <= start:
             return NOTHING_AHEAD[fill] if abandoned is None else WindowDecision(fill, abandoned=abandoned)
         run.requested_end = stop
-        return WindowDecision(fill, (start, stop), abandoned, in_parts=stalled or run.blocks >= self.limit)
+        has_waited = run.position - run.waited_position <= run.blocks * self.block_bytes
+        return WindowDecision(fill, (start, stop), abandoned, in_parts=has_waited or run.blocks >= self.limit)
 
     def _is_long(self, run: Run) -> bool:
         """Whether a run does not need the blocks behind it any more."""

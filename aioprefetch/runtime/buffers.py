@@ -11,7 +11,6 @@ bytes, so its users must hand out only the parts that they have received into.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import sys
 import threading
@@ -22,22 +21,21 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 if TYPE_CHECKING:
     from ctypes import Array, c_ubyte
 
-# Buffers of at least this size are mapped from the kernel in large pages, and kept for the next buffer of their size.
-# Smaller ones come from Python's allocator, which has a cache of its own.
+# Buffers of at least this size are mapped from the kernel, and kept for the next buffer of their size. Smaller ones
+# come from Python's allocator, which has a cache of its own. Large pages are not asked for: docs/decisions/0016.
 MAPPED_BYTES_MIN = 2 << 20
 
 # The maximum of idle memory that no reservation waits for: this share of the limit, and no more than some blocks.
 IDLE_SHARE = 4
 IDLE_BYTES_MAX = 64 << 20
 
-# Lent memory comes in multiples of a large page, so that results of similar sizes share mappings.
+# Lent memory comes in multiples of this size, so that results of similar sizes share mappings.
 LENT_STEP_BYTES = 2 << 20
 
 # The reference count of an object that only one local name and the argument of getrefcount refer to.
 ALONE = 2
 
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-_HUGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 class IdleMemory:
@@ -236,13 +234,9 @@ def _mapped(size_bytes: int, owner: Owner, *, charged_bytes: int) -> MappedBuffe
 
 def _new_mapping(size_bytes: int) -> mmap.mmap:
     try:
-        mapping = mmap.mmap(-1, size_bytes, flags=_FLAGS)
+        return mmap.mmap(-1, size_bytes, flags=_FLAGS)
     except (OSError, OverflowError) as error:
         raise MemoryError(f"no memory for a block of {size_bytes} bytes: {error}") from error
-    if _HUGE_PAGES is not None:
-        with contextlib.suppress(OSError):  # A kernel without them.
-            mapping.madvise(_HUGE_PAGES)
-    return mapping
 
 
 @lru_cache(maxsize=64)

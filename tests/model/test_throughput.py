@@ -175,6 +175,15 @@ async def test_the_window_is_full_at_the_first_wait_behind_the_second_block() ->
 
 
 @pytest.mark.virtual
+async def test_a_run_that_had_to_wait_in_its_window_gets_no_whole_block_ahead() -> None:
+    """Not by reads either that find their bytes in the first two blocks: the reads behind those would wait for it."""
+    run = await sequential(256 * MIB)
+    assert {one.end - one.start for one in run.log[1:]} == {PART}
+    ended = FAR_AWAY.request_seconds(BLOCK) + FAR_AWAY.request_seconds(PART)
+    assert sum(seconds <= ended + 0.001 for seconds in run.ended_seconds) >= 88
+
+
+@pytest.mark.virtual
 @pytest.mark.parametrize("pause_ms", [12, 20, 50, 200])
 async def test_a_consumer_slower_than_one_connection_has_a_window_of_one_block(pause_ms: int) -> None:
     """It waits for its first read and never again, so there is no reason to look further ahead."""
@@ -193,7 +202,7 @@ async def test_a_faster_consumer_gets_the_window_that_keeps_it_from_waiting(paus
     wanted = FAR_AWAY.request_seconds(BLOCK) / (8 * pause_ms / 1e3)
     assert run.blocks[-1] >= wanted / 2
     assert sum(run.waited_seconds[8:]) <= 0.010
-    assert sum(run.waited_seconds[48:]) == 0
+    assert sum(map(bool, run.waited_seconds[8:])) <= 1
 
 
 # Reads of 256 MiB: how often as fast as one connection, and the blocks that a consumer with 50 ms for each MiB gets.

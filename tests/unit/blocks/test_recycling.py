@@ -1,10 +1,14 @@
 """Recycled memory: given on when its last view is gone and never before, bounded, and without a trace of its past."""
 
 import asyncio
+import ctypes
 import gc
 import mmap
+import re
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -48,6 +52,23 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     gc.disable()
     yield sizes
     gc.enable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_large_pages_are_not_asked_for() -> None:
+    """A virtual machine mostly has to get them from its host: its used memory is in pieces."""
+
+    async def charge() -> memoryview:
+        return charged(a_budget(), 16 * SIZE)
+
+    view = run_virtual(charge)
+    address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
+    mappings = re.findall(
+        r"^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags:(.*?)$", Path("/proc/self/smaps").read_text(), re.M | re.S
+    )
+    (flags,) = [flags.split() for low, high, flags in mappings if int(low, 16) <= address < int(high, 16)]
+    assert "wr" in flags
+    assert "hg" not in flags
 
 
 async def test_the_next_buffer_of_its_size_gets_the_mapping(mapped: list[int]) -> None:
