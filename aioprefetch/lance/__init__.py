@@ -4,10 +4,17 @@
 opens any version of a dataset.
 """
 
-from aioprefetch.lance.dataset import DatasetVersion, LanceDataset, open_dataset
-from aioprefetch.lance.footer import LanceFile, open_file
-from aioprefetch.lance.plan import FilePlan, Plan, PlannedPage, plan
-from aioprefetch.lance.scan import read_table, scan
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
+
+if TYPE_CHECKING:
+    from aioprefetch.lance.dataset import DatasetVersion, LanceDataset, open_dataset
+    from aioprefetch.lance.footer import LanceFile, open_file
+    from aioprefetch.lance.plan import FilePlan, Plan, PlannedPage, plan
+    from aioprefetch.lance.scan import read_table, scan
 
 __all__ = [
     "DatasetVersion",
@@ -22,3 +29,20 @@ __all__ = [
     "read_table",
     "scan",
 ]
+
+load_at_first_use(
+    __name__,
+    {
+        "DatasetVersion": "dataset",
+        "LanceDataset": "dataset",
+        "open_dataset": "dataset",
+        "LanceFile": "footer",
+        "open_file": "footer",
+        "FilePlan": "plan",
+        "Plan": "plan",
+        "PlannedPage": "plan",
+        "plan": "plan",
+        "read_table": "scan",
+        "scan": "scan",
+    },
+)

@@ -5,11 +5,11 @@ Those of the default stack load at once, a cache at its first use.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aioprefetch.accessor.protocols import Layer
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.first_use import load_at_first_use
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
@@ -30,14 +30,4 @@ __all__ = [
     "WrappedAccessor",
 ]
 
-if not TYPE_CHECKING:  # A type checker knows the names, and reports others.
-
-    def __getattr__(name: str) -> Any:
-        if name != "LruCacheLayer":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        layer = globals()[name] = importlib.import_module(f"{__name__}.lru_cache").LruCacheLayer
-        return layer
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+load_at_first_use(__name__, {"LruCacheLayer": "lru_cache"})

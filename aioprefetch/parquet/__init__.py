@@ -9,12 +9,9 @@ Parquet file passes by, needs neither.
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from aioprefetch.errors import MissingDependency
+from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
     from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
@@ -24,38 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Footer", "Plan", "PlannedChunk", "footer", "plan", "read_table", "scan"]
 
-_MODULES = {
-    "Footer": "footer",
-    "Plan": "byte_plan",
-    "PlannedChunk": "byte_plan",
-    "footer": "footer",
-    "plan": "plan",
-    "read_table": "scan",
-    "scan": "scan",
-}
-
-
-class _Room(ModuleType):
-    """This package. Its names are functions and classes, also those that are the name of their module too."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _MODULES or not isinstance(value, ModuleType):  # The import system binds each submodule.
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
-            module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] == "aioprefetch":
-                raise
-            raise MissingDependency(
-                f"{__name__}.{name} needs {error.name}: pip install 'aioprefetch[parquet]'", operation="import"
-            ) from error
-        value = getattr(module, name)
-        setattr(self, name, value)
-        return value
-
-
-sys.modules[__name__].__class__ = _Room
+load_at_first_use(
+    __name__,
+    {
+        "Footer": "footer",
+        "Plan": "byte_plan",
+        "PlannedChunk": "byte_plan",
+        "footer": "footer",
+        "plan": "plan",
+        "read_table": "scan",
+        "scan": "scan",
+    },
+    extra="parquet",
+)

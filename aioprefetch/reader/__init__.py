@@ -32,6 +32,18 @@ in that lane is promoted to the demand lane as soon as a read waits for it. ``op
 
 from __future__ import annotations
 
-from aioprefetch.reader.reader import RangeReader
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
+
+if TYPE_CHECKING:
+    from aioprefetch.reader.reader import RangeReader
 
 __all__ = ["RangeReader"]
+
+load_at_first_use(
+    __name__,
+    {
+        "RangeReader": "reader",
+    },
+)

@@ -7,8 +7,9 @@ Every service is a folder whose files have the same names: ``options`` (fields a
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
     from aioprefetch.services.fs import Fs
@@ -19,19 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["S3", "Fs", "Http", "Memory", "ObspecStore"]
 
-_MODULES = {"S3": "s3", "Fs": "fs", "Http": "http", "Memory": "memory", "ObspecStore": "obspec"}
-
 # The recipes that ``Operator.from_uri`` finds by their schemes.
 BY_SCHEME = {"s3": "S3", "s3a": "S3", "http": "Http", "https": "Http", "file": "Fs", "memory": "Memory"}
 
-if not TYPE_CHECKING:  # A type checker knows the names, and reports others.
-
-    def __getattr__(name: str) -> Any:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        recipe = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-        return recipe
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+load_at_first_use(__name__, {"S3": "s3", "Fs": "fs", "Http": "http", "Memory": "memory", "ObspecStore": "obspec"})

@@ -11,10 +11,15 @@ from an asynchronous source) would never end, and is ``WrongLoop``: await it the
 
 from __future__ import annotations
 
-from aioprefetch.sync.blocking_operator import BlockingOperator
-from aioprefetch.sync.file import BlockingOpenFileBuilder, SyncFile, open, split_url  # noqa: A004 - what it stands in for
-from aioprefetch.sync.iteration import BlockingIterator, iterate
-from aioprefetch.sync.loop_thread import run
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
+
+if TYPE_CHECKING:
+    from aioprefetch.sync.blocking_operator import BlockingOperator
+    from aioprefetch.sync.file import BlockingOpenFileBuilder, SyncFile, open, split_url  # noqa: A004 - what it stands in for
+    from aioprefetch.sync.iteration import BlockingIterator, iterate
+    from aioprefetch.sync.loop_thread import run
 
 __all__ = [
     "BlockingIterator",
@@ -26,3 +31,17 @@ __all__ = [
     "run",
     "split_url",
 ]
+
+load_at_first_use(
+    __name__,
+    {
+        "BlockingOperator": "blocking_operator",
+        "BlockingOpenFileBuilder": "file",
+        "SyncFile": "file",
+        "open": "file",
+        "split_url": "file",
+        "BlockingIterator": "iteration",
+        "iterate": "iteration",
+        "run": "loop_thread",
+    },
+)

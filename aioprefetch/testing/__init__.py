@@ -13,8 +13,9 @@ No other package of aioprefetch imports this one. Names load on first use: moto 
 extra `testing` installs the dependencies.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
     from aioprefetch.testing.accessor_suite import AccessorSuite
@@ -50,34 +51,27 @@ __all__ = [
     "run_virtual",
 ]
 
-_MODULES = {
-    "AccessorSuite": "aioprefetch.testing.accessor_suite",
-    "FaultLayer": "aioprefetch.testing.fault_layer",
-    "Injection": "aioprefetch.testing.fault_layer",
-    "ReaderModel": "aioprefetch.testing.oracle",
-    "ReaderSuite": "aioprefetch.testing.reader_suite",
-    "assert_same_bytes": "aioprefetch.testing.oracle",
-    "content": "aioprefetch.testing.oracle",
-    "CountingS3Server": "aioprefetch.testing.s3_server",
-    "Deadlock": "aioprefetch.testing.clock",
-    "Fault": "aioprefetch.testing.faults",
-    "FaultServer": "aioprefetch.testing.fault_server",
-    "HeldLoop": "aioprefetch.testing.loop_lag",
-    "LoopLag": "aioprefetch.testing.loop_lag",
-    "RcloneS3Server": "aioprefetch.testing.rclone_server",
-    "ReceivedRequest": "aioprefetch.testing.faults",
-    "RecordedRequest": "aioprefetch.testing.s3_server",
-    "Rule": "aioprefetch.testing.faults",
-    "VirtualClockLoop": "aioprefetch.testing.clock",
-    "run_virtual": "aioprefetch.testing.clock",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+load_at_first_use(
+    __name__,
+    {
+        "AccessorSuite": "accessor_suite",
+        "FaultLayer": "fault_layer",
+        "Injection": "fault_layer",
+        "ReaderModel": "oracle",
+        "ReaderSuite": "reader_suite",
+        "assert_same_bytes": "oracle",
+        "content": "oracle",
+        "CountingS3Server": "s3_server",
+        "Deadlock": "clock",
+        "Fault": "faults",
+        "FaultServer": "fault_server",
+        "HeldLoop": "loop_lag",
+        "LoopLag": "loop_lag",
+        "RcloneS3Server": "rclone_server",
+        "ReceivedRequest": "faults",
+        "RecordedRequest": "s3_server",
+        "Rule": "faults",
+        "VirtualClockLoop": "clock",
+        "run_virtual": "clock",
+    },
+)

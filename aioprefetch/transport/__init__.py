@@ -1,20 +1,27 @@
 """Range requests over HTTP/1.1, straight into the caller's memory: the data plane of the s3 and http services."""
 
-from aioprefetch.transport.client import HttpClient
-from aioprefetch.transport.connection import Connection, Destination, Receiver
-from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.origin import (
-    DEFAULT_PORTS,
-    Origin,
-    Proxy,
-    Route,
-    Target,
-    encoded_fields,
-    is_link_local_or_metadata,
-    origin_of,
-)
-from aioprefetch.transport.pool import ClientSnapshot, OriginSnapshot
-from aioprefetch.transport.response_head import ResponseHead
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
+
+if TYPE_CHECKING:
+    from aioprefetch.transport.client import HttpClient
+    from aioprefetch.transport.connection import Connection, Destination, Receiver
+    from aioprefetch.transport.options import ClientOptions
+    from aioprefetch.transport.origin import (
+        DEFAULT_PORTS,
+        Origin,
+        Proxy,
+        Route,
+        Target,
+        encoded_fields,
+        is_link_local_or_metadata,
+        origin_of,
+    )
+    from aioprefetch.transport.pool import ClientSnapshot, OriginSnapshot
+    from aioprefetch.transport.response_head import ResponseHead
 
 __all__ = [
     "DEFAULT_PORTS",
@@ -34,3 +41,25 @@ __all__ = [
     "is_link_local_or_metadata",
     "origin_of",
 ]
+
+load_at_first_use(
+    __name__,
+    {
+        "HttpClient": "client",
+        "Connection": "connection",
+        "Destination": "connection",
+        "Receiver": "connection",
+        "ClientOptions": "options",
+        "DEFAULT_PORTS": "origin",
+        "Origin": "origin",
+        "Proxy": "origin",
+        "Route": "origin",
+        "Target": "origin",
+        "encoded_fields": "origin",
+        "is_link_local_or_metadata": "origin",
+        "origin_of": "origin",
+        "ClientSnapshot": "pool",
+        "OriginSnapshot": "pool",
+        "ResponseHead": "response_head",
+    },
+)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from aioprefetch.testing import FaultServer
-from tests.benches.source_tree import ROOT
+from tests.benches.source_tree import PACKAGE, ROOT, imports_of, python_files
 
 MODULES_MAX = 200
 FORBIDDEN = (
@@ -123,6 +123,29 @@ async def test_the_first_read_of_s3_loads_what_it_needs() -> None:
 def test_threads_may_use_what_loads_at_first_use_at_once() -> None:
     """No thread sees a module that another one has half loaded."""
     assert of_program(FIRST_USE_IN_THREADS, "count") == ["16"]
+
+
+def test_no_two_threads_wait_for_each_others_imports() -> None:
+    """A package that loads late does not load modules that others import directly: see ``first_use``."""
+    early = of_program("import sys, aioprefetch; early = [*sys.modules]", "early")
+    folders = {
+        path.parent: f"{'.'.join(path.parent.relative_to(ROOT).parts)}." for path in PACKAGE.rglob("__init__.py")
+    }
+    eager = {
+        folder: package
+        for folder, package in folders.items()
+        if package.rstrip(".") not in early
+        if any(found.module.startswith(package) for found in imports_of(folder / "__init__.py"))
+    }
+    assert eager  # Packages whose modules are their own affair.
+    direct = [
+        f"{found.where} imports {found.module}"
+        for path in python_files(PACKAGE)
+        for found in imports_of(path)
+        for folder, package in eager.items()
+        if found.module.startswith(package) and folder not in path.parents
+    ]
+    assert direct == []
 
 
 def test_names_that_load_at_first_use_are_there() -> None:

@@ -15,6 +15,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("lean_dataclass",),
     ("values",),
     ("errors",),
+    ("first_use",),
     ("ranges", "credentials"),
     ("runtime",),
     ("accessor",),

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from aioprefetch.source.columns.conform import Conformer, conform
-from aioprefetch.source.columns.plain_types import plain_schema
-from aioprefetch.source.columns.row_filter import RowFilter
-from aioprefetch.source.columns.schema_union import united
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
+
+if TYPE_CHECKING:
+    from aioprefetch.source.columns.conform import Conformer, conform
+    from aioprefetch.source.columns.plain_types import plain_schema
+    from aioprefetch.source.columns.row_filter import RowFilter
+    from aioprefetch.source.columns.schema_union import united
 
 __all__ = ["Conformer", "RowFilter", "conform", "plain_schema", "united"]
+
+load_at_first_use(
+    __name__,
+    {
+        "Conformer": "conform",
+        "conform": "conform",
+        "plain_schema": "plain_types",
+        "RowFilter": "row_filter",
+        "united": "schema_union",
+    },
+)

@@ -5,19 +5,24 @@ A format is a ``RecordFormat``, or a ``LineFormat`` if its records are lines. ``
 
 from __future__ import annotations
 
-from aioprefetch.source.formats.file_bytes import read_content
-from aioprefetch.source.formats.line_stream import LineFormat
-from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
-from aioprefetch.source.formats.registry import (
-    can_split,
-    compression_of,
-    format_named,
-    format_names,
-    format_of,
-    formats_that_take,
-    formats_with_datasets,
-    register_format,
-)
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
+
+if TYPE_CHECKING:
+    from aioprefetch.source.formats.file_bytes import read_content
+    from aioprefetch.source.formats.line_stream import LineFormat
+    from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
+    from aioprefetch.source.formats.registry import (
+        can_split,
+        compression_of,
+        format_named,
+        format_names,
+        format_of,
+        formats_that_take,
+        formats_with_datasets,
+        register_format,
+    )
 
 __all__ = [
     "FoundBatch",
@@ -34,3 +39,22 @@ __all__ = [
     "read_content",
     "register_format",
 ]
+
+load_at_first_use(
+    __name__,
+    {
+        "read_content": "file_bytes",
+        "LineFormat": "line_stream",
+        "FoundBatch": "record_format",
+        "RecordFormat": "record_format",
+        "Wanted": "record_format",
+        "can_split": "registry",
+        "compression_of": "registry",
+        "format_named": "registry",
+        "format_names": "registry",
+        "format_of": "registry",
+        "formats_that_take": "registry",
+        "formats_with_datasets": "registry",
+        "register_format": "registry",
+    },
+)

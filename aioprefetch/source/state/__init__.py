@@ -27,9 +27,26 @@ Modules, lowest first: ``checksummed_json`` and ``store`` (objects), ``meta``, `
 ``index``, ``state_data``, ``journal``, ``compaction``, ``opening``, ``compaction_schedule``, ``source_state``.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
 from aioprefetch.source.options import StateOptions
-from aioprefetch.source.state.meta import SourceIdentity
-from aioprefetch.source.state.source_state import SourceState, StateStatistics
-from aioprefetch.source.state.store import SideFiles
+
+if TYPE_CHECKING:
+    from aioprefetch.source.state.meta import SourceIdentity
+    from aioprefetch.source.state.source_state import SourceState, StateStatistics
+    from aioprefetch.source.state.store import SideFiles
 
 __all__ = ["SideFiles", "SourceIdentity", "SourceState", "StateOptions", "StateStatistics"]
+
+load_at_first_use(
+    __name__,
+    {
+        "SourceIdentity": "meta",
+        "SourceState": "source_state",
+        "StateStatistics": "source_state",
+        "SideFiles": "store",
+    },
+)
