@@ -10,7 +10,6 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_left, bisect_right
 from enum import Enum
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from aioprefetch.errors import Unexpected
@@ -42,9 +41,6 @@ _FOLLOWING = {
 
 # A mark that is beyond every run.
 NO_MARK = 1 << 63
-
-_start_of = attrgetter("start")
-_end_of = attrgetter("end")
 
 
 class Segment:
@@ -158,47 +154,57 @@ class Segment:
 
 
 class Block:
-    """One cell of the grid with its segments. ``segments`` is replaced, never changed, so threads may read it."""
+    """One cell of the grid with its segments. ``segments`` is replaced, never changed, so threads may read it.
 
-    __slots__ = ("index", "segments", "stays_off_disk", "touched", "touched_fetch")
+    ``_starts`` are the starts of the segments, to look a position up in; another thread may find one of the two changed
+    before the other.
+    """
+
+    __slots__ = ("_starts", "index", "segments", "stays_off_disk", "touched", "touched_fetch")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.segments: tuple[Segment, ...] = ()
+        self._starts: tuple[int, ...] = ()
         self.stays_off_disk = False  # The write filter has refused it a block file.
         self.touched = 0
         self.touched_fetch = 0
 
     def add(self, segment: Segment) -> None:
         """Add a segment that overlaps no other."""
-        segments = self.segments
+        segments, starts = self.segments, self._starts
         if not segments:
-            self.segments = (segment,)
+            self.segments, self._starts = (segment,), (segment.start,)
             return
-        index = bisect_right(segments, segment.start, key=_start_of)
+        index = bisect_right(starts, segment.start)
         self.segments = (*segments[:index], segment, *segments[index:])
+        self._starts = (*starts[:index], segment.start, *starts[index:])
 
     def discard(self, segment: Segment) -> None:
         """Forget a segment."""
-        segments = self.segments
-        index = bisect_left(segments, segment.start, key=_start_of)
+        segments, starts = self.segments, self._starts
+        index = bisect_left(starts, segment.start)
         if index < len(segments) and segments[index] is segment:
             self.segments = segments[:index] + segments[index + 1 :]
+            self._starts = starts[:index] + starts[index + 1 :]
 
     def at(self, position: int) -> Segment | None:
         """The last segment that begins at ``position`` or before it: no other can hold that byte."""
         segments = self.segments
-        if len(segments) != 1:
-            index = bisect_right(segments, position, key=_start_of)
-            return segments[index - 1] if index else None
-        segment = segments[0]
-        return segment if segment.start <= position else None
+        index = bisect_right(self._starts, position)
+        if 0 < index <= len(segments):
+            segment = segments[index - 1]
+            if segment.start <= position:
+                return segment
+        return None
 
     def bounds(self, start: int, end: int) -> list[Range]:
         """The ranges that are resident or in flight and touch ``[start, end)``, in order."""
-        segments = self.segments
-        first = bisect_right(segments, start, key=_end_of)
-        stop = bisect_left(segments, end, lo=first, key=_start_of)
+        segments, starts = self.segments, self._starts
+        first = bisect_right(starts, start)
+        if first and segments[first - 1].end > start:
+            first -= 1
+        stop = bisect_left(starts, end, first)
         return [(segment.start, segment.end) for segment in segments[first:stop]] if first < stop else []
 
     @property

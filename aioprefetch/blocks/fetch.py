@@ -15,7 +15,7 @@ from typing import Protocol
 
 from aioprefetch.accessor.sink import Sink, is_comparable
 from aioprefetch.blocks.block import Segment, SegmentState
-from aioprefetch.errors import Closed
+from aioprefetch.errors import Closed, Error
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.buffers import new_buffer
 from aioprefetch.runtime.eager_work import EagerWork
@@ -95,6 +95,9 @@ class FetchSource(Protocol):
     def send(self, fetch: Fetch) -> Awaitable[object]:
         """Send the request, with the fetch as the sink of its response."""
 
+    async def refused(self, error: Error) -> Error | None:
+        """The error that the refusal of the request means, which may be another one; ``None`` if it is the answer."""
+
     def file_of(self, fetch: Fetch, head: ReadHead) -> FetchedFile:
         """The file that a response fills. Called before any segment is made; raises if it is from another object."""
 
@@ -103,6 +106,9 @@ class _NoSource:
     """The source of a fetch that has ended, which may not keep what has sent it."""
 
     def send(self, fetch: Fetch) -> Awaitable[object]:
+        raise AssertionError("the fetch has ended")
+
+    async def refused(self, error: Error) -> Error | None:
         raise AssertionError("the fetch has ended")
 
     def file_of(self, fetch: Fetch, head: ReadHead) -> FetchedFile:

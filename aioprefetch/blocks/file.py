@@ -9,7 +9,6 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from operator import attrgetter
 from typing import Protocol
 
 from aioprefetch.blocks.accounting import count_first_read, count_ready, settle
@@ -23,8 +22,6 @@ from aioprefetch.values import Lane, ReadHead
 
 # A view of less than one part in _VIEW_SHARE of the memory it would keep alive is a copy instead.
 _VIEW_SHARE = 8
-
-_start_of = attrgetter("start")
 
 # Version id and ETag; without a strong version, two times ``None`` and an object that equals no other.
 Version = tuple[str | None, str | None] | tuple[None, None, object]
@@ -149,7 +146,8 @@ class BlockFile:
         self.size = size
         self.grid = BlockGrid(size, block_bytes)
         self.blocks: dict[int, Block] = {}
-        self.fetches: list[Fetch] = []  # In the order of their starts.
+        self.fetches: list[Fetch] = []  # In the order of their starts,
+        self._fetch_starts: tuple[int, ...] = ()  # which are these.
         self._fetch_bytes_max = 0
         self.evicted_unread_bytes = 0
         self.footer_start = size  # Blocks from here on are evicted last.
@@ -268,12 +266,12 @@ class BlockFile:
 
     def in_flight(self, start: int, end: int) -> list[Fetch]:
         """The requests for bytes of ``[start, end)`` that have not ended, in the order of their starts."""
-        fetches = self.fetches
-        if not fetches:
+        starts = self._fetch_starts
+        if not starts:
             return []
-        low = bisect_left(fetches, start - self._fetch_bytes_max, key=_start_of)
-        high = bisect_left(fetches, end, lo=low, key=_start_of)
-        return [fetch for fetch in fetches[low:high] if fetch.end > start]
+        low = bisect_left(starts, start - self._fetch_bytes_max)
+        high = bisect_left(starts, end, low)
+        return [fetch for fetch in self.fetches[low:high] if fetch.end > start] if low < high else []
 
     def survey(self, start: int, end: int, low: int, high: int) -> Survey:
         """The end of the resident part of ``[start, end)`` and, if that is not all, the gaps of ``[low, high)``."""
@@ -281,7 +279,7 @@ class BlockFile:
         while position < end:
             segment = self.at(position)
             if segment is None:
-                fetches = self.in_flight(low, high) if self.fetches else []
+                fetches = self.in_flight(low, high)
                 return Survey(low, high, position, self.missing(low, high, fetches), fetches)
             position = segment.start + segment.filled
         return Survey(start, start, end, [], [])
@@ -338,11 +336,12 @@ class BlockFile:
 
     def add(self, fetch: Fetch) -> None:
         """A fetch brings bytes of this file."""
-        fetches = self.fetches
-        size = fetch.end - fetch.start
-        if size > self._fetch_bytes_max:
-            self._fetch_bytes_max = size
-        fetches.insert(bisect_left(fetches, fetch.start, key=_start_of), fetch)
+        start, starts = fetch.start, self._fetch_starts
+        if fetch.end - start > self._fetch_bytes_max:
+            self._fetch_bytes_max = fetch.end - start
+        index = bisect_left(starts, start)
+        self._fetch_starts = (*starts[:index], start, *starts[index:])
+        self.fetches.insert(index, fetch)
 
     def cancel_prefetches(self, source: FetchSource, start: int, end: int, *, keep: Range = (0, 0)) -> None:
         """Cancel the prefetches of ``source`` in ``[start, end)`` that no read awaits, except within ``keep``."""
@@ -372,8 +371,11 @@ class BlockFile:
 
     def settle(self, fetch: Fetch) -> None:
         """End a fetch: unfinished segments keep the bytes that arrived, and empty ones go."""
-        if fetch in self.fetches:
-            self.fetches.remove(fetch)
+        fetches, starts = self.fetches, self._fetch_starts
+        if fetch in fetches:
+            index = fetches.index(fetch)
+            del fetches[index]
+            self._fetch_starts = starts[:index] + starts[index + 1 :]
         arrived: list[int] = []
         for segment in fetch.segments:
             if segment.filled == segment.end - segment.start:  # As ``Segment.complete``.

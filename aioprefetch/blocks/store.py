@@ -18,7 +18,7 @@ from aioprefetch.blocks.eviction import Eviction
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile, ReaderPosition, Residency, Version
 from aioprefetch.blocks.line_rate import LineRate
-from aioprefetch.errors import BudgetExhausted, Closed
+from aioprefetch.errors import BudgetExhausted, Closed, ConditionNotMatch, NotFound, RangeNotSatisfied
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Tier, count_for
@@ -177,8 +177,16 @@ class BlockStore:
             counters["stream_read_block_read"] += 1
             started = runtime.loop.time()
             fetch.was_sent = True
+            source = fetch.source
             try:
-                await fetch.source.send(fetch)
+                try:
+                    await source.send(fetch)
+                except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
+                    refused = await source.refused(error)
+                    if refused is error:
+                        raise
+                    if refused is not None:
+                        raise refused from error
             except Exception as error:
                 if not isinstance(error, Closed):
                     counters.failed("stream_read_block_read")

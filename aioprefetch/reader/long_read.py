@@ -107,7 +107,7 @@ class LongRead:
         error: str | None = Closed.__name__
         try:
             with Timer(opened.account.counters, "stream_read_block_read", opened.runtime.now):
-                await opened.send(sink)
+                await opened.receive(sink)
             error = None
         except Exception as failure:
             error = type(failure).__name__

@@ -87,6 +87,7 @@ class LookAhead:
         self._by_block = options.growth.by_block
         self._recycles_any = options.keep_behind is False
         self._past_end = 0  # The end of the last read that went past the blocks.
+        self._kept_bytes = max(_SHORT_BLOCKS * options.block_bytes, runtime.options.memory_bytes - options.block_bytes)
         self._wasted_bytes = 0
         self._read_bytes = 0  # The length of the last read that was reported.
 
@@ -118,17 +119,11 @@ class LookAhead:
             and store.line.is_far
         )
 
-    @property
-    def exact_bytes(self) -> int:
-        """The longest request for an exact range."""
-        bytes_max = self.opened.request_bytes_max
-        return bytes_max if self._runs is None else min(bytes_max, LAYOUT_REQUEST_BYTES)
-
     def step_bytes(self, fill: Fill) -> int:
         """The longest request of a read: whole blocks if misses bring blocks."""
-        if fill == "exact":
-            return self.exact_bytes
         bytes_max = self.opened.request_bytes_max
+        if fill == "exact":
+            return bytes_max if self._runs is None else min(bytes_max, LAYOUT_REQUEST_BYTES)
         block = self._block_bytes
         return block if self._by_block else max(block, min(_DEMAND_BYTES, bytes_max) // block * block)
 
@@ -252,7 +247,7 @@ class LookAhead:
                 request_bytes = self.request_bytes
             self._request(*ahead, lane="prefetch", fill=decision.fill, request_bytes=request_bytes)
         for chunk in decision.chunks:
-            self._request(*chunk, lane="prefetch", fill="exact", request_bytes=self.exact_bytes)
+            self._request(*chunk, lane="prefetch", fill="exact", request_bytes=self.step_bytes("exact"))
 
     def _recycle(self, file: BlockFile, stop: int) -> None:
         """Let the window of a long run have the memory of the blocks that the run has left behind, before ``stop``.
@@ -271,9 +266,9 @@ class LookAhead:
         That is a read of about ``memory_bytes`` or more, behind which nothing is left to look ahead to, by a reader
         that has not gone back. A shorter one stays in memory, and one that others may follow keeps its window.
         """
-        opened, block = self.opened, self._block_bytes
-        if end - start <= max(_SHORT_BLOCKS * block, self._runtime.options.memory_bytes - block):
+        if end - start <= self._kept_bytes:
             return False
+        opened, block = self.opened, self._block_bytes
         if self._by_block or not opened.is_size_confirmed or opened.store.disk is not None:
             return False
         windows = self.windows

@@ -325,7 +325,7 @@ class ObjectReads:
         opened, turn = self.opened, self.runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
-        file, ahead = opened.open_file(), self.ahead
+        file, ahead = opened.file or opened.open_file(), self.ahead
         miss = self._report_miss(file, start, end, at_cursor)
         if isinstance(miss, memoryview):
             write(miss)
@@ -508,9 +508,9 @@ class ObjectReads:
 
         A request that would end with the range may bring missing bytes up to ``wide_end``. ``step``: the longest one.
         """
-        opened, file = self.opened, self.opened.open_file()
+        opened = self.opened
         is_surveyed = survey is not None and survey.start <= start and end <= survey.end
-        earlier = survey.fetches if survey is not None and is_surveyed else file.in_flight(start, end)
+        earlier = survey.fetches if survey is not None and is_surveyed else opened.open_file().in_flight(start, end)
         step = step or self.ahead.step_bytes(fill)
         started = self._request_missing(
             start, end, lane="demand", fill=fill, request_bytes=step, survey=survey, wide_end=wide_end
@@ -552,9 +552,9 @@ class ObjectReads:
     ) -> list[Fetch]:
         """Start requests for the bytes of ``[start, end)`` that are neither resident nor in flight."""
         opened = self.opened
-        file = opened.open_file()
+        file = opened.file or opened.open_file()
         limit = opened.end_of_reads()
-        low, high = start, min(end, limit)
+        low, high = start, end if end < limit else limit
         if fill == "block":
             low, high = extent(low, high, fill=fill, grid=file.grid)
             if lane == "demand":
@@ -566,7 +566,7 @@ class ObjectReads:
         gaps = None if survey is None else survey.missing_in(low, high)
         gaps = file.missing(low, high) if gaps is None else gaps
         started: list[Fetch] = []
-        if lane == "demand" and not overlaps(gaps, start, end):
+        if not gaps or (lane == "demand" and not overlaps(gaps, start, end)):
             return started  # All that the read wants is there or in flight: the rest is not worth a request.
         if wide_end > high and gaps and gaps[-1][1] == high < limit:
             beyond = file.missing(high, min(wide_end, limit))

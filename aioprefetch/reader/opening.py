@@ -345,10 +345,14 @@ class OpenObject:
 
     def end_of(self, start: int, length: int | None) -> int:
         """The end of a read from ``start`` on, to the end for a length of ``None``; ``start`` if nothing is there."""
-        if length == 0 or (self.size is not None and start >= self.size):
+        file, total = self.file, self.size or 0
+        if length == 0 or (self.size is not None and start >= total):
             return start
-        total = (self.size or 0) if self.file is None else self.end_of_reads()
-        return max(start, total if length is None else min(start + length, total))
+        if file is not None and (self.size is None or total > file.size):
+            total = self.end_of_reads()
+        if length is not None and start + length <= total:
+            return start + length
+        return total if total > start else start
 
     def within_share(self, start: int, end: int, blocks: Range) -> Range:
         """The part of ``blocks``, which ``[start, end)`` touches, that a request may bring while memory is short."""
@@ -360,27 +364,36 @@ class OpenObject:
         low = blocks[0] + (start - blocks[0]) // cell * cell
         return low, min(blocks[1], low - (low - end) // cell * cell)
 
-    async def send(self, fetch: Fetch | OpenPart) -> None:
-        """Send a request for bytes of the pinned version."""
+    def send(self, fetch: Fetch | OpenPart) -> Awaitable[object]:
+        """Send a request for bytes of the pinned version. ``refused`` explains the error of a refusal."""
+        start = fetch.start
         request = ReadRequest(
             path=self.path,
-            offset=fetch.start,
-            size=fetch.end - fetch.start,
+            offset=start,
+            size=fetch.end - start,
             if_match=self.etag,
             version=self.version,
             lane=fetch.lane,
             session=self.session,
         )
+        return self._accessor.read(request, fetch)
+
+    async def refused(self, error: Error) -> Error:
+        """The error that the refusal of a request from ``send`` means."""
+        return await self.explain(error, is_first=False)
+
+    async def receive(self, part: OpenPart) -> None:
+        """Send the request for a part, and wait until it has arrived."""
         try:
-            await self._accessor.read(request, fetch)
+            await self.send(part)
         except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
-            explained = await self.explain(error, is_first=False)
-            if explained is error:
+            refused = await self.refused(error)
+            if refused is error:
                 raise
-            raise explained from error
+            raise refused from error
 
     def part(self, start: int, memory: memoryview) -> OpenPart:
-        """The sink of a request for the bytes of ``memory``, which begin at ``start``. For ``send``."""
+        """The sink of a request for the bytes of ``memory``, which begin at ``start``. For ``receive``."""
         return OpenPart(self, start, memory)
 
     def publish_range(self, start: int, end: int, received: int, lane: Lane, error: str | None) -> None:
@@ -400,9 +413,11 @@ class OpenObject:
 
     def check_head(self, file: BlockFile, head: ReadHead) -> None:
         """Raise ``ObjectChanged`` unless a response is of the pinned version."""
-        self.pin.check(head)
-        if not self._accepts_size(file, head.total):
-            replace(self.pin, size=file.size).check(head)
+        pin = self._pin or self.pin
+        pin.check(head)
+        is_as_known = self.is_size_confirmed and head.total == file.size
+        if not (is_as_known or self._accepts_size(file, head.total)):
+            replace(pin, size=file.size).check(head)
 
     def _accepts_size(self, file: BlockFile, total: int | None) -> bool:
         """Whether an object of the pinned version may have ``total`` bytes. A new size becomes the end of reads."""

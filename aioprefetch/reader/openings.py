@@ -7,14 +7,14 @@ whether the object is still of that version, so that every read sees all writes 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Awaitable, Hashable
 from typing import Protocol
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.store import BlockStore
-from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Unexpected
+from aioprefetch.errors import ConditionNotMatch, Error, Unexpected
 from aioprefetch.reader.policy import FirstRequest
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account
@@ -107,10 +107,10 @@ class Opening:
         if not self.readers:
             self.fetch.give_up()
 
-    async def send(self, fetch: Fetch) -> None:
+    def send(self, fetch: Fetch) -> Awaitable[object]:
         """Send the request; with a ``resident`` version, on condition that the object has changed."""
         sender, resident = self.readers[0], self.resident
-        version, etag = (None, None) if resident is None else resident.version[:2]
+        etag = None if resident is None else resident.version[1]
         size = self.end - self.start
         self._openings.was_sent(self)
         request = ReadRequest(
@@ -124,16 +124,16 @@ class Opening:
             lane=fetch.lane,
             session=sender.session,
         )
-        try:
-            await self._openings.accessor.read(request, fetch)
-        except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
-            if resident is not None and isinstance(error, ConditionNotMatch):
-                self._pin(etag, version, resident.size)
-                return
-            explained = await sender.explain(error, is_first=True)
-            if explained is error:
-                raise
-            raise explained from error
+        return self._openings.accessor.read(request, fetch)
+
+    async def refused(self, error: Error) -> Error | None:
+        """The error that a refusal means; ``None`` if the object is still of the ``resident`` version."""
+        resident = self.resident
+        if resident is not None and isinstance(error, ConditionNotMatch):
+            version, etag = resident.version[:2]
+            self._pin(etag, version, resident.size)
+            return None
+        return await self.readers[0].explain(error, is_first=True) if self.readers else error
 
     def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
         """Pin the version that the head names, for every reader that shares the request."""

@@ -162,7 +162,8 @@ class EagerWork:
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _step(self, error: BaseException | None = None) -> None:
+    def _step(self, _: Any = None, error: BaseException | None = None) -> None:
+        """Continue up to the next wait. A future that was awaited raises its error in the coroutine by itself."""
         coro = self._coro
         if coro is None:
             return
@@ -195,7 +196,7 @@ class EagerWork:
     def _wait_for(self, awaited: Any) -> None:
         if getattr(awaited, "_asyncio_future_blocking", None):
             awaited._asyncio_future_blocking = False
-            awaited.add_done_callback(self._wake, context=self._context)
+            awaited.add_done_callback(self._step, context=self._context)
             self._fut_waiter = awaited
             if self._must_cancel and awaited.cancel(msg=self._cancel_message):
                 self._must_cancel = False
@@ -203,15 +204,7 @@ class EagerWork:
             self._loop.call_soon(self._step, context=self._context)
         else:
             misuse = RuntimeError(f"{self.name} waits for {awaited!r}, which is not a future of its loop")
-            self._loop.call_soon(self._step, misuse, context=self._context)
-
-    def _wake(self, future: asyncio.Future[Any]) -> None:
-        try:
-            future.result()
-        except BaseException as error:
-            self._step(error)
-        else:
-            self._step()
+            self._loop.call_soon(self._step, None, misuse, context=self._context)
 
     def _end(self, error: BaseException | None = None) -> None:
         self._coro = None

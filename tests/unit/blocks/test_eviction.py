@@ -13,6 +13,7 @@ from aioprefetch.blocks.eviction import FAR, Rank, distance
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile, ReaderPosition
 from aioprefetch.blocks.store import BlockStore
+from aioprefetch.errors import Error
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadHead
@@ -30,6 +31,10 @@ class NeverSent:
     async def send(self, fetch: Fetch) -> None:
         """Wait for ever."""
         await asyncio.Event().wait()
+
+    async def refused(self, error: Error) -> Error:
+        """The error itself."""
+        return error
 
     def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
         """The file."""

@@ -19,8 +19,8 @@ MIB = 1 << 20
 SIZE = 64 * MIB
 READ_BYTES = 4 * KIB
 
-# The calls of one miss at most, those of layers and service included: about a tenth above what it takes today.
-CALLS_MAX = {"random": 146, "adaptive": 182}
+# The calls of one miss at most, those of layers and service included: a little above what it takes today.
+CALLS_MAX = {"random": 140, "adaptive": 174}
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """Work that begins in its caller: it is a task of its own for the code within, and independent of its caller."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Coroutine
 from contextvars import ContextVar
@@ -115,6 +116,32 @@ async def test_cancelled_at_every_wait_it_ends_by_cancellation(turns: int) -> No
     assert eager.cancel()
     await settle()
     assert (ended, eager.done(), eager.cancel()) == (["cancelled"], True, False)
+    await supervisor.aclose()
+
+
+async def test_a_cancellation_takes_the_place_of_the_error_that_it_waited_for() -> None:
+    """And the loop does not complain that no caller has seen that error."""
+    loop = asyncio.get_running_loop()
+    complaints: list[Any] = []
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    seen: list[str] = []
+
+    async def work(answer: asyncio.Future[None]) -> None:
+        try:
+            await answer
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+
+    supervisor = Supervisor()
+    answer: asyncio.Future[None] = loop.create_future()
+    eager = started(supervisor, work(answer))
+    answer.set_exception(ConnectionError("it broke"))
+    assert eager.cancel()
+    del answer
+    await settle()
+    gc.collect()
+    assert (seen, eager.cancelled(), complaints) == (["CancelledError"], True, [])
     await supervisor.aclose()
 
 
