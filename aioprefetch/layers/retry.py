@@ -34,8 +34,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from random import Random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of
 from aioprefetch.accessor.sink import Sink
@@ -57,6 +56,9 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import check_count, checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
+
+if TYPE_CHECKING:
+    from random import Random
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import threading
 import weakref
 from collections import Counter
@@ -28,6 +27,7 @@ from aioprefetch.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+    from random import Random
 
 T = TypeVar("T")
 
@@ -67,7 +67,6 @@ class Runtime:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.generation = _generation
-        self.random = random.Random(options.random_seed)
         self.ledger = Ledger()
         self.gauges: list[Callable[[], Mapping[str, int]]] = []
         self.events = EventBus()
@@ -77,6 +76,7 @@ class Runtime:
         self.supervisor = Supervisor()
         self.budget.on_lend = lambda: self.supervisor.on_close(self._close_budget)
         self._executor: ThreadPoolExecutor | None = None
+        self._random: Random | None = None
         self._shared: dict[Hashable, Any] = {}
         self._finishers: list[Callable[[], Awaitable[None]]] = []
         self._holds: dict[int, weakref.finalize[..., object]] = {}
@@ -137,6 +137,15 @@ class Runtime:
             # The interpreter is shutting down and starts no more threads, while other threads still read.
             return call(*arguments)
         return await started
+
+    @property
+    def random(self) -> Random:
+        """The random generator; the same one each time."""
+        if self._random is None:
+            from random import Random  # A process whose requests succeed needs none.
+
+            self._random = Random(self.options.random_seed)
+        return self._random
 
     def _start_executor(self) -> ThreadPoolExecutor:
         from concurrent.futures import ThreadPoolExecutor

@@ -15,7 +15,7 @@ from aioprefetch.operator.arguments import checked_path
 from aioprefetch.operator.writer import BytesLike, WriteSource, is_asynchronous
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime.runtime import fork_generation
-from aioprefetch.sync.file import BlockingOpenFileBuilder, SyncFile
+from aioprefetch.sync.file import SyncFile
 from aioprefetch.sync.file import open as open_file
 from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread, process_lock, refuse_in_loop
 from aioprefetch.values import Capability, Entry, Metadata, ServiceInfo
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from aioprefetch.operator.operator import Operator
     from aioprefetch.reader.reader import RangeReader
+    from aioprefetch.sync.open_file import BlockingOpenFileBuilder
 
 T = TypeVar("T")
 
@@ -157,6 +158,8 @@ class BlockingOperator:
 
     def open_file(self, path: str) -> BlockingOpenFileBuilder:
         """A file by Hadoop's keys: ``open_file("k").opt(key, value).build()``. See ``BlockingOpenFileBuilder``."""
+        from aioprefetch.sync.open_file import BlockingOpenFileBuilder
+
         self._live("open_file", path)
         return BlockingOpenFileBuilder(checked_path(path, "open_file"), self._operator, self.open)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -24,7 +24,6 @@ from aioprefetch.errors import (
     redact,
 )
 from aioprefetch.operator.from_uri import BUILT_IN, split_uri, store_options, unknown_option
-from aioprefetch.operator.open_file import KeyedBuilder
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.ranges import checked_int, checked_range
@@ -391,23 +390,6 @@ class SyncFile(io.RawIOBase):
             # These bytes are not delivered yet: each line is counted when it is returned.
             self._live("readline")._count_delivered(-len(self._line_piece))
         return self._line_piece, at
-
-
-class BlockingOpenFileBuilder(KeyedBuilder):
-    """Opens one object by Hadoop's keys, as a file; made by ``BlockingOperator.open_file(path)``."""
-
-    def __init__(self, path: str, operator: Operator, open_file: Callable[..., SyncFile]) -> None:
-        super().__init__(path, operator.reader, operator.options)
-        self._open_file = open_file
-
-    def build(self) -> SyncFile:
-        """Check everything, and open; nothing is sent before the first read.
-
-        Raises the errors of ``OpenFileBuilder.build`` and of awaiting its result: ``IsADirectory`` if the path ends
-        with ``/``, ``NotFound`` when the status is a directory's. Each call opens another file.
-        """
-        _, options = self._resolve()
-        return self._open_file(self._path, **options)
 
 
 # Both the operator and the reader know them; a file that has its operator to itself gives them to the operator.

@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from numbers import Real
 from typing import Any, Generic, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
@@ -359,10 +358,16 @@ def run(coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None)
         coroutine.close()
         raise
     timeout: object = timeout_seconds
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
+    if timeout is not None and not _is_number(timeout):
         coroutine.close()
         raise InvalidType(f"timeout_seconds must be a number of seconds, not {timeout!r}", operation="run")
     if timeout_seconds is not None and not timeout_seconds >= 0:
         coroutine.close()
         raise InvalidArgument(f"timeout_seconds must not be negative: {timeout_seconds!r}", operation="run")
     return loop_thread().run(coroutine, timeout_seconds)
+
+
+def _is_number(value: object) -> bool:
+    from numbers import Real  # Takes as long to load as three modules of ours.
+
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -34,7 +34,8 @@ loaded = asyncio.run(read())
 READ_S3_MODULES_MAX = 260
 NOT_FOR_A_READ = (
     *(name for name in FORBIDDEN if name not in ("aiohappyeyeballs", "httptools", "urllib")),
-    *("ctypes", "decimal", "json", "multiprocessing", "shlex", "urllib.request", "uuid", "xml", "zlib"),
+    *("ctypes", "decimal", "json", "multiprocessing", "numbers", "random", "shlex", "urllib.request"),
+    *("uuid", "xml", "zlib"),
     *("aioprefetch.reader", "aioprefetch.services.s3.client_maker", "aioprefetch.services.s3.session"),
     *("aioprefetch.services.s3.writer", "aioprefetch.sync"),
 )
@@ -49,11 +50,30 @@ async def read():
 asyncio.run(read())
 loaded = sorted(sys.modules)
 """
+# What a file over it needs none of, beside most of these.
+NOT_FOR_A_FILE = (
+    *(
+        "numbers",
+        "random",
+        "aioprefetch.operator.open_file",
+        "aioprefetch.operator.writer",
+        "aioprefetch.sync.iteration",
+    ),
+    *("aioprefetch.sync.blocking_operator", "aioprefetch.sync.open_file"),
+)
+OPEN_S3 = """
+import sys, aioprefetch as ap
+options = dict(endpoint_url={url!r}, region="r", access_key_id="AK", secret_access_key="SK", allow_http=True)
+with ap.sync.open("s3://bucket/k", **options) as file:
+    assert file.read(5) == b"bytes"
+loaded = sorted(sys.modules)
+"""
 FIRST_USE_IN_THREADS = """
 import sys, threading, aioprefetch as ap
 sys.setswitchinterval(1e-6)
 gate, found, uses = threading.Barrier(16), [], (
-    lambda: ap.sync.open, lambda: ap.layers.LruCacheLayer, lambda: ap.services.S3, lambda: ap.RangeReader,
+    lambda: ap.sync.open, lambda: ap.sync.BlockingOperator, lambda: ap.sync.iterate,
+    lambda: ap.layers.LruCacheLayer, lambda: ap.services.S3, lambda: ap.RangeReader,
     lambda: ap.services.Http, lambda: ap.BatchScan, lambda: ap.Operator.from_uri("s3://bucket", region="r").service,
     lambda: ap.Operator.from_uri("memory://name").capability,
 )
@@ -120,6 +140,13 @@ async def test_the_first_read_of_s3_loads_what_it_needs() -> None:
     assert len(loaded) <= READ_S3_MODULES_MAX
 
 
+async def test_a_file_loads_no_verbs() -> None:
+    """``sync.open`` alone: no operator that blocks, no writer, no keys of Hadoop."""
+    async with FaultServer({"bucket/k": b"bytes of an object"}) as server:
+        loaded = await asyncio.to_thread(of_program, OPEN_S3.format(url=server.url), "loaded")
+    assert [name for name in NOT_FOR_A_FILE if name in loaded] == []
+
+
 def test_threads_may_use_what_loads_at_first_use_at_once() -> None:
     """No thread sees a module that another one has half loaded."""
     assert of_program(FIRST_USE_IN_THREADS, "count") == ["16"]
@@ -149,13 +176,13 @@ def test_no_two_threads_wait_for_each_others_imports() -> None:
 
 
 def test_names_that_load_at_first_use_are_there() -> None:
-    """``from aioprefetch import *`` gives all public names, of the package and of two rooms; ``dir`` shows them."""
+    """``from aioprefetch import *`` gives all public names, of the package and of three rooms; ``dir`` shows them."""
     source = """
 from aioprefetch import *
 import aioprefetch as ap
 assert [name for name in ap.__all__ if name not in globals()] == []
-rooms = ap.layers, ap.services
+rooms = ap.layers, ap.services, ap.sync
 missing = [name for room in (ap, *rooms) for name in room.__all__ if name not in dir(room)]
-unknown = [name for room in rooms for name in room.__all__ if not isinstance(getattr(room, name), type)]
+unknown = [name for room in rooms for name in room.__all__ if not callable(getattr(room, name))]
 """
     assert of_program(source, "missing + unknown") == []

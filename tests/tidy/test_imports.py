@@ -43,6 +43,7 @@ LAZY = {
     ("operator", "operator"),  # verbs that few programs use
     ("operator", "reader"),  # a program of op.read needs no reader
     ("blocks", "blocks"),  # the disk tier, where one is configured
+    ("sync", "sync"),  # a program of sync.open needs the file alone
     ("cli", "testing"),  # moto takes a second to import: only the embedded server needs it
 }
 # Modules that take some milliseconds to load, and that few programs need: they load at first use.
@@ -56,8 +57,10 @@ RARE = {
         "email",
         "html",
         "importlib",
+        "numbers",
         "pathlib",
         "platform",
+        "random",
         "secrets",
     ),
     *("json", "shlex", "urllib", "xml"),
