@@ -24,7 +24,6 @@ LEFT: dict[str, int] = {
     "tests/model/test_parquet_model.py": 3,
     "tests/spark/test_stream_reader.py": 2,
     "tests/spark/test_stream_start.py": 2,
-    "tests/unit/blocks/test_buffer.py": 1,
     "tests/unit/lance/test_footer.py": 1,
     "tests/unit/lance/v20/test_indirect.py": 3,
     "tests/unit/lance/v20/test_types.py": 3,

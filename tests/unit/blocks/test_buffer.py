@@ -77,11 +77,6 @@ async def test_no_memory_is_a_memory_error_and_charges_nothing() -> None:
     assert budget.used_bytes == 0
 
 
-async def test_a_kernel_without_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aioprefetch.runtime.buffers._HUGE_PAGES", 12345)  # advice that no kernel knows
-    assert len(new_buffer(MAPPED_BYTES_MIN, await charged(MAPPED_BYTES_MIN))) == MAPPED_BYTES_MIN
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_writes_to_memory_of_its_own() -> None:
     size = MAPPED_BYTES_MIN
