@@ -1,8 +1,8 @@
 """The names of a package that load at their first use.
 
-The ``__init__`` of a package that loads late imports none of its own modules. While it did, a thread would hold the
-lock of the package and wait for the lock of a module; another thread that imports this module at that moment holds the
-module's lock and waits for the package. Python finds the deadlock and lets one of the two imports fail.
+The ``__init__`` of a package that loads late imports none of its modules that others import. While it did, a thread
+would hold the lock of the package and wait for the lock of a module; another thread that imports this module at that
+moment holds the module's lock and waits for the package. Python finds the deadlock and lets one of the imports fail.
 """
 
 from __future__ import annotations
