@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -56,6 +56,10 @@ class _Package(ModuleType):
             ) from error
         setattr(self, name, value)
         return value
+
+    def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+        """By its name: functions that Spark sends to its workers refer to packages."""
+        return importlib.import_module, (self.__name__,)
 
     def __dir__(self) -> list[str]:
         """The names, also those that are not loaded yet: completion shows them."""

@@ -45,4 +45,5 @@ load_at_first_use(
         "read_table": "scan",
         "scan": "scan",
     },
+    extra="lance",
 )

@@ -1,9 +1,12 @@
 """The package as one sees it after `import aioprefetch as ap`: public names, rooms that load on first use."""
 
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
+from pyspark import cloudpickle
 
 import aioprefetch as ap
 from tests.benches.source_tree import ROOT
@@ -34,7 +37,11 @@ def test_a_room_loads_on_first_use(room: str) -> None:
 
 @pytest.mark.parametrize(
     ("room", "name", "missing"),
-    [("parquet", "parquet.scan", "pyarrow"), ("lance", "lance", "pyarrow"), ("spark", "spark.register", "pyspark")],
+    [
+        ("parquet", "parquet.scan", "pyarrow"),
+        ("lance", "lance.scan", "pyarrow"),
+        ("spark", "spark.register", "pyspark"),
+    ],
 )
 def test_a_room_without_its_packages_names_the_extra(room: str, name: str, missing: str) -> None:
     source = f"""
@@ -52,6 +59,12 @@ for _ in range(3):
     (message,) = set(messages)
     assert message.startswith(f"aioprefetch.{name} needs {missing}")
     assert f"pip install 'aioprefetch[{room}]'" in message
+
+
+@pytest.mark.parametrize("dump", [pickle.dumps, cloudpickle.dumps])
+def test_a_room_that_a_function_refers_to_pickles_by_its_name(dump: Callable[[object], bytes]) -> None:
+    rooms = ap.layers, ap.lance, ap.parquet, ap.services, ap.spark, ap.sync, ap.testing
+    assert [pickle.loads(dump(room)) for room in rooms] == [*rooms]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
