@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.lance import logical, structural
+from aioprefetch.lance.field_decoder import FieldDecoder, RecordRoot
 from aioprefetch.lance.filtered import FilteredColumn, FilteredRoot, KeptRows
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.logical import make_field as make_logical_field
-from aioprefetch.lance.logical.field import FieldDecoder, RecordRoot
 from aioprefetch.lance.reordered import ReorderedColumn, ReorderedRoot
 from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
 from aioprefetch.lance.schema import Field, needed_columns
-from aioprefetch.lance.structural import make_field as make_structural_field
 from aioprefetch.ranges import Range
 from aioprefetch.scan import column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService
@@ -132,7 +131,7 @@ async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequenc
     Other tasks run in between, since the metadata of a thousand columns takes a while to parse.
     """
     await file.load_columns(needed_columns(fields, file.version))
-    make_field = make_logical_field if file.version == (2, 0) else make_structural_field
+    make_field = logical.make_field if file.version == (2, 0) else structural.make_field
     columns: list[Column] = []
     for top_field in fields:
         columns.append(make_field(file, top_field, ranges))

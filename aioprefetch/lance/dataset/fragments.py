@@ -19,9 +19,9 @@ import pyarrow as pa
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges, read_deletions
 from aioprefetch.lance.dataset.manifest import DataFile, Fragment
+from aioprefetch.lance.field_decoder import ArrayTask
 from aioprefetch.lance.filtered import read_through
 from aioprefetch.lance.footer import LanceFile, gather_all, open_file
-from aioprefetch.lance.logical.field import ArrayTask
 from aioprefetch.lance.output import null_bits
 from aioprefetch.lance.parts import Column, FileColumns, TablePart, read_columns
 from aioprefetch.lance.physical.memory import check_nulls

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from aioprefetch.first_use import load_at_first_use
+from aioprefetch.errors import Unsupported, UntrustedMetadata
+from aioprefetch.lance import encodings as enc
+from aioprefetch.lance.logical.columns import ColumnPages
+from aioprefetch.lance.logical.lists import ListField
+from aioprefetch.lance.logical.primitive import PrimitiveField
+from aioprefetch.lance.logical.protocols import LogicalField
+from aioprefetch.lance.logical.structs import StructField, TopDecoder, TopScheduler, blamed_on
+from aioprefetch.lance.row_ranges import RowRanges
+from aioprefetch.ranges import Range
+from aioprefetch.scheduler.pages import ColumnScheduler
 
 if TYPE_CHECKING:
-    from aioprefetch.lance.logical.fields import make_field
+    from aioprefetch.lance.field_decoder import FieldDecoder
+    from aioprefetch.lance.footer import LanceFile
+    from aioprefetch.lance.schema import Field
 
-__all__ = ["make_field"]
 
-load_at_first_use(
-    __name__,
-    {
-        "make_field": "fields",
-    },
-)
+def make_field(
+    file: LanceFile, field: Field, ranges: Sequence[Range]
+) -> tuple[ColumnScheduler[Any], FieldDecoder[Any]]:
+    """The scheduler and the decoder of a top-level field of a version 2.0 file. Its columns must be loaded.
+
+    ``ranges`` are the wanted rows of the file, sorted and disjoint. Rows of the scan count the wanted rows from 0.
+    ``UntrustedMetadata`` if columns and schema contradict each other, ``Unsupported`` if the field cannot be decoded.
+    """
+    with blamed_on(field.name, file.path):
+        plan = logical_field(file, field)
+        scheduler = plan.scheduler(RowRanges.of(ranges), lambda position: position)
+    return TopScheduler(scheduler, field.name, file.path), TopDecoder(plan, field.name, file.path)
+
+
+def logical_field(file: LanceFile, field: Field) -> LogicalField:
+    """The stateless plan of a field and its children."""
+    kind = field.arrow.type
+    if field.is_map:
+        raise Unsupported("maps are not supported in version 2.0")
+    pages = ColumnPages(file, field.columns.start, kind)
+    is_struct = field.is_struct and not field.is_packed  # A struct without children has a column too.
+    if not is_struct and field.is_one_column(file.version):
+        return PrimitiveField(pages)
+    if field.is_list:
+        return ListField(pages, logical_field(file, field.children[0]), kind)
+    if pages.rows and not isinstance(pages.encoding(0), enc.SimpleStruct):
+        raise UntrustedMetadata(f"the encoding {type(pages.encoding(0)).__name__} for a struct")
+    return StructField([logical_field(file, child) for child in field.children], kind, pages.rows)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from aioprefetch.lance.logical.field import ArrayTask
+from aioprefetch.lance.field_decoder import ArrayTask
 from aioprefetch.lance.output import AnyPage, arrow_buffer, assemble, dictionary, is_small_rest
 from aioprefetch.lance.physical.basic import BasicRows, NullRows
 from aioprefetch.lance.physical.dictionary import DictionaryRows

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.errors import Error, UntrustedMetadata
-from aioprefetch.lance.logical.field import ArrayTask
+from aioprefetch.lance.field_decoder import ArrayTask
 from aioprefetch.lance.logical.portions import StructPortion, task_of
 from aioprefetch.lance.logical.protocols import LogicalDecoder, LogicalField, RowMap, RowProgress
 from aioprefetch.lance.row_ranges import RowRanges

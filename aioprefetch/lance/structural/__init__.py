@@ -6,22 +6,30 @@ structs, and lists, structs and maps of them at any depth. Anything else raises 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from aioprefetch.first_use import load_at_first_use
-
-if TYPE_CHECKING:
-    from aioprefetch.lance.structural.assembly import CONCATENATED
-    from aioprefetch.lance.structural.fields import make_field
-    from aioprefetch.lance.structural.layouts import parse_layout
+from aioprefetch.errors import Unsupported
+from aioprefetch.lance.footer import LanceFile
+from aioprefetch.lance.row_ranges import RowRanges
+from aioprefetch.lance.schema import Field
+from aioprefetch.lance.structural.assembly import CONCATENATED, leaves
+from aioprefetch.lance.structural.column import LeafColumn, StructuralColumn, StructuralField
+from aioprefetch.lance.structural.layouts import parse_layout
+from aioprefetch.ranges import Range
 
 __all__ = ["CONCATENATED", "make_field", "parse_layout"]
 
-load_at_first_use(
-    __name__,
-    {
-        "CONCATENATED": "assembly",
-        "make_field": "fields",
-        "parse_layout": "layouts",
-    },
-)
+
+def make_field(file: LanceFile, field: Field, ranges: Sequence[Range]) -> tuple[StructuralColumn, StructuralField]:
+    """The scheduler and the decoder of a top-level field, for ``ranges`` of the file's rows (sorted, disjoint).
+
+    The metadata of the field's columns must be loaded. ``Unsupported`` names a part that cannot be decoded.
+    """
+    wanted = RowRanges.of(ranges)
+    columns: list[LeafColumn] = []
+    for index, leaf in enumerate(leaves(field)):
+        if leaf.is_blob:
+            raise Unsupported(f"blob field {leaf.name!r} of version 2.1 and later is not supported", path=file.path)
+        metadata = file.column(leaf.columns.start)
+        columns.append(LeafColumn(index, leaf, metadata.pages, wanted, file.rows, file.path))
+    return StructuralColumn(columns), StructuralField(field, len(columns), file.path)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
+from aioprefetch.lance.field_decoder import ArrayTask
 from aioprefetch.lance.footer import PageMetadata
-from aioprefetch.lance.logical.field import ArrayTask
 from aioprefetch.lance.output import fixed_width, offset_bytes
 from aioprefetch.lance.physical.reads import LoadingPage
 from aioprefetch.lance.row_ranges import RowRanges
