@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Rooms that need the extra of their name.
+# Rooms load at first use; those of an extra say so when one of their names needs it.
 _EXTRAS = ("lance", "parquet", "spark", "testing")
-_ROOMS = ("layers", "services", "sync")
+_ROOMS = ("layers", "services", "sync", *_EXTRAS)
 # Classes of rooms that load at first use.
 _CLASSES = {"BatchScan": "scan", "RangeReader": "reader"}
 
@@ -74,16 +74,7 @@ if not TYPE_CHECKING:  # A type checker knows the names, and reports others.
             return getattr(importlib.import_module(f"{__name__}.{_CLASSES[name]}"), name)
         if name in _ROOMS:
             return importlib.import_module(f"{__name__}.{name}")
-        if name not in _EXTRAS:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
-            return importlib.import_module(f"{__name__}.{name}")
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith(__name__):
-                raise
-            raise errors.MissingDependency(
-                f"aioprefetch.{name} needs {error.name}: pip install 'aioprefetch[{name}]'", operation="import"
-            ) from error
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

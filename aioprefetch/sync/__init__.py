@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.sync.blocking_operator import BlockingOperator
+    from aioprefetch.sync.blocking_operator import BlockingOpenFileBuilder, BlockingOperator
     from aioprefetch.sync.file import SyncFile, open, split_url  # noqa: A004 - what it stands in for
     from aioprefetch.sync.iteration import BlockingIterator, iterate
     from aioprefetch.sync.loop_thread import run
-    from aioprefetch.sync.open_file import BlockingOpenFileBuilder
 
 __all__ = [
     "BlockingIterator",
@@ -37,7 +36,7 @@ load_at_first_use(
     __name__,
     {
         "BlockingOperator": "blocking_operator",
-        "BlockingOpenFileBuilder": "open_file",
+        "BlockingOpenFileBuilder": "blocking_operator",
         "SyncFile": "file",
         "open": "file",
         "split_url": "file",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.operator.arguments import checked_path
+from aioprefetch.operator.open_file import KeyedBuilder
 from aioprefetch.operator.writer import BytesLike, WriteSource, is_asynchronous
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime.runtime import fork_generation
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from aioprefetch.operator.operator import Operator
     from aioprefetch.reader.reader import RangeReader
-    from aioprefetch.sync.open_file import BlockingOpenFileBuilder
 
 T = TypeVar("T")
 
@@ -158,8 +158,6 @@ class BlockingOperator:
 
     def open_file(self, path: str) -> BlockingOpenFileBuilder:
         """A file by Hadoop's keys: ``open_file("k").opt(key, value).build()``. See ``BlockingOpenFileBuilder``."""
-        from aioprefetch.sync.open_file import BlockingOpenFileBuilder
-
         self._live("open_file", path)
         return BlockingOpenFileBuilder(checked_path(path, "open_file"), self._operator, self.open)
 
@@ -400,3 +398,20 @@ class BlockingListing:
                 return
             if loop.time() >= enough:
                 return
+
+
+class BlockingOpenFileBuilder(KeyedBuilder):
+    """Opens one object by Hadoop's keys, as a file; made by ``BlockingOperator.open_file(path)``."""
+
+    def __init__(self, path: str, operator: Operator, open_file: Callable[..., SyncFile]) -> None:
+        super().__init__(path, operator.reader, operator.options)
+        self._open_file = open_file
+
+    def build(self) -> SyncFile:
+        """Check everything, and open; nothing is sent before the first read.
+
+        Raises the errors of ``OpenFileBuilder.build`` and of awaiting its result: ``IsADirectory`` if the path ends
+        with ``/``, ``NotFound`` when the status is a directory's. Each call opens another file.
+        """
+        _, options = self._resolve()
+        return self._open_file(self._path, **options)

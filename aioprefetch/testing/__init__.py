@@ -74,4 +74,5 @@ load_at_first_use(
         "VirtualClockLoop": "clock",
         "run_virtual": "clock",
     },
+    extra="testing",
 )

@@ -52,14 +52,9 @@ loaded = sorted(sys.modules)
 """
 # What a file over it needs none of, beside most of these.
 NOT_FOR_A_FILE = (
-    *(
-        "numbers",
-        "random",
-        "aioprefetch.operator.open_file",
-        "aioprefetch.operator.writer",
-        "aioprefetch.sync.iteration",
-    ),
-    *("aioprefetch.sync.blocking_operator", "aioprefetch.sync.open_file"),
+    *("numbers", "random", "aioprefetch.operator.open_file", "aioprefetch.operator.writer"),
+    "aioprefetch.sync.iteration",
+    "aioprefetch.sync.blocking_operator",
 )
 OPEN_S3 = """
 import sys, aioprefetch as ap

@@ -43,7 +43,6 @@ LAZY = {
     ("operator", "operator"),  # verbs that few programs use
     ("operator", "reader"),  # a program of op.read needs no reader
     ("blocks", "blocks"),  # the disk tier, where one is configured
-    ("sync", "sync"),  # a program of sync.open needs the file alone
     ("cli", "testing"),  # moto takes a second to import: only the embedded server needs it
 }
 # Modules that take some milliseconds to load, and that few programs need: they load at first use.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import aioprefetch.lance.scan  # noqa: F401 - its import takes longer than a loop may be held, so not at the first file
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-import aioprefetch.lance.scan  # noqa: F401 - its import takes longer than a loop may be held, so not at the first file
 from aioprefetch.errors import Error, NotFound, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger

@@ -7,7 +7,6 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-import aioprefetch.lance.scan  # noqa: F401 - its import takes longer than a loop may be held, so not at the first file
 from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.columns.row_filter import RowFilter
