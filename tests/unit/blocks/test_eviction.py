@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-import sys
-from types import FrameType
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -17,6 +15,7 @@ from aioprefetch.errors import Error
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadHead
+from tests.benches.calls import counted_calls
 from tests.benches.gated_reader import KIB, MIB, Bench, bench, file_of, resident_blocks, settle
 
 BLOCK = 64 * KIB
@@ -176,20 +175,12 @@ async def test_putting_blocks_in_order_takes_two_calls_for_each() -> None:
         calls = {}
         for count in (4, 14):
             reader = await filled(b, *range(count))
-            calls[count] = 0
-
-            def note(frame: FrameType, event: str, argument: object, count: int = count) -> None:
-                calls[count] += event == "call"
-
             store = BlockStore.of(b.runtime)
-            sys.setprofile(note)
-            try:
+            with counted_calls() as calls[count]:
                 found = store.eviction.evictable("demand")
-            finally:
-                sys.setprofile(None)
             assert len(found) == count
             await reader.aclose()
-        assert calls[14] - calls[4] <= 10 * 2
+        assert calls[14].number - calls[4].number <= 10 * 2
 
 
 def footer_is_held(b: Bench, path: str) -> bool:

@@ -2,10 +2,8 @@
 
 import gc
 import random
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import FrameType
 
 import pytest
 
@@ -13,6 +11,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
+from tests.benches.calls import counted_calls
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -46,21 +45,12 @@ def places(count: int) -> list[int]:
 
 async def calls_of(reader: RangeReader, starts: list[int]) -> float:
     """The Python calls of a read at each of these places, on the average; each of them is a miss."""
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
     misses = reader.statistics["stream_read_block_misses"]
-    sys.setprofile(count)
-    try:
+    with counted_calls() as calls:
         for start in starts:
             await reader.read_at(start, READ_BYTES)
-    finally:
-        sys.setprofile(None)
     assert reader.statistics["stream_read_block_misses"] - misses == len(starts)
-    return calls / len(starts)
+    return calls.number / len(starts)
 
 
 @pytest.mark.parametrize("policy", CALLS_MAX)

@@ -2,15 +2,14 @@
 
 import asyncio
 import gc
-import sys
 from collections.abc import AsyncIterator, Awaitable
-from types import FrameType
 
 import pytest
 
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
+from tests.benches.calls import counted_calls
 
 OBJECTS = 40
 DATA = bytes(range(256)) * 8
@@ -42,18 +41,9 @@ async def read_new(operator: Operator, first: int) -> None:
 
 async def calls_of(work: Awaitable[None]) -> int:
     """How many Python calls something makes."""
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
+    with counted_calls() as calls:
         await work
-    finally:
-        sys.setprofile(None)
-    return calls
+    return calls.number
 
 
 async def test_a_new_reader_makes_few_calls(operator: Operator) -> None:

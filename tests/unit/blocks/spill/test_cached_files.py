@@ -3,12 +3,10 @@
 import asyncio
 import errno
 import os
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.tier import NOW_BYTES
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, answers, can_open
+from tests.benches.calls import counted_calls
 from tests.benches.disk_tier import (
     BLOCK,
     counts,
@@ -313,21 +312,13 @@ async def test_a_hit_takes_few_calls_of_functions(tmp_path: Path) -> None:
         await reader.unbuffer()
         await reader.read_at(there.pop() * small, small)  # A thread reads it, and learns that the others are cached.
         b.calls.clear()
-        hits, calls = counts(b)[0], 0
-
-        def count(frame: FrameType, event: str, argument: object) -> None:
-            nonlocal calls
-            calls += event == "call" and f"{os.sep}aioprefetch{os.sep}" in frame.f_code.co_filename
-
-        sys.setprofile(count)
-        try:
+        hits = counts(b)[0]
+        with counted_calls(of_package=True) as calls:
             for index in there:
                 await reader.read_at(index * small, small)
-        finally:
-            sys.setprofile(None)
         assert b.calls == []
         assert counts(b)[0] - hits == len(there) > 5
-        assert calls / len(there) < 250
+        assert calls.number / len(there) < 250
 
 
 class StillWarm(StillCalls):

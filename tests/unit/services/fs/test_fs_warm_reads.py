@@ -4,11 +4,9 @@ import asyncio
 import errno
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -21,6 +19,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.testing.fault_layer import FaultLayer
+from tests.benches.calls import counted_calls
 from tests.benches.layer_stack import was_cancelled
 
 BLOCK_BYTES = 64 << 10
@@ -116,20 +115,11 @@ async def test_a_miss_takes_few_calls_of_functions(operator: Operator, cache: Sc
     """Of the package: 61 when this was written. A request in flight takes three times as many."""
     async with operator, await opened(operator, cache) as reader:
         starts = [3 * number * BLOCK_BYTES for number in range(1, 17)]
-        calls = 0
-
-        def count(frame: FrameType, event: str, argument: object) -> None:
-            nonlocal calls
-            calls += event == "call" and f"{os.sep}aioprefetch{os.sep}" in frame.f_code.co_filename
-
-        sys.setprofile(count)
-        try:
+        with counted_calls(of_package=True) as calls:
             for start in starts:
                 await reader.read_at(start, 4096)
-        finally:
-            sys.setprofile(None)
         assert cache.reads == len(starts)
-        assert calls / len(starts) < 75
+        assert calls.number / len(starts) < 75
 
 
 async def test_every_way_to_read(operator: Operator, cache: ScriptedCache) -> None:
