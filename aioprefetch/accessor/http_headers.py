@@ -11,6 +11,7 @@ from aioprefetch.ranges import Range
 from aioprefetch.values import ReadRequest
 
 _FIXDATE = re.compile(r"[A-Z][a-z]{2}, (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)")
 # Longer texts are not cached; much longer ones are not parsed as dates.
@@ -119,6 +120,19 @@ def _old_date(text: str) -> datetime | None:
 
 
 _cached_date = lru_cache(maxsize=256)(_parsed_date)
+
+
+def http_date(when: datetime) -> str:
+    """A time as headers write it, in whole seconds."""
+    utc = when.astimezone(UTC)
+    day, month = _DAYS[utc.weekday()], _MONTHS[utc.month - 1]
+    return f"{day}, {utc.day:02} {month} {utc.year:04} {utc.hour:02}:{utc.minute:02}:{utc.second:02} GMT"
+
+
+def time_conditions(request: ReadRequest) -> dict[str, str]:
+    """The headers of ``if_modified_since`` and ``if_unmodified_since``."""
+    times = {"If-Modified-Since": request.if_modified_since, "If-Unmodified-Since": request.if_unmodified_since}
+    return {name: http_date(when) for name, when in times.items() if when is not None}
 
 
 def parse_retry_after(text: str | None, *, now: datetime | None = None) -> float | None:

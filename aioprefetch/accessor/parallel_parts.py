@@ -18,6 +18,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.values import Lane
 
 # The requests for one long read, and the size of each. Measured from a store 30 ms away: half as many are slower, twice
@@ -58,13 +59,9 @@ class ParallelParts:
         """Receive all parts. The first failure is raised, and no request is in flight afterwards."""
         if not self._gaps:
             return
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._start_worker(group, "demand")
-                self._widen(group)
-        except* Exception as failures:
-            first = failures.exceptions[0]
-            raise first from first.__cause__
+        async with PlainTaskGroup() as group:
+            self._start_worker(group, "demand")
+            self._widen(group)
         if self._end_error is not None:
             raise self._end_error
 

@@ -13,18 +13,25 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
+    AbortUploadRequest,
     Capability,
+    CompleteUploadRequest,
+    CopyPartRequest,
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
     ListPage,
     ListRequest,
+    ListUploadsRequest,
     Metadata,
+    PartRequest,
     PresignRequest,
     ReadReply,
     ReadRequest,
     ServiceInfo,
     StatRequest,
+    UploadedPart,
+    UploadPage,
     WriteRequest,
 )
 
@@ -54,6 +61,21 @@ class Accessor(Protocol):
     async def list_page(self, request: ListRequest) -> ListPage: ...
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata: ...
     async def open_write(self, request: WriteRequest) -> WriteBody: ...
+    async def begin_upload(self, request: WriteRequest) -> str:
+        """Begin to write an object in parts, where ``capability.write_part_bytes`` is not 0; returns the upload's name.
+
+        The conditions of the request are those of ``complete_upload``.
+        """
+        ...
+
+    async def write_part(self, request: PartRequest, data: bytes | bytearray | memoryview) -> UploadedPart: ...
+    async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
+        """Copy a part of an upload within the store, where ``capability.copy_part_bytes`` is not 0."""
+        ...
+
+    async def complete_upload(self, request: CompleteUploadRequest) -> Metadata: ...
+    async def abort_upload(self, request: AbortUploadRequest) -> None: ...
+    async def list_uploads(self, request: ListUploadsRequest) -> UploadPage: ...
     async def copy(self, request: CopyRequest) -> Metadata: ...
     async def delete(self, request: DeleteRequest) -> None: ...
     async def create_dir(self, request: CreateDirRequest) -> None: ...
@@ -98,6 +120,18 @@ class Service(Protocol):
     def build(self, runtime: Runtime) -> Accessor:
         """Build the live accessor for one runtime, without I/O: it connects at its first operation."""
         ...
+
+
+def copies_from(target: Service, source: Service) -> bool:
+    """Whether a store copies objects from another one by itself, with the credentials that it has.
+
+    It does from an equal one. A recipe that can do more has a method ``copies_from(source)``: then the ``store`` of a
+    ``CopyRequest`` names the source.
+    """
+    if source is target or (source == target and source.info == target.info):
+        return True
+    asked: Callable[[Service], bool] | None = getattr(target, "copies_from", None)
+    return asked is not None and asked(source)
 
 
 class Layer:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from aioprefetch.accessor.http_headers import parse_content_range
-from aioprefetch.errors import ConditionNotMatch, ProtocolError, RangeNotSatisfied, excerpt
+from aioprefetch.errors import ConditionNotMatch, ProtocolError, RangeNotSatisfied, Unsupported, excerpt
 from aioprefetch.ranges import Range, resolve_range
-from aioprefetch.values import ReadHead, ReadRequest, UncheckedHead
+from aioprefetch.values import ReadHead, ReadRequest, StatRequest, UncheckedHead
 
 # Larger numbers have no place in a Content-Range: a signed 64-bit offset has as many digits.
 TOTAL_DIGITS_MAX = 19
@@ -25,7 +25,9 @@ def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
     the server has ignored a condition.
     """
     if request.if_match not in (None, "*", response.etag) or request.if_none_match is not None:
-        _check_conditions(request, response.etag)
+        check_etag(request, response.etag)
+    if not (request.if_modified_since is request.if_unmodified_since is None):
+        check_times(request, response.last_modified)
     if request.version is not None and response.version not in (None, request.version):
         raise _other_version(request, response.version)
     total: int | None
@@ -45,6 +47,7 @@ def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
         version=response.version,
         last_modified=response.last_modified,
         content_type=response.content_type,
+        content_encoding=response.content_encoding,
     )
 
 
@@ -56,17 +59,20 @@ def check_range(
     version: str | None = None,
     last_modified: datetime | None = None,
     content_type: str | None = None,
+    content_encoding: str | None = None,
 ) -> ReadHead:
     """The head of a response that the service makes itself, from an object of ``total`` bytes.
 
     For a store that is not HTTP: it looks the object up, calls this, and delivers ``[head.start, head.end)``, which is
     the requested range cut at the end of the object, and empty for an empty object. The other arguments describe the
-    object as it is now, and are in the head. Raises ``ConditionNotMatch`` where ``if_match`` or ``if_none_match`` does
-    not hold for ``etag``, ``RangeNotSatisfied`` (with ``total``) for a range that starts at or beyond the end of an
+    object as it is now, and are in the head. Raises ``ConditionNotMatch`` where a condition does not hold for ``etag``
+    or ``last_modified``, ``RangeNotSatisfied`` (with ``total``) for a range that starts at or beyond the end of an
     object that is not empty, and ``ProtocolError`` where ``version`` is not the requested one.
     """
     if request.if_match not in (None, "*", etag) or request.if_none_match is not None:
-        _check_conditions(request, etag)
+        check_etag(request, etag)
+    if not (request.if_modified_since is request.if_unmodified_since is None):
+        check_times(request, last_modified)
     if request.version is not None and version not in (None, request.version):
         raise _other_version(request, version)
     bounds = resolve_range(request.offset, request.size, request.suffix, total)
@@ -86,24 +92,52 @@ def check_range(
         version=version,
         last_modified=last_modified,
         content_type=content_type,
+        content_encoding=content_encoding,
     )
 
 
-def _check_conditions(request: ReadRequest, etag: str | None) -> None:
+def check_etag(request: ReadRequest | StatRequest, etag: str | None) -> None:
+    """Raise ``ConditionNotMatch`` where ``if_match`` or ``if_none_match`` does not hold."""
     if request.if_match not in (None, "*", etag):
         raise ConditionNotMatch(
             f"the object's ETag is {excerpt(etag)!r}, not {excerpt(request.if_match)!r}",
-            operation="read",
+            operation=request.operation,
             path=request.path,
             context={"if_match": request.if_match, "etag": etag},
         )
     if request.if_none_match is not None and request.if_none_match in ("*", etag):
         raise ConditionNotMatch(
             f"the object's ETag is still {excerpt(etag)!r}",
-            operation="read",
+            operation=request.operation,
             path=request.path,
             context={"etag": etag},
         )
+
+
+def check_times(request: ReadRequest | StatRequest, last_modified: datetime | None) -> None:
+    """Raise ``ConditionNotMatch`` where ``if_modified_since`` or ``if_unmodified_since`` does not hold.
+
+    ``Unsupported`` where the time of the last change is not known.
+    """
+    since, until = request.if_modified_since, request.if_unmodified_since
+    if since is until is None:
+        return
+    name = "if_unmodified_since" if since is None else "if_modified_since"
+    if last_modified is None:
+        raise Unsupported(
+            f"the store does not say when this was modified, which {name} would be compared with",
+            operation=request.operation,
+            path=request.path,
+        )
+    if since is not None and last_modified <= since:
+        why = f"the object was last modified at {last_modified}, and not after if_modified_since={since}"
+    elif until is not None and last_modified > until:
+        why = f"the object was modified at {last_modified}, after if_unmodified_since={until}"
+    else:
+        return
+    raise ConditionNotMatch(
+        why, operation=request.operation, path=request.path, context={"last_modified": last_modified.isoformat()}
+    )
 
 
 def _other_version(request: ReadRequest, version: str | None) -> ProtocolError:

@@ -2,34 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NoReturn
 
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.errors import ConditionNotMatch, Unsupported
+from aioprefetch.errors import ConditionNotMatch, Error, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
+    AbortUploadRequest,
     Capability,
+    CompleteUploadRequest,
+    CopyPartRequest,
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
     ListPage,
     ListRequest,
+    ListUploadsRequest,
     Metadata,
+    PartRequest,
     PresignRequest,
     ReadReply,
     ReadRequest,
     Request,
     ServiceInfo,
     StatRequest,
+    UploadedPart,
+    UploadPage,
     WriteRequest,
 )
 
+# The message of ``AlreadyExists`` for a write under ``if_not_exists``.
+EXISTS_ALREADY = "an object is there already; without if_not_exists (mode 'x' of a file) it would be replaced"
+
 
 def is_unmodified(request: Request, error: Exception) -> bool:
-    """Whether an error is the expected response to ``if_none_match``: the object has not changed."""
-    conditional = isinstance(request, ReadRequest) and request.if_none_match is not None and request.if_match is None
-    return conditional and isinstance(error, ConditionNotMatch)
+    """Whether an error is the expected response to a condition that asks for a change: there was none."""
+    if not (isinstance(request, ReadRequest) and isinstance(error, ConditionNotMatch)):
+        return False
+    if request.if_match is not None or request.if_unmodified_since is not None:
+        return False  # It may be the other condition that does not hold.
+    return request.if_none_match is not None or request.if_modified_since is not None
+
+
+def not_deleted(failures: Mapping[str, Error], request: DeleteRequest) -> Error:
+    """The error of a delete of which some paths are left: one that another attempt may end, otherwise the first.
+
+    Its context has ``failures``: the error's kind for each path that is left.
+    """
+    error = next((each for each in failures.values() if each.is_temporary), next(iter(failures.values())))
+    if len(request.paths) > 1:
+        kinds = {path: each.kind for path, each in failures.items()}
+        error.add_context(failed=len(failures), of=len(request.paths), failures=kinds)
+    return error
 
 
 class ServiceAccessor:
@@ -70,6 +96,24 @@ class ServiceAccessor:
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         self._unsupported(request, "streaming writes")
+
+    async def begin_upload(self, request: WriteRequest) -> str:
+        self._unsupported(request, "writes in parts")
+
+    async def write_part(self, request: PartRequest, data: bytes | bytearray | memoryview) -> UploadedPart:
+        self._unsupported(request, "writes in parts")
+
+    async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
+        self._unsupported(request, "copies in parts")
+
+    async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
+        self._unsupported(request, "writes in parts")
+
+    async def abort_upload(self, request: AbortUploadRequest) -> None:
+        self._unsupported(request, "writes in parts")
+
+    async def list_uploads(self, request: ListUploadsRequest) -> UploadPage:
+        self._unsupported(request, "the listing of uploads")
 
     async def copy(self, request: CopyRequest) -> Metadata:
         self._unsupported(request)

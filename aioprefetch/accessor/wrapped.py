@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.request_events import reports_requests_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.values import (
+    AbortUploadRequest,
     Capability,
+    CompleteUploadRequest,
+    CopyPartRequest,
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
     ListPage,
     ListRequest,
+    ListUploadsRequest,
     Metadata,
+    PartRequest,
     PresignRequest,
     ReadReply,
     ReadRequest,
     Request,
     ServiceInfo,
     StatRequest,
+    UploadedPart,
+    UploadPage,
     WriteRequest,
 )
 
@@ -48,6 +56,11 @@ class WrappedAccessor:
     def capability(self) -> Capability:
         return self.inner.capability
 
+    @property
+    def reports_requests(self) -> Collection[str]:
+        """The operations whose requests the service reports itself: see ``aioprefetch.accessor.request_events``."""
+        return reports_requests_of(self.inner)
+
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
         """Called for every operation; it may call ``forward`` with another request, several times, or not at all."""
         return await forward(request)
@@ -66,6 +79,26 @@ class WrappedAccessor:
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return await self.around(request, self.inner.open_write)
+
+    def begin_upload(self, request: WriteRequest) -> Coroutine[Any, Any, str]:
+        return self.around(request, self.inner.begin_upload)
+
+    def write_part(
+        self, request: PartRequest, data: bytes | bytearray | memoryview
+    ) -> Coroutine[Any, Any, UploadedPart]:
+        return self.around(request, lambda changed: self.inner.write_part(changed, data))
+
+    def copy_part(self, request: CopyPartRequest) -> Coroutine[Any, Any, UploadedPart]:
+        return self.around(request, self.inner.copy_part)
+
+    def complete_upload(self, request: CompleteUploadRequest) -> Coroutine[Any, Any, Metadata]:
+        return self.around(request, self.inner.complete_upload)
+
+    def abort_upload(self, request: AbortUploadRequest) -> Coroutine[Any, Any, None]:
+        return self.around(request, self.inner.abort_upload)
+
+    def list_uploads(self, request: ListUploadsRequest) -> Coroutine[Any, Any, UploadPage]:
+        return self.around(request, self.inner.list_uploads)
 
     def copy(self, request: CopyRequest) -> Coroutine[Any, Any, Metadata]:
         return self.around(request, self.inner.copy)

@@ -78,8 +78,9 @@ class Survey:
 class Residency:
     """The resident bytes of one version of an object at one moment: a probe for tests and tools.
 
-    ``ranges`` are resident, in order, neighbours joined; ``requested`` are in flight. ``blocks`` are the numbers of
-    the blocks of ``block_bytes`` that hold any of it.
+    ``ranges`` are resident, in order, neighbours joined; ``requested`` are in flight. ``unread`` were prefetched, and
+    no byte of their pieces of memory was read yet. ``blocks`` are the numbers of the blocks of ``block_bytes`` that
+    hold any of it.
     """
 
     etag: str | None
@@ -88,6 +89,7 @@ class Residency:
     blocks: frozenset[int]
     ranges: tuple[Range, ...]
     requested: tuple[Range, ...]
+    unread: tuple[Range, ...]
 
 
 class FileStore(Protocol):
@@ -295,10 +297,10 @@ class BlockFile:
         return False
 
     def resident_ranges(self) -> list[Range]:
-        """The ranges that are resident, in order, neighbours joined."""
+        """The ranges that are resident, in order, neighbours joined. Any thread."""
         ranges: list[Range] = []
-        for index in sorted(self.blocks):
-            for segment in self.blocks[index].segments:
+        for _, block in sorted(self.blocks.copy().items()):
+            for segment in block.segments:
                 start, end = segment.start, segment.start + segment.filled
                 if start == end:
                     continue
@@ -308,7 +310,7 @@ class BlockFile:
         return ranges
 
     def residency(self) -> Residency:
-        """The resident and the requested bytes now."""
+        """The resident and the requested bytes now. Any thread."""
         etag = self.version[1]
         return Residency(
             etag=etag if isinstance(etag, str) else None,
@@ -316,7 +318,15 @@ class BlockFile:
             block_bytes=self.grid.block_bytes,
             blocks=frozenset(self.blocks),
             ranges=tuple(self.resident_ranges()),
-            requested=tuple(sorted((fetch.start, fetch.end) for fetch in self.fetches)),
+            requested=tuple(sorted((fetch.start, fetch.end) for fetch in tuple(self.fetches))),
+            unread=tuple(
+                sorted(
+                    (segment.start, segment.start + segment.filled)
+                    for block in list(self.blocks.values())
+                    for segment in block.segments
+                    if segment.unused_prefetch and segment.filled
+                )
+            ),
         )
 
     def start_fetch(

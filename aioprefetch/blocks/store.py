@@ -19,12 +19,17 @@ from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile, ReaderPosition, Residency, Version
 from aioprefetch.blocks.line_rate import LineRate
 from aioprefetch.errors import BudgetExhausted, Closed, ConditionNotMatch, NotFound, RangeNotSatisfied
+from aioprefetch.ranges import Range
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Tier, count_for
 
 if TYPE_CHECKING:
     from aioprefetch.blocks.spill.tier import DiskTier
+
+
+# Blocks that ``on_disk`` looks up, which is about a millisecond.
+DISK_LOOKS_MAX = 1000
 
 
 class BlockStore:
@@ -107,6 +112,10 @@ class BlockStore:
     def residency(self, path: str) -> list[Residency]:
         """The resident bytes of each version of the object at ``path``, the oldest first."""
         return [file.residency() for file in self.files.values() if file.label == path]
+
+    def on_disk(self, file: BlockFile) -> list[Range]:
+        """The ranges of a file that are in block files, roughly where it has a great many. Any thread."""
+        return [] if self.disk is None else self.disk.held(file, looks_max=DISK_LOOKS_MAX)
 
     def gauges(self) -> dict[str, int]:
         """The memory, blocks and prefetches of all files now. From any thread."""
@@ -250,6 +259,7 @@ class BlockStore:
     async def _reserve(self, fetch: Fetch, ticket: Ticket) -> None:
         if not ticket.granted:
             limit_seconds = self.runtime.options.budget_wait_seconds
+            began = self.runtime.now()
             with self.runtime.timer("memory_waits"):
                 try:
                     async with asyncio.timeout(limit_seconds):
@@ -257,6 +267,9 @@ class BlockStore:
                 except TimeoutError:
                     if not ticket.granted:  # It may have been in the turn of the loop in which the time was over.
                         raise self._exhausted(ticket, limit_seconds) from None
+            if self.runtime.events.listeners:
+                facts = {"seconds": self.runtime.now() - began, "lane": ticket.lane, "bytes": ticket.size_bytes}
+                self.runtime.events.publish("budget.waited", fetch.label, **facts)
         fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes
 
     def _exhausted(self, ticket: Ticket, limit_seconds: float) -> BudgetExhausted:

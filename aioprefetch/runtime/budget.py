@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from aioprefetch.runtime.buffers import Exports, IdleMemory
+from aioprefetch.runtime.buffers import Exports, IdleMemory, Lease
 from aioprefetch.values import Lane
 
 
@@ -143,6 +143,14 @@ class MemoryBudget:
         """Look at the queue again, because something became evictable."""
         if self.waiting:
             self._schedule_grant()
+
+    def lease(self, size_bytes: int) -> Lease | None:
+        """Bytes for as long as the lease lives, if they are free now: a prefetch's place in line, and no waiting."""
+        ticket = self.request(size_bytes, "prefetch")
+        if ticket.granted:
+            return Lease(self, size_bytes)
+        self.cancel(ticket)
+        return None
 
     def room(self, need_bytes: int, lane: Lane) -> int:
         """The bytes left of the limit, after reclaiming memory to make it at least ``need_bytes``.

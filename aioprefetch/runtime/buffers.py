@@ -11,6 +11,7 @@ bytes, so its users must hand out only the parts that they have received into.
 
 from __future__ import annotations
 
+import io
 import mmap
 import sys
 import threading
@@ -36,6 +37,19 @@ LENT_STEP_BYTES = 2 << 20
 ALONE = 2
 
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+class ResultStream(io.BytesIO):
+    """A stream around the memory of a result, which a failed read may leave behind with views of it.
+
+    Its finalizer does nothing. Since Python 3.13 that of ``io`` writes an error to standard error if the garbage
+    collector finds a stream with views.
+    """
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        pass
 
 
 class IdleMemory:
@@ -125,7 +139,7 @@ class Owner(Protocol):
 
 
 class Lease:
-    """The charge of a buffer, returned to its owner when the last view is gone."""
+    """The charge of a buffer, returned to its owner when the last view is gone; or of bytes kept somewhere else."""
 
     __slots__ = ("charged_bytes", "mapping", "owner")
 

@@ -1,4 +1,4 @@
-"""The vocabulary of counters, durations and gauges, and the bus of events, to which layers, blocks and readers publish.
+"""The vocabulary of counters, durations, gauges and events, and the bus to which layers, blocks and readers publish.
 
 Names that Hadoop's S3A streams have keep them (``stream_read_*``, ``action_*``, ``object_*``); the others are ours.
 Counters only grow. Gauges are read from the parts that own them. ``aioprefetch.runtime.statistics`` keeps
@@ -7,11 +7,18 @@ them.
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import field
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.errors import InvalidArgument, InvalidType, redact
 
 logger = logging.getLogger("aioprefetch")
 
@@ -24,6 +31,10 @@ COUNTERS: Mapping[str, str] = {
     "list_duplicates": "entries of listings that came again with the next page, and were dropped",
     "list_strangers": "entries of listings that lay elsewhere than what was listed, for which it was given up",
     "object_put_request": "objects or parts of objects sent",
+    "object_multipart_initiated": "uploads in parts begun",
+    "multipart_upload_completed": "uploads asked of the store to be completed",
+    "object_multipart_aborted": "uploads asked of the store to be aborted",
+    "object_multipart_list": "pages of listings of uploads requested",
     "object_copy_request": "copies asked of the store",
     "object_delete_request": "delete requests sent",
     "stream_write_bytes": "bytes of objects sent",
@@ -129,45 +140,210 @@ GAUGES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened: a dotted name (``request.finished``), the path, and facts. Never a secret."""
+# What each event tells beside its name, time and path: docs/reference/events.md.
+EVENTS: Mapping[str, str] = {
+    "request.started": "a request to the store begins: each attempt is one, and each request of a hedge",
+    "request.first_byte": "the head of its response is here",
+    "request.finished": "its response has ended, with what was asked for",
+    "request.failed": "it ended otherwise: an error, a refusal of the store, a cancellation",
+    "request.retried": "an operation failed and will be tried again after a pause",
+    "read.served": "a caller got the bytes of a range",
+    "reader.opened": "a reader is used for the first time, or again after reopen()",
+    "reader.closed": "a reader that was used is closed",
+    "block.fetched": "a request of readers for bytes of blocks has ended, well or not",
+    "block.evicted": "bytes left the memory of the blocks",
+    "range.fetched": "a request of a reader for bytes that stay in no block has ended",
+    "window.grown": "a reader looks further ahead",
+    "window.shrunk": "a reader looks less far ahead",
+    "budget.waited": "a fetch has waited for memory",
+    "limit.lowered": "the store asked for fewer requests, and fewer slots may be used",
+    "limit.restored": "more slots may be used again",
+    "cache.hit": "the cache layer served a read",
+    "cache.missed": "the cache layer had to ask the store",
+    "cache.filled": "an object was written to the cache",
+    "cache.revalidated": "the store said that the cached version is the current one",
+    "cache.evicted": "an entry left the cache",
+    "cache.failed": "a call of the cache's store failed, and no read with it",
+    "cache.bypassed": "the cache's store fails, and is left alone for a while",
+    "disk.failed": "a call for block files failed, and no read with it",
+    "http.range_ignored": "a server sends whole objects for ranges",
+    "s3.through_aiobotocore": "a configuration that only aiobotocore knows",
+}
+REQUEST_EVENTS = tuple(name for name in EVENTS if name.startswith("request."))
+
+
+class Event(NamedTuple):
+    """Something that happened: its dotted name, when, the path of the object, and facts. Never a secret.
+
+    ``at_seconds`` is a time of ``time.monotonic()``. Events are immutable, and pickle. A tuple, because nothing else
+    that has names is made in so little time.
+    """
 
     name: str
+    at_seconds: float
     path: str = ""
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Mapping[str, Any] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        facts = "".join(f" {name}={value!r}" for name, value in self.facts.items())
+        return f"<Event {self.name} {self.path!r}{facts}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Event, (self.name, self.at_seconds, self.path, dict(self.facts))
 
 
-Listener = Callable[[Event], None]
+redacted = lru_cache(maxsize=1024)(redact)  # Many events have the same path, and a search takes microseconds.
+_new_event = tuple.__new__  # As ``Event`` does, in one call less.
+
+Listener = Callable[[Event], object]
 
 
 class EventBus:
-    """The event bus of layers, blocks and readers. Without a listener a publication costs one truth test."""
+    """The events of an operator and of those made from it, on all loops of this process.
 
-    __slots__ = ("_complained", "listeners")
+    Who publishes looks at ``listeners`` first: without one, that is all an event costs.
+    ``clock`` gives the times of events; a runtime on a loop with a virtual clock sets that of the loop.
+    """
+
+    __slots__ = ("__weakref__", "_change_id", "_chosen", "_complained", "_lock", "_subscriptions", "clock", "listeners")
 
     def __init__(self) -> None:
         self.listeners: tuple[Listener, ...] = ()
+        self.clock: Callable[[], float] = time.monotonic
+        self._subscriptions: dict[object, tuple[Listener, frozenset[str] | None]] = {}
+        self._chosen: dict[str, tuple[Listener, ...]] = {}
+        self._change_id = object()
         self._complained = False
+        # The collector may run while it is held, and a finalizer may end a subscription: on this thread, in the middle.
+        self._lock = threading.RLock()
+        _process.join(self)
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` for each event from now on; the function returned ends that."""
-        self.listeners = (*self.listeners, listener)
+    def subscribe(self, listener: Listener, *names: str) -> Callable[[], None]:
+        """Call ``listener`` with each event from now on, or with those of ``names``; the function returned ends that.
 
-        def unsubscribe() -> None:
-            self.listeners = tuple(other for other in self.listeners if other is not listener)
+        It is called in the middle of a read, on the thread where the event happens (mostly the event loop's; a hit of
+        a blocking reader is its caller's): let it be short, and wait for nothing. One that raises is logged once and
+        disturbs no read. ``InvalidArgument`` for a name that there is not, ``InvalidType`` for a listener that cannot
+        be called or is a coroutine function.
+        """
+        _check_subscription(listener, names)
+        token = object()
+        self.add(token, listener, names)
+        return lambda: self.remove(token)
 
-        return unsubscribe
+    def add(self, token: object, listener: Listener, names: Iterable[str]) -> None:
+        """Subscribe under a token, which ``remove`` takes."""
+        self._change(lambda: self._subscriptions.update({token: (listener, frozenset(names) or None)}))
+
+    def remove(self, token: object) -> None:
+        """End a subscription, or nothing."""
+        self._change(lambda: self._subscriptions.pop(token, None))
 
     def publish(self, name: str, path: str = "", **facts: object) -> None:
-        """Notify every listener. A listener that raises is logged once and never disturbs a read."""
-        if not self.listeners:
+        """Call the listeners of an event. Ask for ``listeners`` before, where making the facts costs anything."""
+        if self.listeners:
+            self.publish_facts(name, path, facts)
+
+    def publish_facts(self, name: str, path: str, facts: dict[str, object]) -> None:
+        """``publish`` with a dictionary, which belongs to the event from now on. For what happens often."""
+        listeners = self._chosen.get(name)
+        if listeners is None:
+            listeners = self._choose(name)
+        if not listeners:
             return
-        event = Event(name, path, facts)
-        for listener in self.listeners:
+        event = _new_event(Event, (name, self.clock(), redacted(path), MappingProxyType(facts)))
+        for listener in listeners:
             try:
                 listener(event)
-            except Exception:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException:  # A CancelledError of a listener would look like that of the read.
                 if not self._complained:
                     self._complained = True
                     logger.exception("a listener failed at event %s; further failures are not logged", name)
+
+    def forked(self) -> None:
+        """In a child process: another thread of the parent may have held the lock."""
+        self._lock = threading.RLock()
+
+    def _choose(self, name: str) -> tuple[Listener, ...]:
+        with self._lock:
+            kept = self._chosen  # A change in the middle replaces it, and what is chosen here is not kept.
+            subscriptions = tuple(self._subscriptions.values())
+            chosen = tuple(listener for listener, names in subscriptions if names is None or name in names)
+            kept[name] = chosen
+        return chosen
+
+    def _change(self, change: Callable[[], object]) -> None:
+        with self._lock:
+            change()
+            self._chosen = {}
+            change_id = None
+            while change_id is not self._change_id:  # Until there was no other change in the middle.
+                change_id = self._change_id = object()
+                self.listeners = tuple(listener for listener, _ in tuple(self._subscriptions.values()))
+
+
+class _Process:
+    """The buses of this process, and the listeners to all of them, those of operators to come included."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # The collector may run meanwhile, and code of its own with it.
+        self._buses: weakref.WeakSet[EventBus] = weakref.WeakSet()
+        self._listeners: dict[object, tuple[Listener, tuple[str, ...]]] = {}
+
+    def join(self, bus: EventBus) -> None:
+        """Count a new bus, and let those listen to it who listen to all."""
+        with self._lock:
+            self._buses.add(bus)
+            for token, (listener, names) in tuple(self._listeners.items()):
+                bus.add(token, listener, names)
+                if token not in self._listeners:  # It ended in the middle, by a finalizer.
+                    bus.remove(token)
+
+    def subscribe(self, listener: Listener, names: tuple[str, ...]) -> Callable[[], None]:
+        """Subscribe to all buses; the function returned ends that."""
+        token = object()
+        with self._lock:
+            self._listeners[token] = (listener, names)
+            for bus in tuple(self._buses):
+                bus.add(token, listener, names)
+        return lambda: self._end(token)
+
+    def _end(self, token: object) -> None:
+        with self._lock:
+            self._listeners.pop(token, None)
+            for bus in tuple(self._buses):
+                bus.remove(token)
+
+    def forked(self) -> None:
+        """In a child process: another thread of the parent may have held a lock."""
+        self._lock = threading.RLock()
+        for bus in tuple(self._buses):
+            bus.forked()
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.forked)
+
+
+def subscribe_to_all(listener: Listener, *names: str) -> Callable[[], None]:
+    """``EventBus.subscribe`` for all operators of this process, those to come included."""
+    _check_subscription(listener, names)
+    return _process.subscribe(listener, names)
+
+
+def _check_subscription(listener: Listener, names: Iterable[str]) -> None:
+    if not callable(listener) or inspect.iscoroutinefunction(listener):
+        raise InvalidType(f"a listener is a plain function of one event, not {listener!r}", operation="subscribe")
+    unknown = [name for name in names if name not in EVENTS]
+    if unknown:
+        raise InvalidArgument(f"there is no event {unknown[0]!r}; there are {', '.join(EVENTS)}", operation="subscribe")
+
+
+def clock_of(loop_time: Callable[[], float]) -> Callable[[], float]:
+    """The clock of events on a loop with this clock: the machine's, unless the loop has one of its own, as in tests.
+
+    A loop that follows the machine may do so in whole milliseconds.
+    """
+    return time.monotonic if abs(loop_time() - time.monotonic()) < 1.0 else loop_time

@@ -16,10 +16,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import Any, TypeVar
 
+from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.kept import KeptRuntimes
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, fork_generation, leak_after_fork
-from aioprefetch.runtime.statistics import Counters, Ledger, Statistics
+from aioprefetch.runtime.statistics import Counters, Ledger, StatisticsSnapshot
 
 T = TypeVar("T")
 
@@ -37,6 +38,11 @@ class RuntimeFamily:
         self._token = token
         self._came_pickled = bool(token)
         self._kept: OrderedDict[str, Any] = OrderedDict()
+        self.events = EventBus()
+        if log := os.environ.get("AIOPREFETCH_LOG"):
+            from aioprefetch.runtime.request_log import log_requests
+
+            log_requests(self.events, log)
         self._reset()
 
     @classmethod
@@ -83,6 +89,7 @@ class RuntimeFamily:
         """The runtime of the running loop, made if there is none or the last one was closed, held by ``holder``."""
         if self._generation != fork_generation():
             leak_after_fork(self._runtimes, self._lock)
+            self.events.forked()
             self._reset()
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -97,7 +104,7 @@ class RuntimeFamily:
                     return runtime
 
     def _new_runtime(self) -> Runtime:
-        runtime = Runtime(self.options)
+        runtime = Runtime(self.options, self.events)
         if self._came_pickled:
             runtime.on_collected = functools.partial(self._keep, runtime)  # Then the next copy finds this family.
         return runtime
@@ -130,7 +137,7 @@ class RuntimeFamily:
             runtime = self._runtimes.get(loop)
         return None if runtime is None or runtime.closed else runtime
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> StatisticsSnapshot:
         """All counts in this process, those of runtimes that ended included, and the gauges of the others."""
         total = Counters()
         gauges: Counter[str] = Counter()

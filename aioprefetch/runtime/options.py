@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.ranges import ByteCount, byte_count
 
 
 def check_count(layer: str, name: str, value: object, *, least: int) -> None:
@@ -35,6 +36,14 @@ def checked_seconds(
         return number
     lowest = "of at least 0" if zero_allowed else "above 0"
     raise error(f"{name} must be a number of seconds {lowest}, not {value!r}", operation=operation, path=path)
+
+
+def keep_byte_counts(options: object, *names: str) -> None:
+    """Replace the fields of frozen options that are numbers of bytes in text, such as ``"64 MiB"``, by the numbers."""
+    for name in names:
+        value = getattr(options, name)
+        if type(value) is not int:
+            object.__setattr__(options, name, byte_count(value, name, operation="configure"))
 
 
 def checked_file(name: str, value: object) -> str:
@@ -69,13 +78,14 @@ class DiskCache:
 
     path: str | os.PathLike[str]
     _: KW_ONLY
-    capacity_bytes: int = 10 << 30
+    capacity_bytes: ByteCount = 10 << 30
     read_timeout_seconds: float = 2.0
     cool_down_seconds: float = 30.0
     tenant: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", _checked_cache_path(self.path))
+        keep_byte_counts(self, "capacity_bytes")
         if type(self.capacity_bytes) is not int or self.capacity_bytes < 1:
             raise _cache_invalid(f"capacity_bytes must be a positive integer, not {self.capacity_bytes!r}")
         for name in ("read_timeout_seconds", "cool_down_seconds"):
@@ -87,6 +97,11 @@ class DiskCache:
     def of(cls, value: DiskCache | str | os.PathLike[str] | None) -> DiskCache | None:
         """``DiskCache(path)`` for a path; ``None`` and options unchanged."""
         return value if value is None or isinstance(value, DiskCache) else cls(value)
+
+    @property
+    def limit_bytes(self) -> int:
+        """``capacity_bytes`` as a number."""
+        return int(self.capacity_bytes)
 
     @property
     def directory(self) -> str:
@@ -130,6 +145,7 @@ class RuntimeOptions:
     disk_cache: DiskCache | None = None
 
     def __post_init__(self) -> None:
+        keep_byte_counts(self, "memory_bytes", "block_bytes", "drain_bytes")
         for name in ("memory_bytes", "block_bytes", "concurrency", "executor_threads"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
@@ -148,7 +164,7 @@ class RuntimeOptions:
                 f"memory_bytes must be at least block_bytes={self.block_bytes}, not {self.memory_bytes}",
                 operation="configure",
             )
-        if self.disk_cache is not None and self.disk_cache.capacity_bytes <= self.block_bytes:
+        if self.disk_cache is not None and self.disk_cache.limit_bytes <= self.block_bytes:
             raise ConfigInvalid(
                 f"disk_cache: capacity_bytes must be more than block_bytes={self.block_bytes}, for a block and its"
                 f" header, not {self.disk_cache.capacity_bytes}",

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Mapping
@@ -19,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from aioprefetch.errors import Closed, WrongLoop
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.drains import Drains
-from aioprefetch.runtime.events import EventBus
+from aioprefetch.runtime.events import EventBus, clock_of
 from aioprefetch.runtime.loop_turn import LoopTurn
 from aioprefetch.runtime.options import RuntimeOptions
-from aioprefetch.runtime.statistics import Counters, Ledger, Statistics, Timer
+from aioprefetch.runtime.statistics import Counters, Ledger, StatisticsSnapshot, Timer
 from aioprefetch.runtime.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -62,14 +63,16 @@ def fork_generation() -> int:
 class Runtime:
     """The live parts for one loop of one process. Everything in here belongs to that loop's thread."""
 
-    def __init__(self, options: RuntimeOptions) -> None:
+    def __init__(self, options: RuntimeOptions, events: EventBus | None = None) -> None:
         self.options = options
         self.loop = asyncio.get_running_loop()
+        self._loop_ahead_seconds = self.loop.time() - time.monotonic()
         self.thread = threading.get_ident()
         self.generation = _generation
         self.ledger = Ledger()
         self.gauges: list[Callable[[], Mapping[str, int]]] = []
-        self.events = EventBus()
+        self.events = EventBus() if events is None else events
+        self.events.clock = clock_of(self.loop.time)
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
         self.drains = Drains(self.budget)
         self.turn = LoopTurn(self.loop)
@@ -92,6 +95,13 @@ class Runtime:
         """The clock for deadlines: the loop's own, so that a virtual clock is one for all."""
         return self.loop.time()
 
+    def wall_now(self) -> float:
+        """The time of day, in seconds since 1970, by the same clock: the system's, unless the loop's is a virtual one.
+
+        On an ordinary loop the difference of the two clocks is 0, and a system clock that was set is followed.
+        """
+        return time.time() + self.loop.time() - time.monotonic() - self._loop_ahead_seconds
+
     @property
     def counters(self) -> Counters:
         """The counters of the running task: those of the reader that it fetches for, otherwise of the runtime."""
@@ -101,7 +111,7 @@ class Runtime:
         """``with runtime.timer(name):`` counts the block and measures its duration."""
         return Timer(self.ledger.current, name, self.loop.time)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> StatisticsSnapshot:
         """All counts so far, those of readers included, and the gauges, which are 0 once it is closed."""
         return self.ledger.total().snapshot(self.gauged())
 

@@ -14,9 +14,13 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from enum import IntEnum
 from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn
 
-from aioprefetch.errors import Closed
+from aioprefetch.errors import Closed, InvalidType
 from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
+
+if TYPE_CHECKING:
+    from aioprefetch.display.statistics import Counts
 
 _NAMES = frozenset(COUNTERS) | {f"{name}.failures" for name in DURATIONS}
 
@@ -49,6 +53,7 @@ READER_COUNTS: Mapping[str, int] = dict.fromkeys(
 # Of one kind of successful work: how many times it was measured, and the sum, the shortest and the longest of its
 # durations in microseconds.
 Timing = tuple[int, int, int, int]
+_UNTIMED: Timing = (0, 0, 0, 0)
 
 
 class Tier(IntEnum):
@@ -59,15 +64,81 @@ class Tier(IntEnum):
     NETWORK = 2
 
 
-class Statistics(dict[str, int]):
-    """A copy of all counts at one moment, under the names of ``aioprefetch.runtime.events``.
+# The words of events.
+TIER_NAMES = {Tier.MEMORY: "memory", Tier.DISK: "disk", Tier.NETWORK: "store"}
+
+
+class StatisticsSnapshot(dict[str, int]):
+    """All counts at one moment, under the names of ``aioprefetch.runtime.events``: a mapping that never changes.
 
     Each duration has ``name.failures``, ``name.min``, ``name.mean`` and ``name.max`` too, in microseconds.
+
+    ``after - before`` has what was counted between two moments, with the mean of the durations in between. Gauges are
+    those of ``after``; so are ``name.min`` and ``name.max``, since the beginning, or 0 if none was measured in between.
+
+    It is a dictionary that refuses changes (``InvalidType``, a ``TypeError``): ``dict(snapshot)`` can be changed, and
+    ``json.dumps`` and ``pickle`` take it as it is. ``repr`` shows what is not zero, with units.
     """
+
+    __slots__ = ("_is_difference", "_timings")
+
+    def __init__(
+        self, counts: Mapping[str, int], timings: Mapping[str, Timing] = {}, *, is_difference: bool = False
+    ) -> None:
+        dict.__init__(self, counts)
+        self._timings = timings
+        self._is_difference = is_difference
+
+    def __sub__(self, before: StatisticsSnapshot) -> StatisticsSnapshot:
+        if not isinstance(before, StatisticsSnapshot):
+            return NotImplemented
+        counts = {name: count if name in GAUGES else count - before.get(name, 0) for name, count in self.items()}
+        timings: dict[str, Timing] = {}
+        for name in DURATIONS:
+            samples, total, shortest, longest = self._timings.get(name, _UNTIMED)
+            samples_before, total_before, _, _ = before._timings.get(name, _UNTIMED)
+            timings[name] = timing = (samples - samples_before, total - total_before, shortest, longest)
+            counts |= _durations(name, timing)
+        return StatisticsSnapshot(counts, timings, is_difference=True)
+
+    def __repr__(self) -> str:
+        from aioprefetch.display.statistics import statistics_text
+
+        return statistics_text(type(self).__name__, self._shown())
+
+    def _repr_html_(self) -> str:
+        from aioprefetch.display.statistics import statistics_html
+
+        return statistics_html("StatisticsSnapshot", self._shown())
+
+    def _shown(self) -> Counts:
+        from aioprefetch.display.statistics import Counts
+
+        return Counts(self, {**COUNTERS, **GAUGES}, DURATIONS, GAUGES, self._is_difference)
+
+    def __reduce__(self) -> tuple[Callable[..., StatisticsSnapshot], tuple[object, ...]]:
+        return _unpickled, (dict(self), dict(self._timings), self._is_difference)
 
     def described(self) -> str:
         """The counts that are not zero, on one line."""
         return " ".join(f"{name}={count}" for name, count in self.items() if count)
+
+    def _refuse(self, *arguments: object, **named: object) -> NoReturn:
+        raise InvalidType("a snapshot of statistics cannot be changed; dict(snapshot) is a copy that can")
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+
+def _unpickled(counts: dict[str, int], timings: dict[str, Timing], is_difference: bool) -> StatisticsSnapshot:
+    return StatisticsSnapshot(counts, timings, is_difference=is_difference)
+
+
+def _durations(name: str, timing: Timing) -> dict[str, int]:
+    """The entries of a snapshot for one kind of work that has durations."""
+    samples, total, shortest, longest = timing
+    if samples <= 0:
+        total = shortest = longest = 0
+    return {f"{name}.min": shortest, f"{name}.mean": total // max(samples, 1), f"{name}.max": longest}
 
 
 class Counters(dict[str, int]):
@@ -127,22 +198,20 @@ class Counters(dict[str, int]):
                 longest = before[3] if before[3] > longest else longest
             timings[name] = (samples, total, shortest, longest)
 
-    def snapshot(self, gauges: Mapping[str, int]) -> Statistics:
+    def snapshot(self, gauges: Mapping[str, int]) -> StatisticsSnapshot:
         """Every name of the vocabulary with its value; a gauge that is not given is 0."""
-        statistics = Statistics({name: self[name] for name in COUNTERS})
-        statistics["stream_read_operations"] += self.hits
-        statistics["stream_read_block_hits"] += self.hits
-        statistics["stream_read_bytes"] += self.hit_bytes
-        statistics["hits_memory"] = statistics["stream_read_block_hits"]
-        statistics["hits_network"] = statistics["stream_read_block_misses"] - statistics["hits_disk"]
+        counts = {name: self[name] for name in COUNTERS}
+        counts["stream_read_operations"] += self.hits
+        counts["stream_read_block_hits"] += self.hits
+        counts["stream_read_bytes"] += self.hit_bytes
+        counts["hits_memory"] = counts["stream_read_block_hits"]
+        counts["hits_network"] = counts["stream_read_block_misses"] - counts["hits_disk"]
+        timings = dict(self.timings)
         for name in DURATIONS:
-            samples, total, shortest, longest = self.timings.get(name, (0, 0, 0, 0))
-            statistics[f"{name}.failures"] = self[f"{name}.failures"]
-            statistics[f"{name}.min"] = shortest
-            statistics[f"{name}.mean"] = total // (samples or 1)
-            statistics[f"{name}.max"] = longest
-        statistics.update({name: gauges.get(name, 0) for name in GAUGES})
-        return statistics
+            counts[f"{name}.failures"] = self[f"{name}.failures"]
+            counts |= _durations(name, timings.get(name, _UNTIMED))
+        counts |= {name: gauges.get(name, 0) for name in GAUGES}
+        return StatisticsSnapshot(counts, timings)
 
 
 class Timer:

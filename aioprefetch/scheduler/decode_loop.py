@@ -235,7 +235,7 @@ class DecodeLoop:
         return self._wake is not None and not self._wake.done()
 
     def _decode(self, task: DecodeTask) -> None:
-        finish = self._scan.finish
+        finish = None if self._part is None else self._part.finish
 
         def decode() -> pa.RecordBatch | None:
             batch = task.decode()

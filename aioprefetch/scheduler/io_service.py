@@ -17,7 +17,7 @@ from typing import Any
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Closed
-from aioprefetch.ranges import Range, at_least
+from aioprefetch.ranges import Range, at_least, joined
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.scheduler.io_queue import (
@@ -114,20 +114,32 @@ class IoService:
         memory: FileMemory | None = None,
         planned: Iterable[Range] = (),
         wanted: Iterable[Range] = (),
+        gap_bytes: int | None = None,
     ) -> ScanFile:
         """The ``PageIo`` of a file. All rows of a file with a smaller ``rank`` are needed before those of this one.
 
-        Bytes are received into ``memory`` if it is given. ``planned`` and ``wanted``: see ``QueuedFile``.
+        Bytes are received into ``memory`` if it is given. ``planned`` and ``wanted``: see ``QueuedFile``. ``gap_bytes``
+        replaces that of the service.
         """
-        return ScanFile(self, pinned, rank=rank, memory=memory, planned=planned, wanted=wanted)
+        gap = self.gap_bytes if gap_bytes is None else gap_bytes
+        return ScanFile(self, pinned, rank=rank, memory=memory, planned=planned, wanted=wanted, gap_bytes=gap)
 
     def carry(self, size_bytes: int) -> None:
         """Count bytes that arrived before the scan, with the metadata of a file.
 
-        They belong to the scan until it is closed.
+        They belong to the scan until it is closed, or they are put down. ``Closed`` if it is.
         """
+        if self.is_closed:
+            raise _was_closed("")
         self._carried_bytes += size_bytes
         self.memory.take(size_bytes)
+
+    def put_down(self, size_bytes: int) -> None:
+        """Bytes that were carried are gone; without effect once the scan is closed."""
+        if not self.is_closed:
+            self._carried_bytes -= size_bytes
+            self.memory.give_back(size_bytes)
+            self._schedule()
 
     def close(self) -> None:
         """End everything: queued reads and requests in flight get ``Closed``, spawned work is cancelled.
@@ -158,6 +170,8 @@ class IoService:
         read = QueuedRead(submission, ranges, on_promote=self._promote, on_release=self._release)
         for index, view in resident.items():
             read.put(index, view)
+        if resident and self.runtime.events.listeners:
+            self._publish_served(file, [ranges[index] for index in resident], "memory", None)
         counters = self.runtime.counters
         counters["scan_reads"] += 1
         counters["scan_bytes_wanted"] += submission.size
@@ -182,6 +196,7 @@ class IoService:
 
     def _promote(self, read: QueuedRead) -> None:
         self.runtime.counters["scan_waits"] += 1
+        read.promoted_at = self.runtime.now()
         self._queue.promote(read.submission)
         for taken in read.submission.reads:
             request = self._requests[taken]
@@ -256,6 +271,8 @@ class IoService:
         """A request has ended in any way, even by a cancellation before its first step."""
         taken = request.taken
         if request.is_complete:
+            if self.runtime.events.listeners:
+                self._publish_arrived(request)
             request.deliver()
             self._queue.finish(taken)
         else:
@@ -269,6 +286,27 @@ class IoService:
         self._schedule()
         if self.on_progress is not None:
             self.on_progress()
+
+    def _publish_arrived(self, request: PageRequest) -> None:
+        """Publish the ranges that a request brings to reads, and how long a decoder has waited for them."""
+        taken = request.taken
+        tier = "store" if request.is_sent else "memory"
+        for part in taken.parts:
+            submission = part.submission
+            if submission in taken.users:
+                ranges = list(zip(submission.starts, submission.ends, strict=True))[part.first : part.last]
+                if part.count == 1:  # It may be a piece of a range.
+                    ranges = [(part.start, part.end)]
+                promoted_at = self._reads[submission].promoted_at
+                waited = None if promoted_at is None else self.runtime.now() - promoted_at
+                self._publish_served(taken.file, ranges, tier, waited)
+
+    def _publish_served(self, file: QueuedFile, ranges: Iterable[Range], tier: str, waited: float | None) -> None:
+        assert isinstance(file, ScanFile)
+        for start, end in joined(ranges):
+            facts = {"start": start, "end": end, "tier": tier, "waited_seconds": waited}
+            self.runtime.events.publish("read.served", file.pinned.path, reader_id=None, **facts)
+            waited = None  # The wait was for all of them.
 
     def _refunded(self, taken: TakenRead) -> None:
         self._requests.pop(taken).discard()
@@ -293,8 +331,9 @@ class ScanFile(QueuedFile):
         memory: FileMemory | None,
         planned: Iterable[Range],
         wanted: Iterable[Range],
+        gap_bytes: int,
     ) -> None:
-        super().__init__(service.gap_bytes, planned, wanted)
+        super().__init__(gap_bytes, planned, wanted)
         self._service = service
         self.pinned = pinned
         self.rank = rank

@@ -42,6 +42,7 @@ class PageRequest(Sink):
         "_readers",
         "error",
         "is_complete",
+        "is_sent",
         "taken",
         "work",
     )
@@ -62,6 +63,7 @@ class PageRequest(Sink):
         self.work: Work | None = None
         self.error: Exception | None = None
         self.is_complete = False
+        self.is_sent = False
         self._readers = readers  # Of each part.
         self._pinned = pinned
         self._memory = memory
@@ -83,6 +85,7 @@ class PageRequest(Sink):
         start, end = self.taken.start, self.taken.end
         try:
             if not await self._copy_held():
+                self.is_sent = True
                 self._on_send(self)
                 await self._pinned.read_to(self, start, end, lane=lane)
             self._land()

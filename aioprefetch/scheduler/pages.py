@@ -158,13 +158,16 @@ class RootDecoder(Protocol[PageT_contra]):
 class ScanPart:
     """The columns and rows that are scheduled and decoded together: a file. No batch spans two parts.
 
-    ``columns`` emit pages that ``root`` accepts, until each covers ``rows`` rows.
+    ``columns`` emit pages that ``root`` accepts, until each covers ``rows`` rows. ``finish`` is applied to a decoded
+    batch, in the thread that decoded it: filters, columns to be dropped; ``None`` or a batch without rows is not
+    delivered.
     """
 
     columns: Sequence[ColumnScheduler[Any]]
     root: RootDecoder[Any]
     io: PageIo
     rows: int
+    finish: Callable[[pa.RecordBatch], pa.RecordBatch | None] | None = None
 
 
 class ReadService(Protocol):
@@ -185,11 +188,10 @@ class PreparedScan:
     """A scan whose metadata is known.
 
     ``parts`` are taken one after the other; an iterator may read the metadata of the next ones meanwhile, and is closed
-    in any case. ``finish`` is applied to a decoded batch, in the thread that decoded it: filters, columns to be
-    dropped; ``None`` or a batch without rows is not delivered.
+    in any case. Unless ``is_ordered``, several are decoded at once, and batches come as they are ready.
     """
 
     schema: pa.Schema
     parts: Sequence[ScanPart] | AsyncIterator[ScanPart]
     service: ReadService
-    finish: Callable[[pa.RecordBatch], pa.RecordBatch | None] | None = None
+    is_ordered: bool = True

@@ -40,6 +40,7 @@ class QueuedRead:
         "_waiters",
         "_whole",
         "is_promoted",
+        "promoted_at",
         "resident",
         "submission",
     )
@@ -54,6 +55,7 @@ class QueuedRead:
     ) -> None:
         self.submission = submission
         self.is_promoted = False
+        self.promoted_at: float | None = None  # Since when a decoder waits for it.
         self.resident: list[Range] = []
         self._ranges = ranges
         self._on_promote = on_promote

@@ -7,6 +7,10 @@ the condition.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import NamedTuple
+
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink
 from aioprefetch.accessor.version_pin import VersionPin
@@ -127,6 +131,22 @@ class PinnedFile:
         )
 
     @classmethod
+    async def begin(cls, accessor: Accessor, runtime: Runtime, request: ReadRequest) -> Begun:
+        """The first bytes of an object by one GET, and the version that they are of, for the rest of it.
+
+        Errors are those of the read. A cancelled call leaves nothing behind.
+        """
+        sink = CollectSink(runtime.budget)
+        head = (await accessor.read(request, sink)).head
+        is_to_end = request.size is None and request.suffix is None
+        total = head.end if head.total is None and is_to_end else head.total
+        if total is None:
+            return Begun(head, sink.to_view(), None)
+        version = request.version or head.version
+        file = cls(accessor, runtime, request.path, size=total, etag=head.etag, version=version)
+        return Begun(head, sink.to_view(), file)
+
+    @classmethod
     def _of_newest(
         cls, accessor: Accessor, runtime: Runtime, path: str, tail_bytes: int, known_size: int | None
     ) -> PinnedFile | None:
@@ -159,6 +179,10 @@ class PinnedFile:
         if start < self.tail_start or not start <= end <= self.size:
             return None
         return self.tail[start - self.tail_start : end - self.tail_start]
+
+    def drop_tail(self) -> None:
+        """Keep the last bytes no longer: they are the caller's now, or are asked for again."""
+        self.tail, self.tail_start = memoryview(b""), self.size
 
     def held_ranges(self) -> list[Range]:
         """The bytes of this version in the runtime's blocks, in order. They need no request while they are resident."""
@@ -205,10 +229,10 @@ class PinnedFile:
             return memoryview(b"")
         view = self.resident(start, end)
         if view is not None:
+            self.publish_served(start, end)
             return view
         sink = CollectSink(self._runtime.budget)
-        if not self.copy_held(sink, start, end):
-            await self.read_to(sink, start, end)
+        await self._fill(sink, start, end)
         return sink.to_view()
 
     async def read_into(self, start: int, buffer: memoryview) -> None:
@@ -218,10 +242,23 @@ class PinnedFile:
         view = self.resident(start, end)
         if view is not None:
             buffer[:] = view
+            self.publish_served(start, end)
         elif buffer:
-            sink = BufferSink(buffer)
-            if not self.copy_held(sink, start, end):
-                await self.read_to(sink, start, end)
+            await self._fill(BufferSink(buffer), start, end)
+
+    async def _fill(self, sink: Sink, start: int, end: int) -> None:
+        """Bring ``[start, end)``, out of the runtime's blocks or by one GET."""
+        began, tier = self._runtime.now(), "memory"
+        if not self.copy_held(sink, start, end):
+            tier = "store"
+            await self.read_to(sink, start, end)
+        self.publish_served(start, end, tier, self._runtime.now() - began)
+
+    def publish_served(self, start: int, end: int, tier: str = "memory", waited_seconds: float | None = None) -> None:
+        """Publish that ``[start, end)`` was read, by default out of the tail. Without listeners it does nothing."""
+        if self._runtime.events.listeners and start < end:
+            facts = {"start": start, "end": end, "tier": tier, "waited_seconds": waited_seconds}
+            self._runtime.events.publish("read.served", self.path, reader_id=None, **facts)
 
     async def read_to(self, sink: Sink, start: int, end: int, *, lane: Lane = "demand") -> None:
         """One GET of ``[start, end)``, which is not empty, into a sink. Errors are those of ``read``."""
@@ -238,6 +275,37 @@ class PinnedFile:
         except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
             raise self.pin.explain(error) from error
         self.pin.check(response.head, (start, end))
+
+
+class Begun(NamedTuple):
+    """The head of a response, its bytes, and the file of that version; ``None`` where the store tells no size."""
+
+    head: ReadHead
+    first: memoryview
+    file: PinnedFile | None
+
+
+async def read_ahead(
+    file: PinnedFile, first: memoryview, start: int, end: int, *, chunk_bytes: int
+) -> AsyncGenerator[memoryview, None]:
+    """The bytes ``[start, end)`` in chunks, of which ``first`` is in memory. The next one is read while one is in use.
+
+    Errors are those of ``PinnedFile.read``. Closing it cancels the read ahead: use ``contextlib.aclosing``.
+    """
+    chunk, position = first, start + len(first)
+    del first
+    while position < end:
+        stop = min(end, position + chunk_bytes)
+        ahead = asyncio.ensure_future(file.read(position, stop))
+        try:
+            if chunk:
+                yield chunk
+            chunk = await ahead
+        finally:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+        position = stop
+    yield chunk
 
 
 def _another_size(total: int | None, known_size: int, path: str) -> UntrustedMetadata:

@@ -113,7 +113,7 @@ async def schedule_parts(
     """
     error: BaseException | None = None
     try:
-        async for part in _each(parts):
+        async for part in each_part(parts):
             pages.put(part)
             scheduled = 0
             for line in scan_lines(part.columns, part.io, part.rows):
@@ -129,7 +129,8 @@ async def schedule_parts(
         pages.end(error)
 
 
-async def _each(parts: Sequence[ScanPart] | AsyncIterator[ScanPart]) -> AsyncIterator[ScanPart]:
+async def each_part(parts: Sequence[ScanPart] | AsyncIterator[ScanPart]) -> AsyncIterator[ScanPart]:
+    """The parts one after the other; an iterator of them is closed at the end."""
     if isinstance(parts, Sequence):
         for part in parts:
             yield part

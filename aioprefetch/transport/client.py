@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.connecting import Connector
-from aioprefetch.transport.connection import Receiver, StaleConnection
+from aioprefetch.transport.connection import Connection, Destination, Receiver, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Target
 from aioprefetch.transport.pool import ClientSnapshot, Pool
+from aioprefetch.transport.response_head import ResponseHead
 
 
 class HttpClient:
@@ -40,30 +44,90 @@ class HttpClient:
         *,
         body: memoryview | None = None,
         resends: bool = True,
+        reported: ReportedRequest | None = None,
     ) -> float:
         """Send a request and deliver the response to ``receiver``. Returns the seconds until its head.
 
         ``fields`` are the headers of this request beyond those of ``target``, from ``encoded_fields``; ``body`` is what
         is sent after them, whose memory must not change meanwhile, and whose length is one of the headers. A
         request without ``resends`` may be seen by the server once only: it has a new connection, which cannot be stale.
+        ``reported`` is the request in events: its response, and its failure, are reported here.
         Raises ``Unavailable``, ``TimedOut``, ``Stalled``, ``ProtocolError``, ``ConfigInvalid``, ``RedirectRefused``,
         ``Closed``, and any error of the receiver. If the call fails or is cancelled, the connection is closed.
         """
+        if reported is not None:
+            receiver = _ReportingReceiver(receiver, reported)
         pool = self._pool
-        if resends:
-            connection = pool.take_idle(target.route) or await pool.connect(target.route)
-        else:
-            connection = await pool.connect(target.route, is_fresh=True)
-        # No local variable holds the request: tools that show the variables of a traceback would show its signature.
-        done = connection.send(target.head + fields + b"\r\n", receiver, is_head=target.is_head, body=body)
+        connection: Connection | None = None
+        done: asyncio.Future[float] | None = None
         try:
+            if resends:
+                connection = pool.take_idle(target.route) or await pool.connect(target.route)
+            else:
+                connection = await pool.connect(target.route, is_fresh=True)
+            # No local variable holds the request: tools that show those of a traceback would show its signature.
+            done = connection.send(target.head + fields + b"\r\n", receiver, is_head=target.is_head, body=body)
             try:
                 return await done
-            except StaleConnection:
+            except StaleConnection as stale:
                 self._runtime.counters["transport_stale_connections"] += 1
+                if reported is not None:
+                    reported.send_again(stale)
             connection = await pool.connect(target.route, is_fresh=True)
             done = connection.send(target.head + fields + b"\r\n", receiver, is_head=target.is_head, body=body)
             return await done
-        except BaseException:
-            connection.break_off(done)
+        except BaseException as error:
+            if connection is not None and done is not None:
+                connection.break_off(done)
+            if reported is not None:
+                reported.failed(error)
             raise
+
+
+class _ReportingReceiver:
+    """A receiver whose response is reported in events."""
+
+    __slots__ = ("_receiver", "_reported")
+
+    def __init__(self, receiver: Receiver, reported: ReportedRequest) -> None:
+        self._receiver = receiver
+        self._reported = reported
+
+    def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:
+        """Report the head, and pass it on."""
+        reported = self._reported
+        reported.responded(head.status, connection.number)
+        if reported.is_counted_by_sink and head.status == 206:
+            return self._receiver.begin(head, connection)
+        reported.received_bytes = 0
+        destination = self._receiver.begin(head, connection)
+        return None if destination is None else _CountedDestination(destination, reported)
+
+
+class _CountedDestination:
+    """A destination whose bytes are counted for an event."""
+
+    __slots__ = ("_destination", "_reported")
+
+    def __init__(self, destination: Destination, reported: ReportedRequest) -> None:
+        self._destination = destination
+        self._reported = reported
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the body is received for the sake of the connection alone."""
+        return bool(getattr(self._destination, "is_drained", False))
+
+    def writable(self) -> memoryview:
+        """Memory for the next bytes."""
+        return self._destination.writable()
+
+    def advance(self, count: int) -> None:
+        """Count bytes, and pass them on."""
+        self._reported.received_bytes += count
+        self._destination.advance(count)
+
+    def feed(self, chunk: memoryview) -> int:
+        """Count a chunk, and pass it on."""
+        self._reported.received_bytes += len(chunk)
+        return self._destination.feed(chunk)

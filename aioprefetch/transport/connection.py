@@ -12,6 +12,7 @@ A connection serves one request at a time (RFC 9112). Bytes that belong to no re
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -20,7 +21,7 @@ from aioprefetch.transport.body_framing import UnsizedBody
 from aioprefetch.transport.errors import broken_off
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Route
-from aioprefetch.transport.response_head import HEAD_BYTES_MAX, ResponseHead, parse_head
+from aioprefetch.transport.response_head import HEAD_BYTES_MAX, START_BYTES, ResponseHead, check_start, parse_head
 from aioprefetch.transport.tls import TlsState
 
 # The head of a response and a small body fit into this buffer; a larger body is received in place.
@@ -33,6 +34,7 @@ ENDING_BYTES = 64 << 10
 ENDING_SECONDS_MAX = 0.1
 # Servers send one or two interim responses (100, 103), most send none.
 INTERIM_HEADS_MAX = 16
+_numbers = itertools.count(1)
 _END_OF_HEAD = b"\r\n\r\n"
 
 
@@ -75,6 +77,7 @@ class StaleConnection(Unavailable):
 class Connection(asyncio.BufferedProtocol):
     """The asyncio protocol of one connection. ``on_lost`` is called once, when the connection is closed.
 
+    ``number`` is its own in this process.
     ``on_free`` is called when a response is complete and the connection can take the next request.
     ``has_arrived`` returns whether the socket has bytes to receive, or has ended. The owner of the connection sets
     ``is_reused`` (it has served a request before) and ``is_idle`` (it waits for a request).
@@ -88,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         has_arrived: Callable[[], object] | None = None,
     ) -> None:
         self.route = route
+        self.number = next(_numbers)
         self.is_reused = False
         self.is_idle = False
         self.on_free: Callable[[Connection], None] | None = None
@@ -339,6 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         if filled >= HEAD_BYTES_MAX:
             raise ProtocolError(f"the head of the response has more than {HEAD_BYTES_MAX} bytes")
         scratch = self._scratch
+        check_start(scratch[: min(filled, START_BYTES)])
         if scratch.count(b"\n", searched, filled) != scratch.count(b"\r\n", max(0, searched - 1), filled):
             raise ProtocolError("a line of the response's head does not end with CRLF")  # Its end is never found.
         if filled == len(self._scratch):
@@ -448,7 +453,10 @@ class Connection(asyncio.BufferedProtocol):
             return broken_off(exc, f"in the middle of the body, after {self._received_bytes()} bytes")
         if self.is_reused and not self._filled:
             return StaleConnection("the server had closed the connection")
-        return broken_off(exc, "before the head of a response came")
+        when = "before the head of a response came"
+        if exc is None and self._tls is None and not self.is_reused:
+            when += ", as servers do that speak TLS alone: their URLs begin with https://"
+        return broken_off(exc, when)
 
     def _has_more(self) -> bool:
         """Whether bytes that belong to no request were received, or can be, or the server has closed the connection."""

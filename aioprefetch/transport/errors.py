@@ -8,6 +8,12 @@ import ssl
 
 from aioprefetch.errors import ConfigInvalid, Error, Unavailable
 
+_ADVICE = {
+    errno.ECONNREFUSED: ": nothing listens there; check host and port, and that the server runs",
+    errno.EHOSTUNREACH: ": check the host and the network",
+    errno.ENETUNREACH: ": check the host and the network",
+}
+
 
 def broken_off(error: Exception | None, when: str) -> Error:
     """The error of a connection that ended at the point that ``when`` names."""
@@ -26,7 +32,7 @@ def not_connected(error: Exception, where: str) -> Error:
             "authority with ca_bundle; it is never switched off"
         )
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
-        return Unavailable(f"no connection to {where} ({reason_of(error)})")
+        return Unavailable(f"no connection to {where} ({reason_of(error)}){_advice(error)}")
     if isinstance(error, ssl.SSLError):
         return ConfigInvalid(
             f"TLS with {where} failed: {error.reason or type(error).__name__}; it may not speak TLS at all: check "
@@ -36,7 +42,12 @@ def not_connected(error: Exception, where: str) -> Error:
         return Unavailable(
             f"the name of {where} could not be resolved; check its spelling and the network", context={"reason": "dns"}
         )
-    return Unavailable(f"no connection to {where} ({reason_of(error)})")
+    return Unavailable(f"no connection to {where} ({reason_of(error)}){_advice(error)}")
+
+
+def _advice(error: Exception) -> str:
+    code = getattr(error, "errno", None)
+    return _ADVICE.get(code, "") if isinstance(code, int) else ""
 
 
 def reason_of(error: BaseException) -> str:

@@ -113,7 +113,7 @@ class Target:
     Raises ``InvalidPath`` for a path, header name or header value that would break the lines of the request.
     """
 
-    __slots__ = ("_path", "head", "is_head", "method", "origin", "route")
+    __slots__ = ("_path", "_url", "head", "is_head", "method", "origin", "route")
 
     def __init__(
         self,
@@ -142,11 +142,19 @@ class Target:
         self.is_head = method == "HEAD"
         self.route = route
         self._path = path
+        self._url: str | None = None
         # A proxy for plain http gets the whole URL, and its user with each request.
         self.head = f"{method} {route.target_prefix}{path} HTTP/1.1\r\n".encode("ascii") + fields + route.fields
 
+    @property
+    def url(self) -> str:
+        """The URL without its query."""
+        if self._url is None:
+            self._url = f"{self.origin}{self._path.partition('?')[0]}"
+        return self._url
+
     def __repr__(self) -> str:
-        return f"<Target {self.method} {self.origin}{self._path.partition('?')[0]}>"
+        return f"<Target {self.method} {self.url}>"
 
 
 def encoded_head(line: str, fields: Mapping[str, str]) -> bytes:

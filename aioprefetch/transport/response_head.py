@@ -9,12 +9,16 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from aioprefetch.errors import ProtocolError
+from aioprefetch.errors import ConfigInvalid, ProtocolError
 from aioprefetch.ranges import OFFSET_MAX
 
 HEAD_BYTES_MAX = 64 << 10
 FIELDS_MAX = 256
 LENGTH_DIGITS_MAX = 20
+_START = b"HTTP/1."
+START_BYTES = len(_START)
+# The first bytes of records of TLS.
+_TLS_ALERT, _TLS_HANDSHAKE = b"\x15", b"\x16"
 # The last digit of HTTP/1.0.
 _OLD_MINOR = ord("0")
 
@@ -72,6 +76,18 @@ class ResponseHead:
         return len(self.fields) + self._repeated
 
 
+def check_start(start: bytes | bytearray) -> None:
+    """Raise the error for the first bytes of a head, ``START_BYTES`` at most, that no response begins with.
+
+    Another protocol may send no end of a head, for which the request would wait.
+    """
+    if _START.startswith(start):
+        return
+    if start[:1] in (_TLS_ALERT, _TLS_HANDSHAKE):
+        raise ConfigInvalid("the server speaks TLS, and was asked without: its URL begins with https://")
+    raise ProtocolError("the response is not HTTP: check the port")
+
+
 @cache
 def _httptools() -> Any:
     """The module of llhttp: of an extra, so loaded on first use."""
@@ -88,7 +104,7 @@ def parse_head(data: bytes | bytearray | memoryview, *, is_head: bool = False) -
     httptools = _httptools()
     head = ResponseHead()
     parser = httptools.HttpResponseParser(head)
-    if data[:7] != b"HTTP/1.":  # llhttp accepts other protocols, and leading empty lines.
+    if data[:START_BYTES] != _START:  # llhttp accepts other protocols, and leading empty lines.
         raise ProtocolError("the response is not valid HTTP/1.1")
     try:
         parser.feed_data(data)

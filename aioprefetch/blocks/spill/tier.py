@@ -89,7 +89,7 @@ class DiskTier:
     ) -> None:
         self.calls = DiskCalls(runtime, options)
         self.cache = BlockCache(
-            options.directory, capacity_bytes=options.capacity_bytes, calls=SystemCalls() if calls is None else calls
+            options.directory, capacity_bytes=options.limit_bytes, calls=SystemCalls() if calls is None else calls
         )
         self.writer = WriteBehind(self.cache, self.calls, self.key, runtime, options)
         self._runtime = runtime
@@ -153,6 +153,23 @@ class DiskTier:
             block_bytes=file.grid.block_bytes,
         )
         return identity
+
+    def held(self, file: SpillFile, *, looks_max: int) -> list[Range]:
+        """The ranges of a file that are on the disk, by the index in memory. Any thread.
+
+        Of more than ``looks_max`` blocks every n-th is looked at, and stands for those up to the next one.
+        """
+        identity = self._identity(file)
+        if identity is None or len(self.cache) == 0:
+            return []
+        block_bytes = file.grid.block_bytes
+        step = -(-file.size // (block_bytes * looks_max)) or 1
+        starts = range(0, file.size, step * block_bytes)
+        return [
+            (start, min(start + step * block_bytes, file.size))
+            for start in starts
+            if identity.name(start // block_bytes) in self.cache
+        ]
 
     def divide(self, file: SpillFile, gaps: list[Range]) -> list[Range]:
         """Cut ``gaps`` where blocks on the disk and other blocks meet: each part is fetched on its own."""

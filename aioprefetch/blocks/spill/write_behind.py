@@ -176,7 +176,7 @@ class WriteBehind:
         self._evictable: Evictable = _no_blocks
         self._evict: Evict | None = None
         self._runtime = runtime
-        self._capacity_bytes = options.capacity_bytes
+        self._capacity_bytes = options.limit_bytes
         self._cool_down_seconds = options.cool_down_seconds
         self._limit_bytes = runtime.options.memory_bytes
         self._queue: deque[_Write] = deque()

@@ -1,0 +1,43 @@
+"""Work side by side that fails with one error: the first failure as it is, and no other work left running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class PlainTaskGroup(asyncio.TaskGroup):
+    """A task group that raises its first failure as it is, with its cause, and no ``ExceptionGroup``."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await super().__aexit__(kind, error, trace)
+        except ExceptionGroup as failures:
+            first = failures.exceptions[0]
+            raise first from first.__cause__
+
+
+async def gather_all(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], *, at_once: int | None = None) -> list[T]:
+    """The results of all calls, in their order; at most ``at_once`` of them run at a time, ``None`` for all.
+
+    The first failure, or a cancellation, cancels the other calls and is raised when they have ended.
+    """
+    waiting = list(calls)
+    if len(waiting) == 1:
+        return [await waiting[0]()]
+    turn = contextlib.nullcontext() if at_once is None else asyncio.Semaphore(at_once)
+
+    async def called(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async with turn:
+            return await call()
+
+    async with PlainTaskGroup() as group:
+        tasks = [group.create_task(called(call)) for call in waiting]
+    return [task.result() for task in tasks]
