@@ -16,11 +16,32 @@ if TYPE_CHECKING:
     from aioprefetch.services.http import Http
     from aioprefetch.services.memory import Memory
     from aioprefetch.services.obspec import ObspecStore
+    from aioprefetch.services.obspec.clouds import Azure, Gcs
     from aioprefetch.services.s3 import S3
 
-__all__ = ["S3", "Fs", "Http", "Memory", "ObspecStore"]
+__all__ = ["S3", "Azure", "Fs", "Gcs", "Http", "Memory", "ObspecStore"]
 
 # The recipes that ``Operator.from_uri`` finds by their schemes.
-BY_SCHEME = {"s3": "S3", "s3a": "S3", "http": "Http", "https": "Http", "file": "Fs", "memory": "Memory"}
+BY_SCHEME = {
+    "s3": "S3",
+    "s3a": "S3",
+    "http": "Http",
+    "https": "Http",
+    "file": "Fs",
+    "memory": "Memory",
+    **dict.fromkeys(("gs", "gcs"), "Gcs"),
+    **dict.fromkeys(("az", "azure", "abfs", "abfss", "adl"), "Azure"),
+}
 
-load_at_first_use(__name__, {"S3": "s3", "Fs": "fs", "Http": "http", "Memory": "memory", "ObspecStore": "obspec"})
+load_at_first_use(
+    __name__,
+    {
+        "S3": "s3",
+        "Fs": "fs",
+        "Http": "http",
+        "Memory": "memory",
+        "ObspecStore": "obspec",
+        "Azure": "obspec.clouds",
+        "Gcs": "obspec.clouds",
+    },
+)

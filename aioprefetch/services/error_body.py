@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
+from aioprefetch.errors import excerpt
 from aioprefetch.transport import Connection
 
 # The texts of stores have a few hundred bytes.
 ERROR_BODY_BYTES_MAX = 64 << 10
+_TAG = re.compile(r"<[^<>]*>")
+
+
+def text_of(body: bytes, scrub: Callable[[str], str]) -> str:
+    """A line of the text for people in a body, ``""`` for none. ``scrub`` takes out the secrets that are known."""
+    import html
+
+    # Scrubbed before it is cut: half of a secret must not remain.
+    text = scrub(body.decode("utf-8", "replace"))
+    text = scrub(html.unescape(_TAG.sub(" ", text)))
+    return excerpt(" ".join("".join(char if char.isprintable() else " " for char in text).split()))
 
 
 class ErrorBody:

@@ -21,6 +21,7 @@ def fold_page(keys: Sequence[str], request: ListRequest, entry_of: Callable[[str
     limit = request.page_entries_max or PAGE_ENTRIES
     position = bisect_right(keys, after) if after > prefix else bisect_left(keys, prefix)
     entries: list[Entry] = []
+    has_marker = False
     while position < len(keys) and keys[position].startswith(prefix):
         key = keys[position]
         slash = -1 if request.recursive else key.find("/", len(prefix))
@@ -30,9 +31,12 @@ def fold_page(keys: Sequence[str], request: ListRequest, entry_of: Callable[[str
         else:
             path = key
             position += 1
-        if (path == prefix and path.endswith("/")) or path <= after:
+        if path == prefix and path.endswith("/"):
+            has_marker = True
+            continue
+        if path <= after:
             continue
         if len(entries) == limit:
-            return ListPage(entries=tuple(entries), next_token=entries[-1].path)
+            return ListPage(entries=tuple(entries), next_token=entries[-1].path, has_marker=has_marker)
         entries.append(Entry(path=path, kind="directory") if path.endswith("/") else entry_of(path))
-    return ListPage(entries=tuple(entries), next_token=None)
+    return ListPage(entries=tuple(entries), next_token=None, has_marker=has_marker)

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Literal
 
-from aioprefetch.accessor.service_base import ServiceAccessor
+from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Error, IsADirectory, IsSameFile, NotFound
@@ -32,11 +32,13 @@ from aioprefetch.values import (
     Entry,
     ListPage,
     ListRequest,
+    ListUploadsRequest,
     Metadata,
     ReadReply,
     ReadRequest,
     Request,
     StatRequest,
+    UploadPage,
     WriteRequest,
 )
 
@@ -156,6 +158,10 @@ class FsAccessor(ServiceAccessor):
         opener = partial(open_partial, self._root, names, request, fsync=self._fsync)
         return await open_write_body(self.runtime, request, opener, self._place_lock, self._piece_bytes)
 
+    async def list_uploads(self, request: ListUploadsRequest) -> UploadPage:
+        # The partial file of a process that died is removed by the next listing of its directory.
+        return UploadPage(uploads=())
+
     async def copy(self, request: CopyRequest) -> Metadata:
         if self._names(request) == self._names(request, request.target):
             raise IsSameFile("source and target are one file", operation="copy", path=request.path)
@@ -189,16 +195,23 @@ class FsAccessor(ServiceAccessor):
         named = [(names_of(path, operation="delete"), path) for path in request.paths]
         for path in (path for names, path in named if not names):
             raise IsADirectory("the root itself cannot be deleted", operation="delete", path=path)
+        failures: dict[str, Error] = {}
         for start in range(0, len(named), DELETE_BATCH):
             job = FileThreads.of(self.runtime).call(self._delete, named[start : start + DELETE_BATCH])
-            await translated(request, job)
+            failures |= await translated(request, job)
+        if failures:
+            raise not_deleted(failures, request)
 
-    def _delete(self, named: list[tuple[tuple[str, ...], str]]) -> None:
+    def _delete(self, named: list[tuple[tuple[str, ...], str]]) -> dict[str, Error]:
+        """Delete these paths. Those that are left, each with its error."""
+        failures: dict[str, Error] = {}
         for names, path in named:
             try:
                 remove(self._root, names, directory=path.endswith("/"))
             except OSError as error:
-                raise from_os_error(error, operation="delete", path=path) from error
+                failures[path] = from_os_error(error, operation="delete", path=path)
+                failures[path].__cause__ = error
+        return failures
 
     async def create_dir(self, request: CreateDirRequest) -> None:
         names = names_of(request.path, operation="create_dir")

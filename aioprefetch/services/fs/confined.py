@@ -17,13 +17,13 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 
 from aioprefetch.errors import InvalidPath
 
 _SLASHES = re.compile(r"/{2,}")
-_PARTIAL = re.compile(r"\.aioprefetch-[0-9a-f]{16}\.tmp")
+_PARTIAL = re.compile(r"\.aioprefetch-[0-9a-f]{16}\.(?:tmp|part|done)")
 
 # O_PATH asks for the right to search a directory, not to list it; only Linux has it.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -151,6 +151,22 @@ def is_partial(name: str) -> bool:
 def partial_name(token: str) -> str:
     """The name of a file being written; ``token`` is 16 hexadecimal digits."""
     return f".aioprefetch-{token}.tmp"
+
+
+def resumable_name(token: str) -> str:
+    """The name of a file that is received over several runs; ``token`` is 16 hexadecimal digits."""
+    return f".aioprefetch-{token}.part"
+
+
+def done_name(token: str) -> str:
+    """The name of the note beside it: of which version it is, and which ranges it has."""
+    return f".aioprefetch-{token}.done"
+
+
+def is_resumable(name: str, others: Collection[str]) -> bool:
+    """Whether a partial file waits for a next run to go on with it: both of a pair are there."""
+    stem, _, end = name.rpartition(".")
+    return end != "tmp" and f"{stem}.part" in others and f"{stem}.done" in others
 
 
 def normalised(path: str) -> str:

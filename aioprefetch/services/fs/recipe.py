@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.options import FsOptions
+
+if TYPE_CHECKING:
+    from aioprefetch.services.uri_options import FsUriOptions
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -36,7 +39,7 @@ class Fs(FsOptions):
     uri_options: ClassVar[tuple[str, ...]] = ("follow_symlinks",)
 
     @classmethod
-    def from_uri(cls, uri: str, **options: Any) -> Fs:
+    def from_uri(cls, uri: str, **options: Unpack[FsUriOptions]) -> Fs:
         """The recipe for ``file:///root``."""
         return cls(uri.partition("://")[2], **options)
 

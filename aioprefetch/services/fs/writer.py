@@ -12,15 +12,23 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
 import aiofiles
 
+from aioprefetch.accessor.service_base import EXISTS_ALREADY
 from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, Unsupported
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs.confined import ConfinedRoot, link_status, listable, partial_name, refuse_unless_regular
+from aioprefetch.services.fs.confined import (
+    ConfinedRoot,
+    is_resumable,
+    link_status,
+    listable,
+    partial_name,
+    refuse_unless_regular,
+)
 from aioprefetch.services.fs.open_file import etag_of, metadata_of
 from aioprefetch.services.fs.threads import FileThreads, translated
 from aioprefetch.values import Metadata, WriteRequest
@@ -32,6 +40,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # may not be taken yet, and locks of other machines may not be visible.
 ABANDONED_SECONDS = 10.0
 ABANDONED_SECONDS_ELSEWHERE = 3600.0
+# A file that is received over several runs waits this long for the next one.
+RESUMABLE_SECONDS = 7 * 24 * 3600.0
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -109,7 +119,7 @@ class PartialFile:
         try:
             os.link(self._name, self._target, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         except FileExistsError as error:
-            raise AlreadyExists("the file exists already") from error
+            raise AlreadyExists(EXISTS_ALREADY) from error
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -160,7 +170,7 @@ def refuse_by_conditions(directory: int, name: str, request: WriteRequest) -> No
     if status is not None:
         refuse_unless_regular(status, name)
     if status is not None and request.if_not_exists:
-        raise AlreadyExists("the file exists already")
+        raise AlreadyExists(EXISTS_ALREADY)
     etag = None if status is None else etag_of(status)
     if request.if_match is not None and (etag is None or request.if_match not in ("*", etag)):
         fact = "there is no file" if etag is None else f"the file's ETag is {etag!r}"
@@ -253,25 +263,27 @@ def machine_token() -> str:
     return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 
-def remove_abandoned(directory: int, names: Iterable[str]) -> None:
+def remove_abandoned(directory: int, names: Collection[str]) -> None:
     """Remove the partial files among ``names`` whose writers are gone. A failure leaves a file where it is."""
     for name in names:
         with contextlib.suppress(OSError):
             descriptor = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
             try:
-                if _is_abandoned(descriptor, name):
+                if _is_abandoned(descriptor, name, others=names):
                     os.unlink(name, dir_fd=directory)
             finally:
                 os.close(descriptor)
 
 
-def _is_abandoned(descriptor: int, name: str) -> bool:
+def _is_abandoned(descriptor: int, name: str, *, others: Collection[str]) -> bool:
     status = os.fstat(descriptor)
-    is_ours = name.startswith(partial_name(machine_token()).removesuffix(".tmp"))
+    limit = ABANDONED_SECONDS if name.startswith(f".aioprefetch-{machine_token()}") else ABANDONED_SECONDS_ELSEWHERE
+    if is_resumable(name, others):
+        limit = RESUMABLE_SECONDS
     age = time.time() - status.st_mtime
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         return False
-    if age < (ABANDONED_SECONDS if is_ours else ABANDONED_SECONDS_ELSEWHERE):
+    if age < limit:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aioprefetch.accessor.http_headers import is_weak, parse_content_range, quote_etag, range_header
+from aioprefetch.accessor.http_headers import (
+    is_weak,
+    parse_content_range,
+    quote_etag,
+    range_header,
+    time_conditions,
+)
 from aioprefetch.accessor.response_check import check_reply
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
@@ -35,6 +41,8 @@ ONE_BYTE = b"Range: bytes=0-0\r\n"
 class HttpAccessor(ServiceAccessor):
     """Reads and stats objects of one base URL."""
 
+    reports_requests = frozenset(("read", "stat"))
+
     def __init__(self, options: HttpOptions, runtime: Runtime, client: HttpClient, stall_seconds: float) -> None:
         super().__init__(options.info, options.capability, runtime)
         # The client watches its connections, so that no wait of this service lasts longer.
@@ -51,7 +59,7 @@ class HttpAccessor(ServiceAccessor):
         before = sink.received
         try:
             try:
-                response = await self._exchange.send(request, "GET", _request_fields(request), read.receive)
+                response = await self._exchange.send(request, "GET", _request_fields(request), read.receive, sink)
             finally:
                 self.runtime.counters["stream_read_total_bytes"] += sink.received - before
             if response.status not in SUCCESS_STATUSES:
@@ -224,6 +232,8 @@ def _request_fields(request: ReadRequest) -> bytes:
         fields += encoded_fields({"If-Match": quote_etag(request.if_match)})
     if request.if_none_match is not None and not is_synthetic(request.if_none_match):
         fields += encoded_fields({"If-None-Match": quote_etag(request.if_none_match)})
+    if not (request.if_modified_since is request.if_unmodified_since is None):
+        fields += encoded_fields(time_conditions(request))
     return fields
 
 

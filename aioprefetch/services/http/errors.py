@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 
 from aioprefetch.accessor.http_headers import parse_content_range, parse_retry_after
@@ -17,29 +16,28 @@ from aioprefetch.errors import (
     TimedOut,
     Unavailable,
     Unexpected,
-    excerpt,
 )
+from aioprefetch.services.error_body import text_of
 from aioprefetch.services.http.identity import Identity
 from aioprefetch.services.http.responses import field_of
 from aioprefetch.transport import Origin, ResponseHead
 from aioprefetch.values import Request
 
 STATUSES: dict[int, tuple[type[Error], str]] = {
-    304: (ConditionNotMatch, "the object is still the one that if_none_match names"),
+    304: (ConditionNotMatch, "the object has not changed: it is still that of if_none_match, or of if_modified_since"),
     401: (PermissionDenied, "the server wants other credentials; check auth and headers"),
     403: (PermissionDenied, "the server refuses; check auth, headers and whether the URL has expired"),
     404: (NotFound, "there is no such object"),
     407: (PermissionDenied, "the proxy wants credentials; give user and password in its URL"),
     408: (TimedOut, "the server gave up waiting for the request"),
     410: (NotFound, "the object is gone permanently"),
-    412: (ConditionNotMatch, "the object is not the one that if_match names"),
+    412: (ConditionNotMatch, "the object has changed: it is not that of if_match, or of if_unmodified_since"),
     425: (Throttled, "the server asks to send the request again later"),
     429: (Throttled, "the server asks for fewer requests"),
     503: (Throttled, "the server is overloaded or down for a while"),
 }
 
 _TEXT = re.compile(r"(text/|application/(json|xml|problem\+)).*", re.IGNORECASE)
-_TAG = re.compile(r"<[^<>]*>")
 
 
 def has_text(head: ResponseHead) -> bool:
@@ -52,7 +50,7 @@ def failure_of(
     request: Request, head: ResponseHead, body: bytes, redirected_to: Origin | None, identity: Identity
 ) -> Error:
     """The error for a response other than 200 and 206, whose ``body`` has text."""
-    said = _excerpt(body, identity)
+    said = text_of(body, identity.scrub)
     status = head.status
     facts: dict[str, object] = {"status": status}
     if said:
@@ -88,11 +86,3 @@ def _other(status: int) -> tuple[type[Error], str]:
     if status >= 400:
         return Unexpected, f"the server does not accept the request: {status}"
     return ProtocolError, f"a status {status} is not a valid response to a read"
-
-
-def _excerpt(body: bytes, identity: Identity) -> str:
-    """A line of an error's text, or nothing."""
-    # Scrubbed before it is cut: half of a secret must not remain.
-    text = identity.scrub(body.decode("utf-8", "replace"))
-    text = identity.scrub(html.unescape(_TAG.sub(" ", text)))
-    return excerpt(" ".join("".join(char if char.isprintable() else " " for char in text).split()))

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+from aioprefetch.accessor.request_events import ReportedRequest
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Closed, Error, RedirectRefused, excerpt
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
@@ -79,14 +81,16 @@ class Exchange:
         self._targets: dict[tuple[Method, str], tuple[Credentials, str, Target]] = {}
         self.traits = runtime.shared(("http traits", options.origin), ServerTraits)
 
-    async def send(self, request: Request, method: Method, fields: bytes, receive: Receive) -> Response:
+    async def send(
+        self, request: Request, method: Method, fields: bytes, receive: Receive, sink: Sink | None = None
+    ) -> Response:
         """The response at the end of the redirects, with any status, once its body has been received.
 
         ``fields`` are the headers of this request alone, encoded. An error of ``receive`` refuses the response.
-        ``receive`` is called for neither redirects nor errors.
+        ``receive`` is called for neither redirects nor errors. ``sink`` is that of a read, for its events.
         """
         try:
-            return await self._send(request, method, fields, receive)
+            return await self._send(request, method, fields, receive, sink)
         except Error as error:
             # The frames below hold the headers of the request, and with them the credentials.
             failed = error.add_context(operation=request.operation, path=request.path).with_traceback(None)
@@ -96,14 +100,24 @@ class Exchange:
         """The error that a response without success means."""
         return failure_of(request, response.head, response.error_text, response.redirected_to, self._options.identity)
 
-    async def _send(self, request: Request, method: Method, fields: bytes, receive: Receive) -> Response:
+    async def _send(
+        self, request: Request, method: Method, fields: bytes, receive: Receive, sink: Sink | None
+    ) -> Response:
         options = self._options
         origin, ours = options.origin, options.identity.request_headers()
         url, target = self._target(request, method, ours)
         for _ in range(REDIRECTS_MAX + 1):
-            head, error_text = await self._fetch(target, fields, receive)
+            reported = None
+            if self._runtime.events.listeners:
+                reported = ReportedRequest(self._runtime.events, request, sink, method=method, url=target.url)
+            head, error_text = await self._fetch(target, fields, receive, reported)
+            redirected_to = None if origin == options.origin else origin
+            if reported is not None and head.status < 400:
+                reported.finished()
+            elif reported is not None:
+                reported.refused(failure_of(request, head, error_text, redirected_to, options.identity), request)
             if head.status not in REDIRECT_STATUSES:
-                return Response(head, error_text, None if origin == options.origin else origin)
+                return Response(head, error_text, redirected_to)
             origin, url = redirect_target(url, location_of(head), options.origin)
             if not options.follow_redirects:
                 raise RedirectRefused(f"the server redirects to {excerpt(url)}, and follow_redirects is False")
@@ -112,12 +126,14 @@ class Exchange:
             target = self._target_at(method, origin, url, ours)
         raise RedirectRefused(f"more than {REDIRECTS_MAX} redirects, the last one to {excerpt(url)}")
 
-    async def _fetch(self, target: Target, fields: bytes, receive: Receive) -> tuple[ResponseHead, bytes]:
+    async def _fetch(
+        self, target: Target, fields: bytes, receive: Receive, reported: ReportedRequest | None
+    ) -> tuple[ResponseHead, bytes]:
         counters, name = self._runtime.counters, _COUNTER[target.method]
         counters[name] += 1
         receiver = _CountingReceiver(receive, self._runtime, name)
         try:
-            await self._client.fetch(target, fields, receiver)
+            await self._client.fetch(target, fields, receiver, reported=reported)
         except Error as error:
             if receiver.error_body is not None and not isinstance(error, Closed):
                 return receiver.checked_head, b""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.ranges import ByteCount, byte_count
 from aioprefetch.runtime.options import checked_file, checked_seconds
 from aioprefetch.services.http.identity import Identity, checked_auth, checked_headers
 from aioprefetch.services.http.urls import parse_base_url
@@ -28,6 +29,8 @@ CAPABILITY = Capability(
     read_suffix=True,
     read_if_match=True,
     read_if_none_match=True,
+    read_if_modified_since=True,
+    read_if_unmodified_since=True,
     stat=True,
 )
 
@@ -58,7 +61,7 @@ class HttpOptions:
         proxies: Mapping[str, str | Secret] | None = None,
         connect_timeout_seconds: float = 5.0,
         read_timeout_seconds: float = 20.0,
-        skip_bytes_max: int = 8 << 20,
+        skip_bytes_max: ByteCount = 8 << 20,
         stat_method: StatMethod = "auto",
     ) -> None:
         base = parse_base_url(base_url)
@@ -72,7 +75,8 @@ class HttpOptions:
             raise _invalid("auth and the header Authorization are both given; leave one out")
         if type(follow_redirects) is not bool:
             raise _invalid(f"follow_redirects must be True or False, not {follow_redirects!r}")
-        if type(skip_bytes_max) is not int or skip_bytes_max < 0:
+        skip_bytes = byte_count(skip_bytes_max, "skip_bytes_max", operation="configure")
+        if type(skip_bytes) is not int or skip_bytes < 0:
             raise _invalid(f"skip_bytes_max must be an integer of at least 0, not {skip_bytes_max!r}")
         if stat_method not in ("auto", "head", "get"):
             raise _invalid(f"stat_method must be 'auto', 'head' or 'get', not {stat_method!r}")
@@ -85,7 +89,7 @@ class HttpOptions:
             "proxies": _checked_proxies(proxies),
             "connect_timeout_seconds": checked_seconds("connect_timeout_seconds", connect_timeout_seconds),
             "read_timeout_seconds": checked_seconds("read_timeout_seconds", read_timeout_seconds),
-            "skip_bytes_max": skip_bytes_max,
+            "skip_bytes_max": skip_bytes,
             "stat_method": stat_method,
         }
         for name, value in values.items():

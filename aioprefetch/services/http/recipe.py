@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
@@ -11,6 +11,9 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.http.options import HttpOptions
 from aioprefetch.transport import HttpClient
+
+if TYPE_CHECKING:
+    from aioprefetch.services.uri_options import HttpUriOptions
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -58,7 +61,7 @@ class Http(HttpOptions):
     )
 
     @classmethod
-    def from_uri(cls, uri: str, **options: Any) -> Http:
+    def from_uri(cls, uri: str, **options: Unpack[HttpUriOptions]) -> Http:
         """The recipe for ``http(s)://host/base/``."""
         return cls(uri, **options)
 

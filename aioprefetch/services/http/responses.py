@@ -75,6 +75,7 @@ def unchecked_head(head: ResponseHead) -> UncheckedHead:
         etag=etag,
         last_modified=parse_http_date(field_of(head, b"last-modified")),
         content_type=text_of(head, b"content-type"),
+        content_encoding=text_of(head, b"content-encoding"),
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from aioprefetch.accessor.response_check import check_range
-from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
+from aioprefetch.accessor.service_base import EXISTS_ALREADY, ServiceAccessor, is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound
@@ -21,11 +21,13 @@ from aioprefetch.values import (
     Entry,
     ListPage,
     ListRequest,
+    ListUploadsRequest,
     Metadata,
     ReadReply,
     ReadRequest,
     Request,
     StatRequest,
+    UploadPage,
     WriteRequest,
 )
 
@@ -74,6 +76,7 @@ class MemoryAccessor(ServiceAccessor):
                 etag=stored.metadata.etag,
                 last_modified=stored.metadata.last_modified,
                 content_type=stored.metadata.content_type,
+                content_encoding=stored.metadata.content_encoding,
             )
         except Error as error:
             if not is_unmodified(request, error):
@@ -109,22 +112,26 @@ class MemoryAccessor(ServiceAccessor):
         if not strip:
             return page
         entries = tuple(replace(entry, path=entry.path[strip:]) for entry in page.entries)
-        return ListPage(entries=entries, next_token=page.next_token)
+        return replace(page, entries=entries)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         key = self._root + request.path
         present = self.store.objects.get(key)
         etag = present.metadata.etag if present else None
         if request.if_not_exists and present:
-            raise AlreadyExists("the object exists already", operation="write", path=request.path)
+            raise AlreadyExists(EXISTS_ALREADY, operation="write", path=request.path)
         if request.if_match is not None and (etag is None or request.if_match not in ("*", etag)):
-            raise _not_matched(request, f"the ETag is {etag!r}, not {request.if_match!r}", etag)
+            why = "there is no such object" if etag is None else f"the ETag is {etag!r}, not {request.if_match!r}"
+            raise _not_matched(request, why, etag)
         self.runtime.counters["object_put_request"] += 1
         self.runtime.counters["stream_write_bytes"] += len(data)
         return replace(self.store.put(replace(request, path=key), bytes(data)), path=request.path)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return MemoryWriteBody(self, request)
+
+    async def list_uploads(self, request: ListUploadsRequest) -> UploadPage:
+        return UploadPage(uploads=())  # Nothing is left of a write that failed.
 
     async def copy(self, request: CopyRequest) -> Metadata:
         stored = self._find(request)

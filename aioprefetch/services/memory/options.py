@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from aioprefetch.errors import IsADirectory
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.services.memory.store import Store
 from aioprefetch.values import Capability, ServiceInfo
@@ -14,6 +15,8 @@ CAPABILITY = Capability(
     read_suffix=True,
     read_if_match=True,
     read_if_none_match=True,
+    read_if_modified_since=True,
+    read_if_unmodified_since=True,
     stat=True,
     stat_directory=True,
     list=True,
@@ -55,3 +58,22 @@ class MemoryOptions:
     def store(self) -> Store:
         """The objects, for tests that read or write them without an accessor."""
         return _named.setdefault(self.name, Store()) if self.name else self._private
+
+
+class Buckets:
+    """The stores of this process, and that of a recipe among them. A store is there with what is in it."""
+
+    def __init__(self, options: MemoryOptions) -> None:
+        self._options = options
+
+    async def names(self) -> list[str]:
+        """The named stores that hold something, in order."""
+        return sorted(name for name, store in _named.items() if store.objects)
+
+    async def create(self) -> None:
+        """Do nothing: the store is there as soon as there is something in it."""
+
+    async def delete(self) -> None:
+        """Do nothing for an empty store. ``IsADirectory`` if there is something in it."""
+        if self._options.store.objects:
+            raise IsADirectory("the store is not empty", operation="delete", path=self._options.name)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory.accessor import MemoryAccessor
-from aioprefetch.services.memory.options import MemoryOptions
+from aioprefetch.services.memory.options import Buckets, MemoryOptions
+
+if TYPE_CHECKING:
+    from aioprefetch.services.uri_options import MemoryUriOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +26,14 @@ class Memory(MemoryOptions):
     uri_options: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    def from_uri(cls, uri: str, **options: Any) -> Memory:
+    def from_uri(cls, uri: str, **options: Unpack[MemoryUriOptions]) -> Memory:
         """The recipe for ``memory://name/root``."""
         name, _, root = uri.partition("://")[2].partition("/")
         return cls(name, root, **options)
+
+    def buckets(self, runtime: Runtime) -> Buckets:
+        """The stores of this process, as the buckets of an account."""
+        return Buckets(self)
 
     def build(self, runtime: Runtime) -> Accessor:
         return MemoryAccessor(self, runtime)

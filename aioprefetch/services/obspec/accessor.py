@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -44,7 +46,7 @@ from aioprefetch.services.obspec.responses import (
     write_attributes,
     written,
 )
-from aioprefetch.services.obspec.traits import has, kind_of, known_secrets
+from aioprefetch.services.obspec.traits import describes_by_get, has, kind_of, known_secrets
 from aioprefetch.services.obspec.writer import ObspecWriteBody, Parts, part_options
 from aioprefetch.values import (
     CopyRequest,
@@ -67,6 +69,9 @@ PRESIGN_SECONDS_MAX = 7 * 24 * 3600
 # Smaller pieces of a body cost a switch between threads each; larger ones hide from a reader that bytes arrive slowly.
 CHUNK_BYTES = 256 << 10
 CLOSE_SECONDS_MAX = 5.0
+# A thread of obstore's still holds Python objects when its call has returned. If it drops them while the interpreter
+# ends, the process aborts (PyO3/pyo3-async-runtimes, issue 40): a short sleep before that lets it finish.
+EXIT_SECONDS = 0.02
 
 # obstore's threads belong to the process that first used it: in a forked child its calls never return.
 _obstore_generation: list[int] = []
@@ -134,6 +139,7 @@ class ObspecAccessor(ServiceAccessor):
             return
         if not _obstore_generation:
             _obstore_generation.append(fork_generation())
+            atexit.register(time.sleep, EXIT_SECONDS)
         if _obstore_generation[0] != fork_generation():
             raise WrongLoop(
                 "obstore was used before this process was forked, and does not work here: start processes by spawn or "
@@ -147,7 +153,7 @@ class ObspecAccessor(ServiceAccessor):
             return Metadata(path=request.path, kind="directory")
         key = self._key(request.path, request)
         with self.runtime.timer("action_http_head_request"):
-            if has(self._store, "head_async") and not self._kind and request.version is None:
+            if has(self._store, "head_async") and not describes_by_get(self._store) and request.version is None:
                 return metadata_of(await self._called(request, lambda: self._store.head_async(key)), {}, request)
             options: dict[str, Any] = {"head": True}
             if request.version is not None:
@@ -186,7 +192,10 @@ class ObspecAccessor(ServiceAccessor):
             raise RangeNotSatisfied("the object is empty", total=0, operation="read", path=request.path) from None
 
     def _conditions(self, request: ReadRequest) -> dict[str, str]:
-        """The conditions that can be sent. All are compared again when the response is here."""
+        """The conditions that can be sent. All are compared again when the response is here.
+
+        Times are compared alone: stores in memory and of files compare nanoseconds, which no datetime holds.
+        """
         conditions = {}
         if self._etags_quoted is not None:
             pinned, cached = request.if_match, request.if_none_match

@@ -13,6 +13,7 @@ from errno import errorcode
 from typing import Any
 
 from aioprefetch import errors
+from aioprefetch.accessor.service_base import EXISTS_ALREADY
 from aioprefetch.errors import Error, excerpt, redact
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.services.fs.errors import TABLE as SYSTEM_ERRORS
@@ -78,7 +79,7 @@ BY_FAILURE: Mapping[str, type[Error]] = {
 
 WORDS: Mapping[type[Error], str] = {
     errors.NotFound: "there is no such object",
-    errors.AlreadyExists: "the object exists already",
+    errors.AlreadyExists: EXISTS_ALREADY,
     errors.PermissionDenied: "the store refuses the caller: check the credentials that the store was made with",
     errors.CredentialsExpired: "the credentials have expired: make the store with new ones, or with a provider",
     errors.ClockSkew: "this machine's clock is wrong: set it",
@@ -113,8 +114,11 @@ class Explainer:
 
     def explain(self, error: BaseException, request: Request) -> Error:
         """The error for an exception of the store during ``request``. The cause is chained unless it holds a secret."""
-        if isinstance(error, Error):
-            return error.add_context(operation=request.operation, path=request.path)
+        if isinstance(error, Error):  # Of an operator below, which knows the object by its key.
+            error.operation, error.path, error.filename = request.operation, request.path, request.path or None
+            for name in ("service", "hint"):
+                error.context.pop(name, None)
+            return error
         text = str(error)
         summary = self._scrubbed(text.partition(_DEBUG)[0])
         said = f"; it says: {excerpt(summary)}" if summary else ""

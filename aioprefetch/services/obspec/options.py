@@ -6,12 +6,20 @@ import secrets
 from dataclasses import field
 from typing import Any
 
-from aioprefetch.errors import ConfigInvalid, InvalidPath
+from aioprefetch.errors import ConfigInvalid, Error, InvalidPath
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.ranges import ByteCount, byte_count
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.obspec.traits import capability_of, has, place_of, principal_of
 from aioprefetch.values import Capability, ServiceInfo
+
+
+class CloudFactory:
+    """A function that makes a store, and says of which ``scheme``. It pickles by its fields, without secrets."""
+
+    __slots__ = ()
+    scheme: str
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
@@ -36,7 +44,7 @@ class ObspecOptions:
         prefix: str = "",
         principal: str = "",
         capability: Capability | None = None,
-        part_bytes: int = 8 << 20,
+        part_bytes: ByteCount = 8 << 20,
     ) -> None:
         keep = object.__setattr__
         keep(self, "store", store)
@@ -48,9 +56,10 @@ class ObspecOptions:
         if capability is not None and not isinstance(capability, Capability):
             raise _invalid(f"capability must be an aioprefetch.Capability, not {capability!r}")
         keep(self, "_capability", capability)
-        if type(part_bytes) is not int or not 5 << 20 <= part_bytes <= 1 << 30:
+        size = byte_count(part_bytes, "part_bytes", operation="configure")
+        if type(size) is not int or not 5 << 20 <= size <= 1 << 30:
             raise _invalid(f"part_bytes must be an integer between {5 << 20} and {1 << 30}, not {part_bytes!r}")
-        keep(self, "part_bytes", part_bytes)
+        keep(self, "part_bytes", size)
         keep(self, "_random", secrets.token_hex(8))
         keep(self, "_made", [])
         if not _is_store(store) and not callable(store):
@@ -73,6 +82,8 @@ class ObspecOptions:
         """A store made by the factory. Raises ``ConfigInvalid`` if that fails."""
         try:
             store = self.store()
+        except Error:
+            raise
         except Exception as error:
             raise _invalid(f"the function that makes the store raised {type(error).__name__}") from error
         if not _is_store(store):
@@ -84,7 +95,7 @@ class ObspecOptions:
         store = self._any_store()
         name, endpoint, region = place_of(store)
         return ServiceInfo(
-            scheme="obspec",
+            scheme=self.store.scheme if isinstance(self.store, CloudFactory) else "obspec",
             name=self.name or name or f"private-{self._random}",
             root=self.prefix,
             endpoint=endpoint,

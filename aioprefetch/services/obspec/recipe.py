@@ -11,7 +11,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.obspec.accessor import ObspecAccessor
-from aioprefetch.services.obspec.options import ObspecOptions
+from aioprefetch.services.obspec.options import CloudFactory, ObspecOptions
 from aioprefetch.services.obspec.traits import has
 from aioprefetch.values import Capability
 
@@ -62,7 +62,8 @@ class ObspecStore(ObspecOptions):
                 "that makes the store: ObspecStore(make_store)",
                 operation="pickle",
             )
-        _check_importable(self.store)
+        if not isinstance(self.store, CloudFactory):
+            _check_importable(self.store)
         return _restored, (
             self.store,
             self.name,

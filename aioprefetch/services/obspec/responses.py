@@ -66,6 +66,7 @@ def head_of(meta: Any, bounds: Any, attributes: Mapping[str, str], request: Read
         version=_version_of(meta),
         last_modified=_time_of(meta),
         content_type=attributes.get("content-type"),
+        content_encoding=attributes.get("content-encoding"),
     )
     head = check_reply(request, response)
     if request.version not in (None, head.version):

@@ -42,6 +42,11 @@ def kind_of(store: Any) -> str:
     return ""
 
 
+def describes_by_get(store: Any) -> bool:
+    """Whether ``get_async`` with ``head`` sends no body, and all attributes: obstore's stores, and who says so."""
+    return bool(kind_of(store)) or getattr(store, "describes_by_get", False) is True
+
+
 def config_of(store: Any) -> dict[str, Any]:
     """The reported configuration of an obstore store, including its secrets; empty for any other store."""
     config = getattr(store, "config", None) if kind_of(store) else None
@@ -68,6 +73,8 @@ def capability_of(store: Any) -> Capability:
         read_suffix=reads and kind != "AzureStore",
         read_if_match=reads,
         read_if_none_match=reads,
+        read_if_modified_since=reads,
+        read_if_unmodified_since=reads,
         # Stores without versions ignore the option and send the newest object.
         read_version=reads and kind in _SIGNING,
         stat=reads or has(store, "head_async"),

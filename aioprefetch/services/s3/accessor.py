@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from aioprefetch.accessor.http_headers import range_header, unquote_etag
-from aioprefetch.accessor.service_base import ServiceAccessor
+from aioprefetch.accessor.http_headers import quote_etag, range_header, unquote_etag
+from aioprefetch.accessor.request_events import OPERATIONS
+from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied
+from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, ProtocolError, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3.client import Response, S3Client
+from aioprefetch.services.keys import checked_key
+from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.configuration import configuration_of
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer
 from aioprefetch.services.s3.key_source import KeySource
-from aioprefetch.services.s3.list_page import in_utc
+from aioprefetch.services.s3.list_page import in_utc, version_markers
 from aioprefetch.services.s3.object_requests import ObjectRequests
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import directory_of, list_page_of, version_of
 from aioprefetch.services.s3.signed_requests import SignedRequests
 from aioprefetch.services.s3.single_flight import SingleFlight
 from aioprefetch.values import (
+    AbortUploadRequest,
+    CompleteUploadRequest,
+    CopyPartRequest,
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
     ListPage,
     ListRequest,
+    ListUploadsRequest,
     Metadata,
+    PartRequest,
     PresignRequest,
     ReadReply,
     ReadRequest,
     Request,
+    ServiceInfo,
     StatRequest,
+    UploadedPart,
+    UploadPage,
     WriteRequest,
 )
+
+if TYPE_CHECKING:  # It loads at the first upload.
+    from aioprefetch.services.s3.writer import Uploads
 
 PAGE_ENTRIES_MAX = 1000
 DELETE_KEYS_MAX = 1000
@@ -83,6 +97,8 @@ class S3Accessor(ServiceAccessor):
     multipart uploads, copies, deletes of many objects, and presigned URLs.
     """
 
+    reports_requests = OPERATIONS
+
     def __init__(self, options: S3Options, runtime: Runtime) -> None:
         info = options.info
         super().__init__(info, options.capability, runtime)
@@ -130,15 +146,28 @@ class S3Accessor(ServiceAccessor):
         root, after = self._options.root, request.start_after
         limit = min(request.page_entries_max or PAGE_ENTRIES_MAX, PAGE_ENTRIES_MAX)
         parameters = {"max-keys": str(limit)}
+        if request.versions:
+            parameters["versions"] = ""
         if not request.recursive:
             parameters["delimiter"] = "/"
         if request.page_token is not None:
-            parameters["continuation-token"] = request.page_token
+            parameters |= self._place(request, request.page_token)
         elif after:
-            parameters["start-after"] = root + after
+            parameters["key-marker" if request.versions else "start-after"] = root + after
         requests = self.live.requests or await self.live.opened(request)
         page = await requests.list_page(request, root, request.path, parameters)
         return list_page_of(page, request, limit)
+
+    def _place(self, request: ListRequest, token: str) -> dict[str, str]:
+        """The parameters for the page of a token."""
+        if not request.versions:
+            return {"continuation-token": token}
+        try:
+            return version_markers(token)
+        except ValueError:
+            raise InvalidArgument(
+                "the page token is not a token of this listing", operation=request.operation, path=request.path
+            ) from None
 
     def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
         requests = self.live.requests
@@ -150,17 +179,41 @@ class S3Accessor(ServiceAccessor):
         key = self._key(request.path, request)
         return await (await self.live.opened(request)).put(request, key, data)
 
-    async def open_write(self, request: WriteRequest) -> WriteBody:
-        from aioprefetch.services.s3.writer import S3WriteBody
+    async def begin_upload(self, request: WriteRequest) -> str:
+        return await self._uploads.begin(request, self._key(request.path, request))
 
-        key = self._key(request.path, request)
+    async def write_part(self, request: PartRequest, data: bytes | bytearray | memoryview) -> UploadedPart:
         requests = self.live.requests or await self.live.opened(request)
-        return S3WriteBody(self.client, requests, request, key)
+        etag = await requests.put_part(request, self._key(request.path, request), data)
+        if not etag:
+            raise ProtocolError("the store gives the part no ETag", operation=request.operation, path=request.path)
+        return UploadedPart(number=request.number, etag=etag, size=len(data))
+
+    async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
+        requests = self.live.requests or await self.live.opened(request)
+        return await self._uploads.complete(request, self._key(request.path, request), requests)
+
+    async def abort_upload(self, request: AbortUploadRequest) -> None:
+        await self._uploads.abort(request, self._key(request.path, request))
+
+    async def list_uploads(self, request: ListUploadsRequest) -> UploadPage:
+        return await self._uploads.page(request)
+
+    @cached_property
+    def _uploads(self) -> Uploads:
+        from aioprefetch.services.s3.writer import Uploads
+
+        return Uploads(self._options, self.client)
 
     async def copy(self, request: CopyRequest) -> Metadata:
-        source, target = self._key(request.path, request), self._key(request.target, request)
+        from aioprefetch.services.s3.writer import placement_parameters
+
         response = await self.client.call(
-            request, "copy_object", Key=target, CopySource={"Bucket": self._options.bucket, "Key": source}
+            request,
+            "copy_object",
+            Key=self._key(request.target, request),
+            CopySource=self._copy_source(request.path, request.store, request),
+            **placement_parameters(request),
         )
         copied = response.get("CopyObjectResult") or {}
         return Metadata(
@@ -170,6 +223,29 @@ class S3Accessor(ServiceAccessor):
             last_modified=in_utc(copied.get("LastModified")),
         )
 
+    async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
+        response = await self.client.call(
+            request,
+            "upload_part_copy",
+            Key=self._key(request.path, request),
+            UploadId=request.upload_id,
+            PartNumber=request.number,
+            CopySource=self._copy_source(request.source, request.store, request),
+            CopySourceRange=f"bytes={request.start}-{request.end - 1}",
+            CopySourceIfMatch=None if request.if_match is None else quote_etag(request.if_match),
+        )
+        etag = (response.get("CopyPartResult") or {}).get("ETag")
+        if not isinstance(etag, str) or not etag:
+            raise ProtocolError("the store gives the part no ETag", operation=request.operation, path=request.path)
+        return UploadedPart(number=request.number, etag=etag, size=request.end - request.start)
+
+    def _copy_source(self, path: str, store: ServiceInfo | None, request: Request) -> dict[str, str]:
+        """The object that is copied: of this bucket and root, or of those of ``store``."""
+        if store is None:
+            return {"Bucket": self._options.bucket, "Key": self._key(path, request)}
+        root = f"{store.root}/" if store.root else ""
+        return {"Bucket": store.name, "Key": root + checked_key(path, operation=request.operation)}
+
     async def delete(self, request: DeleteRequest) -> None:
         keys = [self._key(path, request) for path in request.paths]
         # XML 1.0 has no way to write most control characters, so these keys go one by one.
@@ -177,27 +253,32 @@ class S3Accessor(ServiceAccessor):
         single = [key for key in keys if not key.isprintable()]
         if len(plain) == 1:
             single.append(plain.pop())
+        failures: dict[str, Error] = {}
         if single:
             requests = self.live.requests or await self.live.opened(request)
             for key in single:
-                await requests.delete(request, key)
+                path = key.removeprefix(self._options.root)
+                try:
+                    await requests.delete(replace(request, path=path), key)
+                except Error as error:
+                    failures[path] = error
         for start in range(0, len(plain), DELETE_KEYS_MAX):
-            await self._delete_batch(request, plain[start : start + DELETE_KEYS_MAX])
+            failures |= await self._delete_batch(request, plain[start : start + DELETE_KEYS_MAX])
+        if failures:
+            raise not_deleted(failures, request)
 
-    async def _delete_batch(self, request: DeleteRequest, keys: Sequence[str]) -> None:
+    async def _delete_batch(self, request: DeleteRequest, keys: Sequence[str]) -> dict[str, Error]:
+        """Delete these keys in one request. The paths that are left, each with its error."""
         objects = [{"Key": key} for key in keys]
         response = await self.client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": True})
-        failures = [failure for failure in response.get("Errors") or () if failure.get("Code") != "NoSuchKey"]
-        if failures:
-            raise self._not_deleted(request, response, failures)
-
-    def _not_deleted(self, request: DeleteRequest, response: Response, failures: Sequence[Any]) -> Exception:
-        first = failures[0]
-        metadata = response.get("ResponseMetadata")
-        refusal = ErrorResponse.from_botocore({"Error": first, "ResponseMetadata": metadata})
-        error = self.live.explainer.from_response(refusal, request)
-        error.path = error.filename = str(first.get("Key", request.path)).removeprefix(self._options.root)
-        return error.add_context(failed=len(failures), of=len(request.paths))
+        failures: dict[str, Error] = {}
+        for failure in response.get("Errors") or ():
+            if failure.get("Code") != "NoSuchKey":
+                path = str(failure.get("Key", request.path)).removeprefix(self._options.root)
+                metadata = response.get("ResponseMetadata")
+                refusal = ErrorResponse.from_botocore({"Error": failure, "ResponseMetadata": metadata})
+                failures[path] = self.live.explainer.from_response(refusal, replace(request, path=path))
+        return failures
 
     async def create_dir(self, request: CreateDirRequest) -> None:
         try:

@@ -7,11 +7,14 @@ here too, since they hold requests with all their secrets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from urllib.parse import urlsplit
 
+from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.service_base import is_unmodified
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import CredentialsExpired
 from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
@@ -24,21 +27,46 @@ from aioprefetch.values import Request
 
 Response = Mapping[str, Any]
 
+# The HTTP method of each call, and the operation in events where the request has another.
+_SENT = {
+    "get_object": ("GET", ""),
+    "head_object": ("HEAD", ""),
+    "list_objects_v2": ("GET", ""),
+    "list_object_versions": ("GET", ""),
+    "put_object": ("PUT", ""),
+    "upload_part": ("PUT", ""),
+    "create_multipart_upload": ("POST", "begin_upload"),
+    "complete_multipart_upload": ("POST", "complete_upload"),
+    "abort_multipart_upload": ("DELETE", ""),
+    "list_multipart_uploads": ("GET", ""),
+    "copy_object": ("PUT", ""),
+    "upload_part_copy": ("PUT", ""),
+    "delete_object": ("DELETE", ""),
+    "delete_objects": ("POST", ""),
+}
 _COUNTERS = {
     "get_object": "action_http_get_request",
     "head_object": "action_http_head_request",
     "list_objects_v2": "object_list_request",
+    "list_object_versions": "object_list_request",
     "put_object": "object_put_request",
     "upload_part": "object_put_request",
+    "create_multipart_upload": "object_multipart_initiated",
+    "complete_multipart_upload": "multipart_upload_completed",
+    "abort_multipart_upload": "object_multipart_aborted",
+    "list_multipart_uploads": "object_multipart_list",
     "copy_object": "object_copy_request",
+    "upload_part_copy": "object_copy_request",
     "delete_object": "object_delete_request",
     "delete_objects": "object_delete_request",
 }
 # Calls that read or write bytes of an object, and so need the customer's key.
 _ENCRYPTED = {
     *("get_object", "head_object", "put_object", "copy_object"),
-    *("create_multipart_upload", "upload_part", "complete_multipart_upload"),
+    *("create_multipart_upload", "upload_part", "upload_part_copy", "complete_multipart_upload"),
 }
+# Calls for a bucket itself, which know nothing of payers and keys.
+_OF_BUCKETS = {"create_bucket", "delete_bucket"}
 
 
 class S3Client:
@@ -60,30 +88,66 @@ class S3Client:
 
     async def call(self, request: Request, method: str, **parameters: Any) -> Response:
         """Call one method of the client for ``request``; raises errors of ours, with operation and path."""
-        return await self._called(request, method, parameters, streams=False)
+        response, reported = await self._called(request, method, parameters, None)
+        if reported is not None:
+            reported.finished()
+        return response
 
-    async def open(self, request: Request, method: str, **parameters: Any) -> Response:
-        """Call like ``call``, but leave the body to the caller."""
-        return await self._called(request, method, parameters, streams=True)
+    async def open(
+        self, request: Request, method: str, sink: Sink, **parameters: Any
+    ) -> tuple[Response, ReportedRequest | None]:
+        """Call like ``call``, but leave the body to the caller, and the end of the request in events."""
+        return await self._called(request, method, parameters, sink)
 
-    async def _called(self, request: Request, method: str, parameters: dict[str, Any], *, streams: bool) -> Response:
+    async def _called(
+        self, request: Request, method: str, parameters: dict[str, Any], sink: Sink | None
+    ) -> tuple[Response, ReportedRequest | None]:
+        """``sink``: that of the body, if it is received by the caller."""
         from aioprefetch.services.s3.session import calling
 
         generation = self._keys.generation
         client = await self.connected(request)
+        reported = (
+            self._report(request, method, parameters.get("Body"), sink) if self.runtime.events.listeners else None
+        )
         with self._counted(method) as timer:
             try:
-                with calling(streams=streams):
+                with calling(streams=sink is not None):
                     response: Response = await getattr(client, method)(**self._complete(method, parameters))
-                    return response
+                if reported is not None:
+                    reported.responded(_status_of(response), None)
+                return response, reported
             except Exception as error:
                 explained = self.explainer.explained(error, request)
                 if timer is not None and is_unmodified(request, explained):
                     timer.end(None)
-            if isinstance(explained, CredentialsExpired):
-                self._keys.renew(generation)
-            # Outside of the handler, where Python does not chain the exception.
-            raise explained from explained.__cause__
+                if reported is not None and (status := _status_of(getattr(error, "response", None))) is not None:
+                    reported.responded(status, None)
+            except asyncio.CancelledError as error:
+                if reported is not None:
+                    reported.failed(error)
+                raise
+        if reported is not None:
+            reported.refused(explained, request)
+        if isinstance(explained, CredentialsExpired):
+            self._keys.renew(generation)
+        # Outside of the handler, where Python does not chain the exception.
+        raise explained from explained.__cause__
+
+    def _report(self, request: Request, method: str, body: Sized | None, sink: Sink | None) -> ReportedRequest | None:
+        if method not in _SENT:
+            return None
+        http_method, operation = _SENT[method]
+        parts = urlsplit(self._client.meta.endpoint_url)
+        return ReportedRequest(
+            self.runtime.events,
+            request,
+            sink,
+            operation=operation,
+            method=http_method,
+            url=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}",
+            sent_bytes=0 if body is None else len(body),
+        )
 
     def _counted(self, method: str) -> AbstractContextManager[Timer | None]:
         counter = _COUNTERS.get(method)
@@ -108,13 +172,17 @@ class S3Client:
 
     def _complete(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         complete = {name: value for name, value in parameters.items() if value is not None}
+        if method == "list_buckets":
+            return complete
         complete["Bucket"] = self.options.bucket
+        if method in _OF_BUCKETS:
+            return complete
         if self.options.request_payer:
             complete["RequestPayer"] = "requester"
         key = self._customer_key
         if key is not None and method in _ENCRYPTED:
             complete |= {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}
-            if method == "copy_object":
+            if method in ("copy_object", "upload_part_copy"):
                 complete |= {"CopySourceSSECustomerAlgorithm": "AES256", "CopySourceSSECustomerKey": key}
         return complete
 
@@ -149,3 +217,10 @@ class S3Client:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+
+
+def _status_of(response: Any) -> int | None:
+    """The status of a response as botocore shows it; ``None`` where it shows none."""
+    metadata = response.get("ResponseMetadata") if isinstance(response, Mapping) else None
+    status = metadata.get("HTTPStatusCode") if isinstance(metadata, Mapping) else None
+    return status if isinstance(status, int) else None

@@ -53,7 +53,7 @@ class ClientMaker:
             "s3",
             region_name=self._region,
             endpoint_url=options.endpoint_url,
-            verify=options.ca_bundle,
+            verify=options.ca_file,
             config=_config(options, self._connections),
         ).__aenter__()
         try:
@@ -103,8 +103,8 @@ def _load_session(options: S3Options) -> tuple[Any, str | None]:
         from aiobotocore.session import AioSession
     except ImportError as error:
         raise MissingDependency("this needs aiobotocore: pip install 'aioprefetch[s3]'") from error
-    if options.ca_bundle is not None and not os.path.isfile(options.ca_bundle):
-        raise ConfigInvalid(f"ca_bundle={options.ca_bundle!r} is not a file")
+    if options.ca_file is not None and not os.path.isfile(options.ca_file):
+        raise ConfigInvalid(f"ca_bundle={options.ca_file!r} is not a file")
     ambient = options.ambient(files=True)
     # Keys of our own need no profile; the profile in AWS_PROFILE may not even exist here.
     unnamed = {"profile": (None, None, None, None)} if not ambient.profile else None

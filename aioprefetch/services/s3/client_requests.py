@@ -21,13 +21,24 @@ from aioprefetch.services.s3.object_requests import checked_metadata, described
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import checked, headers_of, metadata_of, unchecked_head, version_of
 from aioprefetch.services.s3.writer import condition_parameters, write_parameters
-from aioprefetch.values import Metadata, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
+from aioprefetch.values import (
+    DeleteRequest,
+    Metadata,
+    PartRequest,
+    ReadReply,
+    ReadRequest,
+    Request,
+    StatRequest,
+    WriteRequest,
+)
 
-# The parameters of ListObjectsV2 under botocore's names.
+# The parameters of ListObjectsV2 and ListObjectVersions under botocore's names.
 _LIST_NAMES = {
     "delimiter": "Delimiter",
     "start-after": "StartAfter",
     "continuation-token": "ContinuationToken",
+    "key-marker": "KeyMarker",
+    "version-id-marker": "VersionIdMarker",
 }
 
 
@@ -46,13 +57,16 @@ class ClientRequests:
         # stores respond 412 to "*" although the object exists.
         pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
         self._runtime.counters["transport_fallbacks"] += 1
-        response = await self._client.open(
+        response, reported = await self._client.open(
             request,
             "get_object",
+            sink,
             Key=self._options.key_of(request.path, operation="read"),
             Range=range_text,
             IfMatch=quote_etag(request.if_match or "") if pinned else None,
             IfNoneMatch=None if request.if_none_match is None else quote_etag(request.if_none_match),
+            IfModifiedSince=request.if_modified_since,
+            IfUnmodifiedSince=request.if_unmodified_since,
             VersionId=request.version,
         )
         stream = response["Body"].raw_stream
@@ -60,9 +74,15 @@ class ClientRequests:
             head = checked(request, unchecked_head(response))
             sink.begin(head, path=request.path)
             await copy_chunks(partial(self._next_chunk, stream, request), request, sink, head, self._runtime.counters)
+        except BaseException as error:
+            if reported is not None:
+                reported.failed(error)
+            raise
         finally:
             # Without effect after the last byte, when aiohttp has taken the connection back.
             stream.close()
+        if reported is not None:
+            reported.finished()
         return ReadReply(head=head, received=head.size)
 
     async def stat(self, request: StatRequest, key: str) -> Metadata:
@@ -74,7 +94,8 @@ class ClientRequests:
         """One page of the keys that begin with ``root`` and ``path``."""
         named: dict[str, Any] = {_LIST_NAMES[name]: value for name, value in parameters.items() if name in _LIST_NAMES}
         named["MaxKeys"] = int(parameters["max-keys"])
-        response = await self._client.call(request, "list_objects_v2", Prefix=root + path, **named)
+        method = "list_object_versions" if "versions" in parameters else "list_objects_v2"
+        response = await self._client.call(request, method, Prefix=root + path, **named)
         try:
             return ListedPage.of_botocore(response, root, path)
         except ProtocolError as error:
@@ -91,9 +112,19 @@ class ClientRequests:
         etag, version = unquote_etag(response.get("ETag")), version_of(response.get("VersionId"))
         return described(request, etag, version, len(body))
 
-    async def delete(self, request: Request, key: str) -> None:
-        """Delete an object, which may be missing."""
-        await self._client.call(request, "delete_object", Key=key)
+    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> str | None:
+        """Send a part of an upload; returns its ETag as the store gives it."""
+        body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
+        response = await self._client.call(
+            request, "upload_part", Key=key, UploadId=request.upload_id, PartNumber=request.number, Body=body
+        )
+        self._runtime.counters["stream_write_bytes"] += len(body)
+        etag: str | None = response.get("ETag")
+        return etag
+
+    async def delete(self, request: DeleteRequest, key: str) -> None:
+        """Delete an object, which may be missing, or one version of it."""
+        await self._client.call(request, "delete_object", Key=key, VersionId=request.version)
 
     async def _next_chunk(self, stream: Any, request: ReadRequest) -> bytes | None:
         try:

@@ -37,8 +37,8 @@ def configuration_of(options: S3Options) -> Configuration:
     """The configuration as it is now. Reads files, which blocks. Raises ``ConfigInvalid``."""
     ambient = options.ambient(files=True)
     region, endpoint_url = options.region or ambient.region, options.endpoint_url or ambient.endpoint
-    if options.ca_bundle is not None and not os.path.isfile(options.ca_bundle):
-        raise ConfigInvalid(f"ca_bundle={options.ca_bundle!r} is not a file")
+    if options.ca_file is not None and not os.path.isfile(options.ca_file):
+        raise ConfigInvalid(f"ca_bundle={options.ca_file!r} is not a file")
     if region:
         checked_region(region)
     if ambient.problem:
@@ -59,7 +59,7 @@ def configuration_of(options: S3Options) -> Configuration:
     return Configuration(
         endpoint=endpoint,
         proxy=None if why else proxies.of(endpoint.origin),
-        ca_bundle=options.ca_bundle or ambient.ca_bundle or bundled_authorities(),
+        ca_bundle=options.ca_file or ambient.ca_bundle or bundled_authorities(),
         customer_key=customer_key(options),
         why_aiobotocore=why,
     )

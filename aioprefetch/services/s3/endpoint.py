@@ -67,6 +67,13 @@ def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: s
     return Endpoint(origin, f"{base}/" if is_virtual else f"{base}/{bucket}/", region or DEFAULT_REGION)
 
 
+def address_at_aws(bucket: str, region: str, asked: tuple[str, ...]) -> str:
+    """The address of a bucket at AWS as errors name it; ``asked`` are settings that make botocore choose another."""
+    if asked or not _domain_of(region or DEFAULT_REGION) or _SPECIAL_BUCKET.fullmatch(bucket):
+        return f"AWS, region {region or DEFAULT_REGION}{''.join(f', {each}' for each in asked)}"
+    return str(endpoint_of(bucket, region, "", "auto").origin)
+
+
 def why_aiobotocore(
     *, bucket: str, region: str, endpoint_url: str, proxies: Proxies, asked: tuple[str, ...], problem: str
 ) -> str:

@@ -14,18 +14,29 @@ from dataclasses import field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from aioprefetch import errors
 from aioprefetch.accessor.http_headers import parse_content_range, parse_http_date, parse_retry_after
+from aioprefetch.accessor.service_base import EXISTS_ALREADY
 from aioprefetch.errors import Error, Status, excerpt
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.services.error_body import text_of
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.sigv4 import AccessKeys
 from aioprefetch.services.s3.xml_guard import parse_error
 from aioprefetch.transport.errors import reason_of
-from aioprefetch.values import CopyRequest, ReadRequest, Request, StatRequest, WriteRequest
+from aioprefetch.values import (
+    CopyRequest,
+    DeleteRequest,
+    ListRequest,
+    PartRequest,
+    ReadRequest,
+    Request,
+    StatRequest,
+    WriteRequest,
+)
 
 # A shorter text may stand in a response by chance.
 SECRET_LENGTH_MIN = 4
@@ -42,6 +53,12 @@ class Row:
 
 
 _NO_OBJECT = Row(errors.NotFound, "there is no such object")
+_NO_OBJECT_OR_BUCKET = Row(
+    errors.NotFound, "there is no such object, or no bucket {bucket!r}: the response does not say which"
+)
+_NO_BUCKET = Row(
+    errors.NotFound, "there is no bucket {bucket!r} here: create it, or check bucket, region and endpoint_url"
+)
 _DENIED = Row(
     errors.PermissionDenied,
     "the store refuses the identity {identity!r} for bucket {bucket!r}: check its permissions (reading takes "
@@ -66,15 +83,33 @@ _NO_PRESIGNING = Row(
     errors.Unsupported, "the store does not accept presigned URLs: leave signing='header', which is the default"
 )
 _LACKING = Row(errors.Unsupported, "the store does not support this", quotes=True)
+_LACKING_UNTOLD = Row(
+    errors.Unsupported, "the store does not support this, or endpoint_url is that of a server without S3", quotes=True
+)
+# For a body of another kind of server.
+_SPEAKS_TLS = Row(
+    errors.ConfigInvalid, "the server speaks TLS, and was asked without: endpoint_url begins with https://"
+)
+_FOREIGN_TEXT = (
+    "the server responded {http_status} as no store of S3 does ({foreign!r}): check endpoint_url, which may be that of "
+    "a console, a website or a proxy"
+)
+_NO_S3 = Row(errors.ConfigInvalid, _FOREIGN_TEXT)
+_NO_OBJECT_OF_S3 = Row(errors.NotFound, f"there is no such object; {_FOREIGN_TEXT}")
+_DENIED_BY_ANOTHER = Row(errors.PermissionDenied, _FOREIGN_TEXT)
 _CORRUPTED = Row(errors.Unavailable, "what was sent arrived damaged", quotes=True)
 _BAD_ARGUMENT = Row(errors.InvalidArgument, "the store does not accept the request", quotes=True)
 
 BY_CODE: Mapping[str, Row] = {
     "NoSuchKey": _NO_OBJECT,
     "NoSuchVersion": Row(errors.NotFound, "there is no such version of the object"),
-    "NoSuchBucket": Row(
-        errors.NotFound, "there is no bucket {bucket!r} here: create it, or check bucket, region and endpoint_url"
+    "NoSuchBucket": _NO_BUCKET,
+    "BucketAlreadyOwnedByYou": Row(errors.AlreadyExists, "the bucket {bucket!r} exists"),
+    "BucketAlreadyExists": Row(
+        errors.AlreadyExists,
+        "the bucket {bucket!r} exists, of another account: all accounts share the names of buckets",
     ),
+    "BucketNotEmpty": Row(errors.IsADirectory, "the bucket {bucket!r} is not empty"),
     "NoSuchUpload": Row(errors.Unexpected, "the multipart upload is gone: something else aborted it"),
     "AccessDenied": _DENIED,
     "AllAccessDisabled": _DENIED,
@@ -131,16 +166,16 @@ BY_STATUS: Mapping[int, Row] = {
     # The response to a HEAD has no body, so there is no code.
     400: Row(
         errors.PermissionDenied,
-        "the store finds the request bad and says no more: expired credentials, a wrong region, or an object under "
-        "SSE-C read without sse_customer_key",
+        "the store finds the request bad and says no more: expired credentials, a wrong region, an object under "
+        "SSE-C read without sse_customer_key, or an endpoint_url that has to begin with https://",
     ),
     401: _DENIED,
     403: _DENIED,
-    404: _NO_OBJECT,
-    405: _LACKING,
+    404: _NO_OBJECT_OR_BUCKET,
+    405: _LACKING_UNTOLD,
     408: _FAILED,
     429: _THROTTLED,
-    501: _LACKING,
+    501: _LACKING_UNTOLD,
     503: _THROTTLED,
 }
 
@@ -177,7 +212,9 @@ BY_CLASS: Mapping[str, Row] = {
     "ReadTimeoutError": Row(errors.TimedOut, "no response within read_timeout_seconds={read_seconds:g}"),
     "ServerTimeoutError": Row(errors.Stalled, "no byte of the body within read_timeout_seconds={read_seconds:g}"),
     "ConnectionClosedError": Row(errors.Unavailable, "the store closed the connection without a response ({reason})"),
-    "EndpointConnectionError": Row(errors.Unavailable, "no connection to {endpoint} ({reason})"),
+    "EndpointConnectionError": Row(
+        errors.Unavailable, "no connection to {endpoint} ({reason}): check host and port, and that it runs"
+    ),
     "ClientPayloadError": Row(errors.Unavailable, "the body broke off ({reason})"),
     "ClientConnectionError": Row(errors.Unavailable, "the connection broke ({reason})"),
     "ClientResponseError": Row(errors.ProtocolError, "the response is not valid HTTP"),
@@ -214,9 +251,11 @@ class ErrorResponse:
     fields: Mapping[str, Any] = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     request_id: str = field(repr=False)
+    # A body of another kind of server; ``b""`` for an error of S3.
+    foreign_body: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def from_botocore(cls, response: Mapping[str, Any]) -> ErrorResponse:
+    def from_botocore(cls, response: Mapping[str, Any], foreign_body: bytes = b"") -> ErrorResponse:
         """From the dictionary in botocore's ``ClientError``."""
         fields = response.get("Error") or {}
         metadata = response.get("ResponseMetadata") or {}
@@ -233,20 +272,27 @@ class ErrorResponse:
             fields=fields,
             headers=headers,
             request_id=next((request_id for request_id in ids if request_id), ""),
+            foreign_body=foreign_body,
         )
 
     @classmethod
     def from_http(cls, status: int, headers: Mapping[str, str], body: bytes) -> ErrorResponse:
         """From a response of the transport; names of headers are in lower case."""
-        return cls.from_botocore(
-            {"Error": parse_error(body), "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": headers}}
-        )
+        error = parse_error(body)
+        metadata = {"HTTPStatusCode": status, "HTTPHeaders": headers}
+        return cls.from_botocore({"Error": error, "ResponseMetadata": metadata}, b"" if error else body)
 
     @property
     def region(self) -> str | None:
         """The bucket's region, if the response names it."""
         region = self.headers.get("x-amz-bucket-region") or self.fields.get("Region")
         return region if isinstance(region, str) and re.fullmatch(r"[\w-]{1,63}", region) else None
+
+    @property
+    def redirected_to(self) -> str:
+        """The origin that a redirect leads to, ``""`` for none: the rest of the URL may be signed."""
+        parts = urlsplit(self.headers.get("location", ""))
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.scheme and parts.netloc else ""
 
     @property
     def total(self) -> int | None:
@@ -269,7 +315,8 @@ class ErrorResponse:
 class Explainer:
     """Makes the errors of one recipe; ``principal`` is the identity that its messages name.
 
-    ``keys_left_behind``: literal keys stayed in the process that pickled them. ``keys`` are those that sign.
+    ``keys_left_behind``: literal keys, or their provider, stayed in the process that pickled them. ``keys`` are those
+    that sign.
     """
 
     def __init__(self, options: S3Options, principal: str) -> None:
@@ -320,7 +367,10 @@ class Explainer:
             size = f"; the object has {response.total} bytes" if response.total is not None else ""
             text = f"the range starts at or beyond the end{size}"
             return errors.RangeNotSatisfied(text, total=response.total, **facts)
-        row = _row(response, request)
+        foreign = text_of(response.foreign_body, self.without_secrets)
+        if foreign:
+            facts["context"] |= {"response": foreign}
+        row = _row(response, request, is_foreign=bool(foreign))
         return row.kind(self._text(row, response, response.message), status=row.status, **facts)
 
     def _failed(self, error: Exception, request: Request) -> Error:
@@ -343,10 +393,12 @@ class Explainer:
         options = self._options
         found_none = "no credentials were found"
         if self.keys_left_behind:
-            found_none = "the operator was pickled without its literal keys, and this process has none of its own"
+            found_none = "the operator was pickled without its keys, and this process has none of its own"
         where = f"set region={response.region!r}" if response.region else "set region to the bucket's region"
         if options.endpoint_url:
             where += ", or check endpoint_url"
+        if response.redirected_to:
+            where += f"; it leads to {response.redirected_to}"
         text = row.text.format(
             bucket=options.bucket,
             profile=options.profile,
@@ -355,7 +407,7 @@ class Explainer:
             endpoint=options.endpoint_url or "the store",
             connect_seconds=options.connect_timeout_seconds,
             read_seconds=options.read_timeout_seconds,
-            code=response.code or "no code",
+            code=response.code or response.http_status,
             http_status=response.http_status,
             storage_class=self.scrub(str(response.fields.get("StorageClass") or "GLACIER")),
             own_date=datetime.now(UTC).replace(microsecond=0),
@@ -363,6 +415,7 @@ class Explainer:
             set_region=where,
             no_keys=found_none,
             reason=REASONS.get(reason, reason),
+            foreign=text_of(response.foreign_body, self.without_secrets),
         )
         return f"{text}; it says: {self.scrub(said)}" if row.quotes and said else text
 
@@ -406,7 +459,7 @@ def _condition(response: ErrorResponse, request: Request, facts: dict[str, Any])
     )
     if isinstance(request, WriteRequest):
         if request.if_not_exists and (conflict or response.http_status == 412):
-            return errors.AlreadyExists("the object exists already", **facts)
+            return errors.AlreadyExists(EXISTS_ALREADY, **facts)
         if request.if_match is not None and response.code in ("NoSuchKey", "404"):
             return errors.ConditionNotMatch(f"there is no object with the ETag {request.if_match!r}", **facts)
     if conflict:
@@ -414,13 +467,15 @@ def _condition(response: ErrorResponse, request: Request, facts: dict[str, Any])
     if response.http_status == 304:
         return errors.ConditionNotMatch("the object is unchanged", **facts)
     if response.http_status == 412 or response.code == "PreconditionFailed":
-        wanted = getattr(request, "if_match", None)
+        wanted, until = getattr(request, "if_match", None), getattr(request, "if_unmodified_since", None)
+        if wanted is None and until is not None:
+            return errors.ConditionNotMatch(f"the object was modified after {until}", **facts)
         return errors.ConditionNotMatch(f"the object's ETag is not {wanted!r}", **facts)
     return None
 
 
-def _row(response: ErrorResponse, request: Request) -> Row:
-    version = request.version if isinstance(request, (ReadRequest, StatRequest)) else None
+def _row(response: ErrorResponse, request: Request, *, is_foreign: bool) -> Row:
+    version = request.version if isinstance(request, (ReadRequest, StatRequest, DeleteRequest)) else None
     if version is not None and (response.code == "InvalidArgument" or response.http_status in (400, 405)):
         # An identifier that the store cannot even parse, or one that names a delete marker.
         return BY_CODE["NoSuchVersion"]
@@ -430,7 +485,11 @@ def _row(response: ErrorResponse, request: Request) -> Row:
         return _WRONG_REGION
     if 300 <= response.http_status < 400:
         return _REDIRECT
+    if is_foreign and 400 <= response.http_status < 500 and response.http_status not in (408, 429):
+        return _foreign_row(response, request)
     row = BY_CODE.get(response.code)
+    if response.http_status == 404 and row is None and isinstance(request, (ListRequest, WriteRequest, PartRequest)):
+        return _NO_BUCKET
     if row is None and (response.code in ("", str(response.http_status)) or response.http_status != 400):
         row = BY_STATUS.get(response.http_status)
     if row is None:
@@ -440,6 +499,16 @@ def _row(response: ErrorResponse, request: Request) -> Row:
             else Row(errors.Unexpected, "the store responded {code}", quotes=True)
         )
     return row
+
+
+def _foreign_row(response: ErrorResponse, request: Request) -> Row:
+    """The row of a refusal by another kind of server, which may stand before the store."""
+    body = response.foreign_body.lower()
+    if response.http_status == 400 and b"https" in body and b"http " in body:
+        return _SPEAKS_TLS
+    if response.http_status in (401, 403):
+        return _DENIED_BY_ANOTHER
+    return _NO_OBJECT_OF_S3 if response.http_status == 404 and isinstance(request, ReadRequest) else _NO_S3
 
 
 def inner_error(error: Exception) -> Exception:

@@ -1,4 +1,4 @@
-"""The keys that sign: from the recipe, the variables and the files of AWS, or from botocore's providers.
+"""The keys that sign: from the recipe or its provider, the variables and files of AWS, or from botocore's providers.
 
 Static keys in options, variables and files are read without botocore. For the rest (roles, SSO, processes, web
 identities, the metadata of a machine or container) botocore's own chain is asked, on a thread and a loop of its own.
@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, Error, MissingDependency, PermissionDenied, TimedOut
@@ -22,6 +22,9 @@ from aioprefetch.services.s3.options import S3Options, revealed
 from aioprefetch.services.s3.sigv4 import AccessKeys
 from aioprefetch.services.s3.single_flight import SingleFlight
 from aioprefetch.values import Request
+
+if TYPE_CHECKING:  # It loads where it is given.
+    from aioprefetch.services.s3.given_keys import GivenKeys
 
 T = TypeVar("T")
 
@@ -51,7 +54,7 @@ class KeySource:
         self._explainer = explainer
         self._now = runtime.now
         self._keys: AccessKeys | None = None
-        self._chain: ProviderChain | None = None
+        self._chain: ProviderChain | GivenKeys | None = None
         self._look_at = 0.0
         self._renewed_at: float | None = None
         self._flight = SingleFlight(runtime, self._load, "s3 keys")
@@ -115,9 +118,9 @@ class KeySource:
         return self._options.anonymous or is_used
 
     async def _load(self) -> AccessKeys:
-        keys = ANONYMOUS if self._options.anonymous else self._own_keys() or self._keys_of_variables()
+        keys = ANONYMOUS if self._options.anonymous else await self._given_keys()
         if keys is None:
-            keys = await self._keys_of_files_or_chain()
+            keys = self._own_keys() or self._keys_of_variables() or await self._keys_of_files_or_chain()
         if not all(value.isprintable() and value.isascii() for value in (keys.key_id, keys.token or "")):
             raise ConfigInvalid(
                 "access_key_id or session_token holds a character that no header can carry, perhaps the end of a line"
@@ -125,6 +128,19 @@ class KeySource:
         self._explainer.keys = keys
         self._keys = keys
         self._look_at = self._now() + LOOK_SECONDS
+        return keys
+
+    async def _given_keys(self) -> AccessKeys | None:
+        """The keys of the provider in the recipe, ``None`` if there is none, or if it stayed in another process."""
+        provider = self._options.credentials
+        if provider is None or provider.given is None:
+            self._explainer.keys_left_behind = provider is not None
+            return None
+        from aioprefetch.services.s3.given_keys import GivenKeys
+
+        given = self._chain if isinstance(self._chain, GivenKeys) else GivenKeys(provider, self._runtime)
+        keys = await given.ask()
+        self._chain = given
         return keys
 
     def _own_keys(self) -> AccessKeys | None:
@@ -161,7 +177,7 @@ class KeySource:
             self._check_principal(self._options.principal_of(ambient))
             if keys is not None:
                 return keys
-        chain = self._chain or ProviderChain(self._options)
+        chain = self._chain if isinstance(self._chain, ProviderChain) else ProviderChain(self._options)
         own_loop = OwnLoop[AccessKeys]()
         try:
             keys = await self._runtime.run_blocking(own_loop.run, chain.load, chain.ask)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote_plus
@@ -25,7 +26,10 @@ _PIECE_BYTES = 64 << 10
 _PROLOG_BYTES_MAX = 64 << 10
 _ATTRIBUTE = re.compile(rb"=\s*[\"']")
 # The fields of a file or a directory; ``Prefix`` is a field of the page too, which comes before all directories.
-_ENTRY_FIELDS = frozenset({"Key", "Size", "ETag", "LastModified", "Prefix"})
+_ENTRY_FIELDS = frozenset({"Key", "Size", "ETag", "LastModified", "Prefix", "VersionId", "IsLatest"})
+# The elements of files: objects, and in a listing of versions these.
+_DELETE_MARKER = "DeleteMarker"
+_FILES = frozenset({"Contents", "Version", _DELETE_MARKER})
 # A size of S3 has at most 19 digits.
 _DIGITS_MAX = 20
 # Every page of a listing has one of these fields, an empty page too. A page of a captive portal has none.
@@ -33,7 +37,7 @@ _PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name", "Content
 
 
 class ListedPage:
-    """The entries of a page below ``root``, and what the page says of the next one.
+    """The entries of a page below ``root``, and what the page says of the next one: objects, or their versions.
 
     ``strangers`` are keys that do not begin with the prefix that was listed. ``is_error``: the document is an error.
     """
@@ -57,6 +61,8 @@ class ListedPage:
         page = cls(root, path)
         page.is_truncated = bool(response.get("IsTruncated"))
         page.next_token = response.get("NextContinuationToken")
+        if response.get("NextKeyMarker"):
+            page.next_token = version_token(response["NextKeyMarker"], response.get("NextVersionIdMarker"))
         for item in response.get("CommonPrefixes") or ():
             page.add_directory(item["Prefix"])
         for item in response.get("Contents") or ():
@@ -67,6 +73,17 @@ class ListedPage:
                 item.get("ETag"),
                 in_utc(modified),
             )
+        for kind in ("Versions", "DeleteMarkers"):
+            for item in response.get(kind) or ():
+                page.add_version(
+                    item["Key"],
+                    str(item.get("Size", "")),
+                    item.get("ETag"),
+                    in_utc(item.get("LastModified")),
+                    version=item.get("VersionId"),
+                    is_latest=bool(item.get("IsLatest")),
+                    is_delete_marker=kind == "DeleteMarkers",
+                )
         return page
 
     def add_directory(self, key: str) -> None:
@@ -91,6 +108,36 @@ class ListedPage:
         if etag is not None:  # The usual form needs no parsing.
             etag = etag[1:-1] if len(etag) > 2 and etag[0] == etag[-1] == '"' else unquote_etag(etag)
         self.entries.append(Entry(path=path, size=size_bytes, etag=etag, last_modified=modified))
+
+    def add_version(
+        self,
+        key: str,
+        size: str,
+        etag: str | None,
+        modified: datetime | None,
+        *,
+        version: str | None,
+        is_latest: bool,
+        is_delete_marker: bool,
+    ) -> None:
+        """Add a version of a key, or a delete marker, which has no size. ``null`` names a version like any other."""
+        self.add_file(key, "0" if is_delete_marker else size, etag, modified)
+        self.entries[-1] = replace(
+            self.entries[-1], version=version, is_latest=is_latest, is_delete_marker=is_delete_marker
+        )
+
+
+def version_token(key: str, version: str | None) -> str:
+    """The token of the page of versions that begins after one of them; no identifier of a version has a NUL."""
+    return f"{version or ''}\0{key}"
+
+
+def version_markers(token: str) -> dict[str, str]:
+    """The parameters for the page of a ``version_token``. Raises ``ValueError`` for another text."""
+    version, separator, key = token.partition("\0")
+    if not separator:
+        raise ValueError(token)
+    return {"key-marker": key, "version-id-marker": version} if version else {"key-marker": key}
 
 
 def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage:
@@ -159,6 +206,9 @@ class _PageParser:
         page.is_truncated = fields.get("IsTruncated", "").strip().lower() == "true"
         page.next_token = fields.get("NextContinuationToken")
         is_encoded = fields.get("EncodingType", "").strip() == "url"
+        if marker := fields.get("NextKeyMarker"):
+            marker = unquote_plus(marker) if is_encoded else marker
+            page.next_token = version_token(marker, fields.get("NextVersionIdMarker"))
         for entry in self._directories:
             prefix = entry.get("Prefix", "")
             page.add_directory(unquote_plus(prefix) if is_encoded else prefix)
@@ -167,7 +217,18 @@ class _PageParser:
             if is_encoded and ("%" in key or "+" in key):
                 key = unquote_plus(key)
             when = None if modified is None else _time_of(modified)
-            page.add_file(key, entry.get("Size", ""), entry.get("ETag"), when)
+            if "IsLatest" not in entry:
+                page.add_file(key, entry.get("Size", ""), entry.get("ETag"), when)
+                continue
+            page.add_version(
+                key,
+                entry.get("Size", ""),
+                entry.get("ETag"),
+                when,
+                version=entry.get("VersionId"),
+                is_latest=entry["IsLatest"] == "true",
+                is_delete_marker=_DELETE_MARKER in entry,
+            )
         return page
 
     def _begin_root(self, name: str, attributes: dict[str, str]) -> None:
@@ -194,7 +255,9 @@ class _PageParser:
                     return
                 page_fields[name] = text
             # White space may stand between the fields of an entry.
-            if name == "Contents":
+            if name in _FILES:
+                if name == _DELETE_MARKER:
+                    entry[name] = ""
                 self._files.append(entry)
                 entry = {}
             elif name == "CommonPrefixes":
@@ -226,8 +289,8 @@ def in_utc(when: object) -> datetime | None:
 
 
 def _no_page() -> ProtocolError:
-    return ProtocolError("the response is not a page of a listing")
+    return ProtocolError("the response is not a page of a listing: check endpoint_url")
 
 
 def _refused(what: str) -> ProtocolError:
-    return ProtocolError(f"the response {what}: no response of S3 does", status="permanent")
+    return ProtocolError(f"the response {what}: no response of S3 does; check endpoint_url", status="permanent")

@@ -12,7 +12,16 @@ from typing import Protocol
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.services.s3.list_page import ListedPage
-from aioprefetch.values import Metadata, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
+from aioprefetch.values import (
+    DeleteRequest,
+    Metadata,
+    PartRequest,
+    ReadReply,
+    ReadRequest,
+    Request,
+    StatRequest,
+    WriteRequest,
+)
 
 # Error codes that mean the keys have expired. A new signature may help, once.
 EXPIRED_KEY_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
@@ -32,7 +41,8 @@ class ObjectRequests(Protocol):
     async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
         """One page of the keys that begin with ``root`` and ``path``.
 
-        ``parameters`` are those of ListObjectsV2, under their names in a query; the prefix is added to them.
+        ``parameters`` are those of ListObjectsV2, under their names in a query, or with ``versions`` of
+        ListObjectVersions; the prefix is added to them.
         """
         ...
 
@@ -40,8 +50,12 @@ class ObjectRequests(Protocol):
         """Write an object whole."""
         ...
 
-    async def delete(self, request: Request, key: str) -> None:
-        """Delete an object, which may be missing."""
+    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> str | None:
+        """Send a part of an upload; returns its ETag as the store gives it."""
+        ...
+
+    async def delete(self, request: DeleteRequest, key: str) -> None:
+        """Delete an object, which may be missing, or one version of it."""
         ...
 
 

@@ -12,27 +12,37 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
-from typing import Literal
+from dataclasses import field, replace
+from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
-from aioprefetch.credentials import Secret, digest
+from aioprefetch.credentials import CredentialsProvider, Secret, digest
 from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.runtime.options import checked_file, checked_seconds
+from aioprefetch.ranges import ByteCount
+from aioprefetch.runtime.options import checked_file, checked_seconds, keep_byte_counts
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
 from aioprefetch.services.proxies import ambient_network
+from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.identity import Ambient, ambient
 from aioprefetch.transport import is_link_local_or_metadata
 from aioprefetch.values import Capability, ServiceInfo
 
 PART_BYTES_MIN = 5 << 20
 PART_BYTES_MAX = 5 << 30
+PARTS_MAX = 10_000
+# The size of a part that the store copies by itself: large, because none of its bytes comes here.
+COPIED_PART_BYTES = 256 << 20
+# The largest object that one CopyObject copies.
+COPY_BYTES_MAX = 5 << 30
 SSE_KEY_BYTES = 32
 
 # A listing or a write needs a connection too, so the pool is a little wider than the limit of concurrent requests.
 _CONNECTIONS_EXTRA = 8
 _SECRET_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
+
+AddressingStyle = Literal["auto", "path", "virtual"]
+Signing = Literal["header", "presigned"]
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
@@ -49,18 +59,19 @@ class S3Options:
     access_key_id: str | Secret | None = None
     secret_access_key: str | Secret | None = None
     session_token: str | Secret | None = None
+    credentials: CredentialsProvider | Any | None = None
     profile: str | None = None
     anonymous: bool = False
-    addressing_style: Literal["auto", "path", "virtual"] = "auto"
-    signing: Literal["header", "presigned"] = "header"
-    ca_bundle: str | None = None
+    addressing_style: AddressingStyle = "auto"
+    signing: Signing = "header"
+    ca_bundle: str | os.PathLike[str] | None = None
     proxies: Mapping[str, str | Secret] | None = field(default=None, hash=False)
     allow_http: bool | None = None
     sse_customer_key: str | bytes | Secret | None = None
     request_payer: bool = False
     connect_timeout_seconds: float = 5.0
     read_timeout_seconds: float = 20.0
-    part_bytes: int = 8 << 20
+    part_bytes: ByteCount = 8 << 20
     connections_max: int | None = None
 
     def __post_init__(self) -> None:
@@ -70,18 +81,22 @@ class S3Options:
         for name in ("access_key_id", "secret_access_key", "session_token"):
             keep(self, name, Secret.of(getattr(self, name)))
         keep(self, "sse_customer_key", sse_secret(self.sse_customer_key))
+        if self.credentials is not None:
+            keep(self, "credentials", checked_provider(self.credentials))
+            keep(self, "region", self.region or region_of(self.credentials))
         if self.region is not None:
             keep(self, "region", checked_region(self.region))
         if self.ca_bundle is not None:
             keep(self, "ca_bundle", checked_file("ca_bundle", self.ca_bundle))
         if self.proxies is not None:
             keep(self, "proxies", checked_proxies(self.proxies))
-        checked_choice("addressing_style", self.addressing_style, ("auto", "path", "virtual"))
-        checked_choice("signing", self.signing, ("header", "presigned"))
+        checked_choice("addressing_style", self.addressing_style, get_args(AddressingStyle))
+        checked_choice("signing", self.signing, get_args(Signing))
         for name in ("anonymous", "request_payer", *(() if self.allow_http is None else ("allow_http",))):
             checked_flag(name, getattr(self, name))
         checked_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
         checked_seconds("read_timeout_seconds", self.read_timeout_seconds)
+        keep_byte_counts(self, "part_bytes")
         checked_integer("part_bytes", self.part_bytes, minimum=PART_BYTES_MIN, maximum=PART_BYTES_MAX)
         if self.connections_max is not None:
             checked_integer("connections_max", self.connections_max, minimum=1, maximum=100_000)
@@ -91,6 +106,8 @@ class S3Options:
             self.check_endpoint(self.endpoint_url)
 
     def _check_identity(self) -> None:
+        if self.credentials is not None and (self.anonymous or self.access_key_id or self.secret_access_key):
+            raise invalid("credentials are given beside keys or anonymous=True; give one of them")
         if self.anonymous and (self.access_key_id or self.secret_access_key or self.session_token or self.profile):
             raise invalid("anonymous=True sends no credentials; give it without keys and without a profile")
         if bool(self.access_key_id) != bool(self.secret_access_key):
@@ -110,6 +127,11 @@ class S3Options:
         check_transport(url, allow_http=self.allow_http, carries=carries)
 
     @property
+    def ca_file(self) -> str | None:
+        """``ca_bundle`` as text."""
+        return None if self.ca_bundle is None else os.fspath(self.ca_bundle)
+
+    @property
     def info(self) -> ServiceInfo:
         # With explicit keys and an explicit endpoint the identity is complete: no AWS configuration file is read.
         settings = self.ambient(files=not (self._own_identity() and self.endpoint_url))
@@ -120,6 +142,7 @@ class S3Options:
             endpoint=self.endpoint_url or settings.endpoint,
             region=self.region or settings.region,
             principal=self.principal_of(settings),
+            address=address_at_aws(self.bucket, self.region or settings.region, settings.asked),
         )
 
     @property
@@ -131,6 +154,24 @@ class S3Options:
     def ambient(self, *, files: bool) -> Ambient:
         """The settings for this recipe in variables, and with ``files`` in the files of AWS, as they are now."""
         return ambient(self.profile, has_identity=bool(self._own_identity()), files=files)
+
+    def keys_place(self) -> str:
+        """The place where the keys are found now, for people, and nothing of the keys."""
+        if self.anonymous:
+            return "none: anonymous"
+        if self.credentials is not None:
+            return "the provider that credentials= gives"
+        if isinstance(self.access_key_id, Secret):
+            if self.access_key_id.is_literal:
+                return "options: access_key_id"
+            return f"the variable {self.access_key_id.reference.removeprefix('env:')}"
+        settings = self.ambient(files=True)
+        if settings.key_place == "variables":
+            return "the variable AWS_ACCESS_KEY_ID"
+        profile = f"profile {settings.profile or 'default'}"
+        if settings.key_place == "files":
+            return f"{settings.files[1]} or {settings.files[0]}, {profile}"
+        return f"providers of AWS (roles, SSO, processes, the metadata of a machine), {profile}"
 
     @property
     def own_principal(self) -> str:
@@ -145,6 +186,8 @@ class S3Options:
         """The identity that the recipe itself names, ``""`` if the provider chain finds one."""
         if self.anonymous:
             return "anonymous"
+        if self.credentials is not None and self.credentials.given is not None:
+            return f"provider:{self.credentials.token}"
         key_id = Secret.of(self.access_key_id)
         if key_id is None or (key_id.is_literal and key_id.reveal() is None):
             return ""
@@ -166,21 +209,30 @@ class S3Options:
             read_suffix=True,
             read_if_match=True,
             read_if_none_match=True,
+            read_if_modified_since=True,
+            read_if_unmodified_since=True,
             read_version=True,
             stat=True,
             stat_directory=True,
             list=True,
             list_recursive=True,
             list_start_after=True,
+            list_versions=True,
             write=True,
-            write_stream=True,
             write_if_match=True,
             write_if_not_exists=True,
             write_content_type=True,
             write_user_metadata=True,
+            write_storage_class=True,
+            write_sse_kms=self.sse_customer_key is None,
+            write_part_bytes=int(self.part_bytes),
+            write_parts_max=PARTS_MAX,
             copy=True,
+            copy_bytes_max=COPY_BYTES_MAX,
+            copy_part_bytes=COPIED_PART_BYTES,
             delete=True,
             delete_paths_max=1000,
+            delete_version=True,
             create_dir=True,
             # A URL alone opens nothing where its bearer must send headers as well.
             presign=not (self.anonymous or self.sse_customer_key or self.request_payer),
@@ -197,6 +249,15 @@ class S3Options:
     def root(self) -> str:
         """The text before every path in a key: the prefix and a slash, or nothing."""
         return f"{self.prefix}/" if self.prefix else ""
+
+    def copies_from(self, source: object) -> bool:
+        """Whether objects of another recipe can be copied by requests of this one.
+
+        So of another bucket, or root, with the same endpoint, region and credentials, literal ones included.
+        """
+        if not isinstance(source, S3Options) or type(source) is not type(self):
+            return False
+        return replace(source, bucket=self.bucket, prefix=self.prefix, part_bytes=self.part_bytes) == self
 
     def connections(self, concurrency: int) -> int:
         """The number of pooled connections for a runtime that lets ``concurrency`` requests through."""
@@ -328,6 +389,42 @@ def checked_proxies(proxies: object) -> dict[str, str | Secret]:
         else:
             checked[scheme] = checked_endpoint(url, option=f"proxies[{scheme!r}]")
     return checked
+
+
+def checked_provider(given: object) -> CredentialsProvider:
+    """A session, credentials or a function. ``ConfigInvalid`` for anything else, without showing it."""
+    if isinstance(given, CredentialsProvider):
+        return given
+    if isinstance(given, type) or not (is_session(given) or are_credentials(given) or callable(given)):
+        hint = ": text of keys goes into access_key_id, secret_access_key and session_token"
+        raise invalid(
+            "credentials must be a session of boto3, botocore or aiobotocore, credentials of one, or a function that"
+            f" returns keys; it is a {type(given).__name__}{hint if isinstance(given, str | Mapping | tuple) else ''}"
+        )
+    return CredentialsProvider(given)
+
+
+def region_of(provider: CredentialsProvider) -> str | None:
+    """The region that a session, or a provider of obstore, is set to."""
+    given = provider.given
+    if not is_session(given):
+        config = getattr(given, "config", None)
+        named = (config.get("region") or config.get("aws_region")) if isinstance(config, Mapping) else None
+    elif hasattr(given, "region_name"):
+        named = given.region_name
+    else:
+        named = given.get_config_variable("region") if hasattr(given, "get_config_variable") else None
+    return named if isinstance(named, str) and named else None
+
+
+def is_session(given: object) -> bool:
+    """Whether an object is a session of boto3, botocore or aiobotocore."""
+    return callable(getattr(given, "get_credentials", None))
+
+
+def are_credentials(given: object) -> bool:
+    """Whether an object is credentials of botocore or aiobotocore."""
+    return callable(getattr(given, "get_frozen_credentials", None))
 
 
 def sse_secret(key: str | bytes | Secret | None) -> Secret | None:

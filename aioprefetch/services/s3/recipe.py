@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.options import S3Options, invalid
+
+if TYPE_CHECKING:
+    from aioprefetch.services.s3.buckets import Buckets
+    from aioprefetch.services.uri_options import S3UriOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,10 @@ class S3(S3Options):
         Keys, as text or as ``env:NAME`` for a variable that is looked up when it is used. A pickle holds no text of
         a key: in another process the default takes its place. Default: ``AWS_*`` variables, the files of AWS, then the
         other providers of botocore, in its order.
+    credentials
+        What gives the keys instead: a session of boto3, botocore or aiobotocore, credentials of one, a provider of
+        obstore, or a function, which may be asynchronous. It is asked before its keys end. A session gives the region
+        too. A pickle holds a function of a module by its name; anything else stays in this process and its forks.
     profile
         A profile of the AWS configuration files. Beside ``access_key_id`` and ``secret_access_key`` it gives the
         region and other settings, and those keys sign, as with boto3.
@@ -55,7 +63,7 @@ class S3(S3Options):
         The longest wait for a connection; and for the head of a response. A body that brings less than 1 KiB a second
         for the latter has stalled.
     part_bytes
-        The size of the parts of a streaming write; up to four are held in memory. An object has at most 10,000 parts.
+        The size of the parts of an object that is larger, which are sent side by side; it has at most 10,000.
     connections_max
         Connections to the store. Default: the operator's concurrency and a few more.
     """
@@ -67,6 +75,7 @@ class S3(S3Options):
         "access_key_id",
         "secret_access_key",
         "session_token",
+        "credentials",
         "profile",
         "anonymous",
         "addressing_style",
@@ -82,13 +91,19 @@ class S3(S3Options):
     )
 
     @classmethod
-    def from_uri(cls, uri: str, **options: Any) -> S3:
+    def from_uri(cls, uri: str, **options: Unpack[S3UriOptions]) -> S3:
         """The recipe for ``s3://bucket/prefix``. Raises ``ConfigInvalid`` for credentials in the URI."""
         scheme, _, rest = uri.partition("://")
         bucket, _, prefix = rest.partition("/")
         if "@" in bucket:  # Not shown: the text before it is probably a key.
             raise invalid(f"no bucket has an '@' in its name: credentials do not go into {scheme}:// but into options")
         return cls(bucket=bucket, prefix=prefix, **options)
+
+    def buckets(self, runtime: Runtime) -> Buckets:
+        """The bucket itself, and the others of the account: listed, made and deleted."""
+        from aioprefetch.services.s3.buckets import Buckets
+
+        return Buckets(self, runtime)
 
     def build(self, runtime: Runtime) -> Accessor:
         from aioprefetch.services.s3.accessor import S3Accessor

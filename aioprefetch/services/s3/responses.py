@@ -13,7 +13,7 @@ from aioprefetch.errors import NotFound, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.services.s3.list_page import ListedPage
 from aioprefetch.transport import ResponseHead
-from aioprefetch.values import ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest, UncheckedHead
+from aioprefetch.values import Entry, ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest, UncheckedHead
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _path_of = attrgetter("path")
@@ -32,13 +32,17 @@ def version_of(text: str | None) -> str | None:
     return text if text and text != "null" else None
 
 
+# What to do about a success of another server.
+NOT_OF_S3 = "it is not that of an S3 object; check endpoint_url"
+
+
 def _no_object(response: UncheckedHead, request: ReadRequest) -> ProtocolError:
     """The error for a response without an ETag.
 
     Objects of S3 have one, and versions differ by it; error pages have none.
     """
     return ProtocolError(
-        f"the response ({response.status}, {excerpt(response.content_type)}) carries no ETag: it is not an S3 object's",
+        f"the response ({response.status}, {excerpt(response.content_type)}) carries no ETag: {NOT_OF_S3}",
         operation="read",
         path=request.path,
     )
@@ -56,6 +60,7 @@ def unchecked_head(response: Mapping[str, Any]) -> UncheckedHead:
         version=version_of(headers.get("x-amz-version-id")),
         last_modified=parse_http_date(headers.get("last-modified")),
         content_type=headers.get("content-type"),
+        content_encoding=headers.get("content-encoding"),
     )
 
 
@@ -63,7 +68,7 @@ def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
     """The head of a 200 or 206 of our own transport, checked against its request."""
     get = head.fields.get
     content_range, etag, version = get(b"content-range"), get(b"etag"), get(b"x-amz-version-id")
-    modified, content_type = get(b"last-modified"), get(b"content-type")
+    modified, content_type, encoding = get(b"last-modified"), get(b"content-type"), get(b"content-encoding")
     response = UncheckedHead(
         status=head.status,
         content_range=None if content_range is None else content_range.decode("latin-1"),
@@ -72,6 +77,7 @@ def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
         version=None if version is None else version_of(version.decode("latin-1")),
         last_modified=None if modified is None else parse_http_date(modified.decode("latin-1")),
         content_type=None if content_type is None else content_type.decode("latin-1"),
+        content_encoding=None if encoding is None else encoding.decode("latin-1"),
     )
     if response.etag is None:
         raise _no_object(response, request)
@@ -91,6 +97,12 @@ def metadata_of(headers: Mapping[str, str], request: StatRequest) -> Metadata:
     if not _NUMBER.fullmatch(length) or int(length) > OFFSET_MAX:
         raise ProtocolError(
             f"the response to HEAD has no valid Content-Length{f': {excerpt(length)}' if length else ''}",
+            operation=request.operation,
+            path=request.path,
+        )
+    if headers.get("etag") is None:
+        raise ProtocolError(
+            f"the response to HEAD ({excerpt(headers.get('content-type'))}) carries no ETag: {NOT_OF_S3}",
             operation=request.operation,
             path=request.path,
         )
@@ -135,9 +147,20 @@ def list_page_of(page: ListedPage, request: ListRequest, entries_max: int) -> Li
         raise wrong("the page is not the last one and names no next one")
     if token is not None and token == request.page_token:
         raise wrong("the page names itself as the next one: the listing would never end")
+    has_marker = False
     if path.endswith("/") or not path:
-        entries = [entry for entry in entries if entry.path != path]
+        own = [entry for entry in entries if entry.path == path]
+        has_marker = bool(own)
+        entries = [entry for entry in entries if entry.path != path] if own else entries
     if request.start_after is not None:
         # A directory that comes after its own name, as "a/x" does after "a/", is listed again by S3.
         entries = [entry for entry in entries if entry.path > request.start_after]
-    return ListPage(entries=tuple(sorted(entries, key=_path_of)), next_token=token if page.is_truncated else None)
+    # Some stores send the delete markers after the versions.
+    ordered = sorted(entries, key=_by_version if request.versions else _path_of)
+    return ListPage(entries=tuple(ordered), next_token=token if page.is_truncated else None, has_marker=has_marker)
+
+
+def _by_version(entry: Entry) -> tuple[str, bool, float]:
+    """The order of paths, and of the versions of one from the newest to the oldest."""
+    age = 0.0 if entry.last_modified is None else -entry.last_modified.timestamp()
+    return entry.path, not entry.is_latest, age

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aioprefetch.accessor.http_headers import is_weak, parse_http_date, quote_etag, unquote_etag
+from aioprefetch.accessor.http_headers import is_weak, parse_http_date, quote_etag, time_conditions, unquote_etag
+from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, InvalidArgument, ProtocolError, Unavailable
@@ -29,7 +30,17 @@ from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, payload_hash
 from aioprefetch.services.s3.xml_guard import has_document_type, parse_error
 from aioprefetch.transport import ClientOptions, Connection, Destination, HttpClient, ResponseHead
 from aioprefetch.transport.origin import Method
-from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
+from aioprefetch.values import (
+    DeleteRequest,
+    Metadata,
+    PartRequest,
+    ReadHead,
+    ReadReply,
+    ReadRequest,
+    Request,
+    StatRequest,
+    WriteRequest,
+)
 
 # The codes of a refusal for the time of the signature: the response shows the clock of the store.
 CLOCK_CODES = frozenset({"RequestExpired", "RequestTimeTooSkewed"})
@@ -58,6 +69,7 @@ class SignedRequests:
         self._explainer = explainer
         self._runtime = runtime
         self._ledger = runtime.ledger
+        self._events = runtime.events
         connections = options.connections(runtime.options.concurrency)
         client_options = ClientOptions(
             connect_timeout_seconds=options.connect_timeout_seconds,
@@ -83,12 +95,15 @@ class SignedRequests:
         if signed is None:
             signed = targets.sign(request, self._keys.ready() or await self._keys.get(request))
         counters = self._ledger.current
+        reported = None
+        if self._events.listeners:
+            reported = ReportedRequest(self._events, request, sink, method="GET", url=signed.target.url)
         receiver = _ReadReceiver(request, sink, self._runtime)
         before = sink.received
         counters[_GET] += 1
         counters["transport_requests"] += 1
         try:
-            seconds = await self._http.fetch(signed.target, _fields(request, range_text), receiver)
+            seconds = await self._http.fetch(signed.target, _fields(request, range_text), receiver, reported=reported)
         except Error as error:
             counters.failed(_GET)
             error.add_context(operation="read", path=request.path)
@@ -100,18 +115,23 @@ class SignedRequests:
         checked = receiver.checked
         if checked is None:
             response = ErrorResponse.from_http(receiver.head.status, receiver.head.headers, receiver.error_body)
-            self._refused(response, signed, request, is_renewed=is_renewed, counter=_GET)
+            self._refused(response, signed, request, reported, is_renewed=is_renewed, counter=_GET)
             self.targets.forget(request, signed)
             return await self.read(request, sink, range_text, is_renewed=True)
         counters.succeeded(_GET, seconds)
         if sink.received - before < checked.size:
-            raise Unavailable(
+            cut = Unavailable(
                 f"the body ended after {sink.received} of {checked.size} bytes",
                 operation="read",
                 path=request.path,
                 head=sink.head,
                 received=sink.received,
             )
+            if reported is not None:
+                reported.failed(cut)
+            raise cut
+        if reported is not None:
+            reported.finished()
         return ReadReply(head=checked, received=checked.size)
 
     def _refused(
@@ -119,6 +139,7 @@ class SignedRequests:
         response: ErrorResponse,
         signed: Signed,
         request: Request,
+        reported: ReportedRequest | None,
         *,
         is_renewed: bool,
         counter: str,
@@ -128,6 +149,8 @@ class SignedRequests:
         error = self._explainer.from_response(response, request)
         if counter in DURATIONS and not is_unmodified(request, error):
             self._runtime.counters.failed(counter)
+        if reported is not None:
+            reported.refused(error, request)
         if is_renewed or not self._may_help(response, signed, has_body=has_body):
             raise error
 
@@ -165,7 +188,8 @@ class SignedRequests:
 
     async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
         """One page of the keys that begin with ``root`` and ``path``."""
-        query = {"list-type": "2", "encoding-type": "url", "prefix": root + path, **parameters}
+        kind = {} if "versions" in parameters else {"list-type": "2"}
+        query = {**kind, "encoding-type": "url", "prefix": root + path, **parameters}
         head, body = await self._exchange(request, "GET", None, query, counter=_LIST)
         try:
             if len(body) <= LOOP_PARSE_BYTES_MAX:
@@ -181,7 +205,18 @@ class SignedRequests:
     async def put(self, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
         """Write an object whole. Its bytes are hashed and the hash is signed, so that the store checks them."""
         checked_metadata(request)
-        view = memoryview(data)
+        head = await self._send(request, key, {}, _written(request), memoryview(data))
+        etag, version = head.text("etag"), head.text("x-amz-version-id")
+        return described(request, unquote_etag(etag), version_of(version), len(data))
+
+    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> str | None:
+        """Send a part of an upload, hashed and signed as an object is; returns its ETag."""
+        query = {"partNumber": str(request.number), "uploadId": request.upload_id}
+        return (await self._send(request, key, query, {}, memoryview(data))).text("etag")
+
+    async def _send(
+        self, request: Request, key: str, query: Mapping[str, str], headers: Mapping[str, str], view: memoryview
+    ) -> ResponseHead:
         if self.targets.is_anonymous:
             digest = UNSIGNED_PAYLOAD
         elif len(view) <= LOOP_HASH_BYTES_MAX:
@@ -189,16 +224,16 @@ class SignedRequests:
         else:
             digest = await self._runtime.run_blocking(payload_hash, view)
         head, body = await self._exchange(
-            request, "PUT", key, {}, counter=_PUT, headers=_written(request), body=view, payload=digest
+            request, "PUT", key, query, counter=_PUT, headers=headers, body=view, payload=digest
         )
         self._check_success(head, body, request)
         self._runtime.counters["stream_write_bytes"] += len(view)
-        etag, version = head.text("etag"), head.text("x-amz-version-id")
-        return described(request, unquote_etag(etag), version_of(version), len(view))
+        return head
 
-    async def delete(self, request: Request, key: str) -> None:
-        """Delete an object, which may be missing."""
-        head, body = await self._exchange(request, "DELETE", key, {}, counter=_DELETE)
+    async def delete(self, request: DeleteRequest, key: str) -> None:
+        """Delete an object, which may be missing, or one version of it."""
+        query = {} if request.version is None else {"versionId": request.version}
+        head, body = await self._exchange(request, "DELETE", key, query, counter=_DELETE)
         self._check_success(head, body, request)
 
     async def _exchange(
@@ -219,10 +254,18 @@ class SignedRequests:
         resends = not (isinstance(request, WriteRequest) and (request.if_not_exists or request.if_match))
         for is_renewed in (False, True):
             signed = await self.targets.sign_now(request, method, key, query, payload, headers or {})
+            reported = None
+            if self._events.listeners:
+                sent_bytes = 0 if body is None else len(body)
+                reported = ReportedRequest(
+                    self._events, request, method=method, url=signed.target.url, sent_bytes=sent_bytes
+                )
             receiver = BodyCollector()
             counters[counter] += 1
             try:
-                seconds = await self._http.fetch(signed.target, fields, receiver, body=body, resends=resends)
+                seconds = await self._http.fetch(
+                    signed.target, fields, receiver, body=body, resends=resends, reported=reported
+                )
             except Error as error:
                 if counter in DURATIONS:
                     counters.failed(counter)
@@ -233,9 +276,13 @@ class SignedRequests:
             if 200 <= head.status < 300:
                 if counter in DURATIONS:
                     counters.succeeded(counter, seconds)
+                if reported is not None:
+                    reported.finished()
                 return head, receiver.body
             response = ErrorResponse.from_http(head.status, head.headers, bytes(receiver.body))
-            self._refused(response, signed, request, is_renewed=is_renewed, counter=counter, has_body=body is not None)
+            self._refused(
+                response, signed, request, reported, is_renewed=is_renewed, counter=counter, has_body=body is not None
+            )
         raise AssertionError("the second refusal was raised")
 
     def _check_success(self, head: ResponseHead, body: bytearray, request: Request) -> None:
@@ -249,7 +296,7 @@ class SignedRequests:
             wrong = "the response declares a document type"
         if wrong:
             raise ProtocolError(
-                f"{wrong}: no response of S3 does",
+                f"{wrong}: no response of S3 does; check endpoint_url",
                 status="permanent",
                 operation=request.operation,
                 path=request.path,
@@ -309,6 +356,8 @@ def _fields(request: ReadRequest, range_text: str | None) -> bytes:
         lines += _condition("If-Match", request.if_match, request)
     if request.if_none_match is not None:
         lines += _condition("If-None-Match", request.if_none_match, request)
+    if not (request.if_modified_since is request.if_unmodified_since is None):
+        lines += "".join(f"{name}: {text}\r\n" for name, text in time_conditions(request).items())
     return lines.encode("ascii")
 
 
@@ -327,6 +376,9 @@ def _written(request: WriteRequest) -> dict[str, str]:
         "content-encoding": request.content_encoding,
         "content-disposition": request.content_disposition,
         "cache-control": request.cache_control,
+        "x-amz-storage-class": request.storage_class,
+        "x-amz-server-side-encryption": None if request.sse_kms_key_id is None else "aws:kms",
+        "x-amz-server-side-encryption-aws-kms-key-id": request.sse_kms_key_id,
         "if-none-match": "*" if request.if_not_exists else None,
         "if-match": None if request.if_match is None else quote_etag(request.if_match),
         **{f"{USER_METADATA}{name.lower()}": value for name, value in request.user_metadata.items()},

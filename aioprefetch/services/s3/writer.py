@@ -1,20 +1,34 @@
-"""Writes of an object: one put for a small object, a multipart upload for a larger one."""
+"""Uploads in parts, by aiobotocore: begun, completed, aborted and listed; and the attributes of a new object."""
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from aioprefetch.accessor.http_headers import quote_etag, unquote_etag
-from aioprefetch.errors import Closed, Error, InvalidArgument
-from aioprefetch.runtime.events import logger
-from aioprefetch.services.s3.client import Response, S3Client
-from aioprefetch.services.s3.object_requests import ObjectRequests, described
+from aioprefetch.errors import Error, InvalidArgument, ProtocolError
+from aioprefetch.services.s3.client import S3Client
+from aioprefetch.services.s3.list_page import in_utc
+from aioprefetch.services.s3.object_requests import ObjectRequests, checked_metadata, described
+from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import version_of
-from aioprefetch.values import Metadata, WriteRequest
+from aioprefetch.values import (
+    AbortUploadRequest,
+    CompleteUploadRequest,
+    CopyRequest,
+    ListUploadsRequest,
+    Metadata,
+    StatRequest,
+    Upload,
+    UploadPage,
+    WriteRequest,
+)
 
-PARTS_AT_ONCE = 4
-PARTS_MAX = 10_000
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_GONE = "NoSuchUpload"
 
 
 def write_parameters(request: WriteRequest) -> dict[str, Any]:
@@ -25,6 +39,16 @@ def write_parameters(request: WriteRequest) -> dict[str, Any]:
         "ContentDisposition": request.content_disposition,
         "CacheControl": request.cache_control,
         "Metadata": dict(request.user_metadata) or None,
+        **placement_parameters(request),
+    }
+
+
+def placement_parameters(request: WriteRequest | CopyRequest) -> dict[str, str | None]:
+    """How a new object is stored: its class, and the key that encrypts it."""
+    return {
+        "StorageClass": request.storage_class,
+        "ServerSideEncryption": None if request.sse_kms_key_id is None else "aws:kms",
+        "SSEKMSKeyId": request.sse_kms_key_id,
     }
 
 
@@ -36,121 +60,106 @@ def condition_parameters(request: WriteRequest) -> dict[str, str | None]:
     }
 
 
-class S3WriteBody:
-    """Collects up to four parts and sends them together, so that nothing of it runs in the background.
+class Uploads:
+    """The uploads of one recipe within a runtime."""
 
-    An object of at most one part is a single put at ``close``. A failed or cancelled call leaves an upload behind that
-    ``abort`` removes; the store keeps (and charges for) its parts until then. More than ``parts_max`` parts (S3
-    allows 10,000) are ``InvalidArgument``.
-    """
-
-    def __init__(
-        self,
-        client: S3Client,
-        requests: ObjectRequests,
-        request: WriteRequest,
-        key: str,
-        *,
-        parts_max: int = PARTS_MAX,
-    ) -> None:
-        self._parts_max = parts_max
+    def __init__(self, options: S3Options, client: S3Client) -> None:
+        self._options = options
         self._client = client
-        self._requests = requests
-        self._request = request
-        self._key = key
-        self._buffer = bytearray()
-        self._upload_id: str | None = None
-        self._parts: list[dict[str, Any]] = []
-        self._size = 0
-        self._ended = False
 
-    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes, and send full parts. If cancelled, call ``abort``."""
-        self._check_open()
-        data = memoryview(chunk).cast("B")
-        batch_bytes = PARTS_AT_ONCE * self._client.options.part_bytes
-        while len(data):
-            room = batch_bytes - len(self._buffer)
-            self._buffer += data[:room]
-            data = data[room:]
-            if len(self._buffer) == batch_bytes:
-                await self._send_buffer()
+    async def begin(self, request: WriteRequest, key: str) -> str:
+        """Begin an upload; returns its name."""
+        checked_metadata(request)
+        response = await self._client.call(request, "create_multipart_upload", Key=key, **write_parameters(request))
+        upload_id = response.get("UploadId")
+        if not isinstance(upload_id, str) or not upload_id:
+            raise ProtocolError("the store names no upload", operation=request.operation, path=request.path)
+        return upload_id
 
-    async def close(self) -> Metadata:
-        """Let the object appear."""
-        self._check_open()
-        if self._upload_id is None and len(self._buffer) <= self._client.options.part_bytes:
-            metadata = await self._requests.put(self._request, self._key, self._buffer)
-        else:
-            await self._send_buffer()
-            response = await self._call(
+    async def complete(self, request: CompleteUploadRequest, key: str, requests: ObjectRequests) -> Metadata:
+        """Let the object appear.
+
+        An upload that is gone has been completed, where the response to an earlier attempt was lost: then the object
+        has the ETag that follows from those of the parts.
+        """
+        parts = [{"PartNumber": part.number, "ETag": part.etag} for part in request.parts]
+        try:
+            response = await self._client.call(
+                request,
                 "complete_multipart_upload",
-                MultipartUpload={"Parts": self._parts},
-                **condition_parameters(self._request),
+                Key=key,
+                UploadId=request.upload_id,
+                MultipartUpload={"Parts": parts},
+                **condition_parameters(request),
             )
-            etag, version = unquote_etag(response.get("ETag")), version_of(response.get("VersionId"))
-            metadata = described(self._request, etag, version, self._size)
-        self._ended = True
-        self._buffer = bytearray()
-        return metadata
-
-    async def abort(self) -> None:
-        """Remove the sent parts. A second cancellation does not stop it."""
-        if self._ended:
-            return
-        self._ended = True
-        self._buffer = bytearray()
-        if self._upload_id is None or self._client.runtime.closed:
-            return
-        done = asyncio.Event()
-        self._client.runtime.supervisor.spawn(self._abort(), name="s3 abort upload", on_end=done.set)
-        await done.wait()
-
-    async def _abort(self) -> None:
-        try:
-            await self._call("abort_multipart_upload")
         except Error as error:
-            logger.warning("a multipart upload could not be aborted, its parts stay until they expire: %s", error)
+            if error.context.get("code") != _GONE:
+                raise
+            expected = _etag_of_parts([part.etag for part in request.parts])
+            found = await self._found(request, key, requests)
+            if expected is None or found is None or (found.etag, found.size) != (expected, request.size):
+                raise
+            return described(request, found.etag, found.version, request.size)
+        etag, version = unquote_etag(response.get("ETag")), version_of(response.get("VersionId"))
+        return described(request, etag, version, request.size)
 
-    async def _send_buffer(self) -> None:
-        """Send the buffer as parts, together; the first failure stops the others."""
-        buffer, self._buffer = self._buffer, bytearray()
-        if not buffer:
-            return
-        if self._upload_id is None:
-            await self._begin()
-        part_bytes = self._client.options.part_bytes
-        first = len(self._parts) + 1
-        pieces = [buffer[start : start + part_bytes] for start in range(0, len(buffer), part_bytes)]
-        if first + len(pieces) - 1 > self._parts_max:
-            raise InvalidArgument(
-                f"the object needs more than {self._parts_max} parts of part_bytes={part_bytes};"
-                " make part_bytes larger",
-                operation=self._request.operation,
-                path=self._request.path,
-            )
+    async def _found(self, request: CompleteUploadRequest, key: str, requests: ObjectRequests) -> Metadata | None:
         try:
-            async with asyncio.TaskGroup() as group:
-                sent = [group.create_task(self._send_part(first + i, piece)) for i, piece in enumerate(pieces)]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from failures.exceptions[0].__cause__
-        self._parts += [task.result() for task in sent]
-        self._size += len(buffer)
+            return await requests.stat(StatRequest(path=request.path, deadline=request.deadline), key)
+        except Error:
+            return None
 
-    async def _begin(self) -> None:
+    async def abort(self, request: AbortUploadRequest, key: str) -> None:
+        """Forget an upload and its parts. One that is gone is ignored."""
+        try:
+            await self._client.call(request, "abort_multipart_upload", Key=key, UploadId=request.upload_id)
+        except Error as error:
+            if error.context.get("code") != _GONE:
+                raise
+
+    async def page(self, request: ListUploadsRequest) -> UploadPage:
+        """One page of the uploads below a prefix."""
+        root = self._options.root
+        key_marker, id_marker = _markers_of(request)
         response = await self._client.call(
-            self._request, "create_multipart_upload", Key=self._key, **write_parameters(self._request)
+            request,
+            "list_multipart_uploads",
+            Prefix=root + request.path,
+            KeyMarker=key_marker,
+            UploadIdMarker=id_marker,
         )
-        self._upload_id = response["UploadId"]
+        uploads = tuple(
+            Upload(
+                path=item["Key"].removeprefix(root), upload_id=item["UploadId"], started=in_utc(item.get("Initiated"))
+            )
+            for item in response.get("Uploads") or ()
+            if item.get("Key", "").startswith(root + request.path) and item.get("UploadId")
+        )
+        token = None
+        if response.get("IsTruncated") and response.get("NextKeyMarker"):
+            token = json.dumps([response["NextKeyMarker"], response.get("NextUploadIdMarker")])
+            if token == request.page_token:
+                raise ProtocolError(
+                    "the listing of uploads does not go on", operation=request.operation, path=request.path
+                )
+        return UploadPage(uploads=uploads, next_token=token)
 
-    async def _send_part(self, number: int, piece: bytearray) -> dict[str, Any]:
-        response = await self._call("upload_part", PartNumber=number, Body=piece)
-        self._client.runtime.counters["stream_write_bytes"] += len(piece)
-        return {"PartNumber": number, "ETag": response["ETag"]}
 
-    async def _call(self, method: str, **parameters: Any) -> Response:
-        return await self._client.call(self._request, method, Key=self._key, UploadId=self._upload_id, **parameters)
+def _markers_of(request: ListUploadsRequest) -> tuple[str | None, str | None]:
+    if request.page_token is None:
+        return None, None
+    try:
+        key_marker, id_marker = json.loads(request.page_token)
+    except ValueError:
+        raise InvalidArgument(
+            "the page token is not a token of this listing", operation=request.operation, path=request.path
+        ) from None
+    return key_marker, id_marker
 
-    def _check_open(self) -> None:
-        if self._ended:
-            raise Closed("the object was closed or aborted", operation=self._request.operation, path=self._request.path)
+
+def _etag_of_parts(etags: Sequence[str]) -> str | None:
+    """The ETag of an object made of parts with these ETags; ``None`` unless they are MD5 sums."""
+    digests = [unquote_etag(etag) or "" for etag in etags]
+    if not all(map(_MD5.fullmatch, digests)):
+        return None
+    return f"{hashlib.md5(bytes.fromhex(''.join(digests)), usedforsecurity=False).hexdigest()}-{len(digests)}"
