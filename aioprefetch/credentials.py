@@ -3,6 +3,7 @@
 A ``Secret`` is a literal, or the name of an environment variable (``env:NAME``) that is looked up when it is used.
 A pickled literal carries a random reference instead of its value: it is found again in the same process and in its
 forks, and nowhere else. There ``reveal`` returns ``None``, and the service falls back to its provider chain.
+``reference`` is the same as text, for what is written as JSON.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
+import sys
 import threading
 import traceback
 import weakref
@@ -20,7 +23,12 @@ from aioprefetch.errors import InvalidType, redact
 
 _literals: dict[str, str] = {}
 _ENVIRONMENT = "env:"
+_LITERAL = re.compile(r"literal:[0-9a-f]{32}")
+_PROVIDER = "provider:"
 _process_key = os.urandom(32)
+# Providers of keys that were pickled here, by their tokens; and the tokens of those that live.
+_providers: dict[str, Any] = {}
+_tokens: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class Secret:
@@ -29,8 +37,9 @@ class Secret:
     __slots__ = ("_reference", "_value")
 
     def __init__(self, text: str) -> None:
-        self._value: str | None = None if text.startswith(_ENVIRONMENT) else text
-        self._reference = text if text.startswith(_ENVIRONMENT) else ""
+        is_reference = text.startswith(_ENVIRONMENT) or _LITERAL.fullmatch(text) is not None
+        self._value: str | None = None if is_reference else text
+        self._reference = text if is_reference else ""
 
     @classmethod
     def of(cls, text: str | Secret | None) -> Secret | None:
@@ -85,7 +94,9 @@ class Secret:
         # Without their values, two secrets are equal only if they have the same reference.
         return self.is_literal, self.reveal() or self._reference
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    @property
+    def reference(self) -> str:
+        """A name without the value, from which ``Secret(reference)`` makes this secret again in this process."""
         if self.is_literal:
             if not self._reference:
                 import secrets
@@ -93,7 +104,75 @@ class Secret:
                 self._reference = f"literal:{secrets.token_hex(16)}"
             if self._value is not None:
                 _literals[self._reference] = self._value
-        return _restore, (self._reference,)
+        return self._reference
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Secret, (self.reference,)
+
+
+class CredentialsProvider:
+    """An object that a caller gave to be asked for keys: a session of a library, or a function. Never print its keys.
+
+    It is compared by the object: two of one session are equal. A pickle holds a random ``token`` in its place, by which
+    it is found again in the same process and its forks, and a function of a module by its name, everywhere. In other
+    processes ``given`` is ``None`` otherwise, and the service falls back to its provider chain.
+    """
+
+    __slots__ = ("given", "token")
+
+    def __init__(self, given: Any, token: str = "") -> None:
+        self.given = given
+        self.token = token or _token_of(given)
+
+    @classmethod
+    def of_reference(cls, text: str) -> CredentialsProvider | None:
+        """The provider of a ``reference``; ``None`` for another text."""
+        token = text.removeprefix(_PROVIDER)
+        return None if token == text else cls(_providers.get(token), token)
+
+    @property
+    def reference(self) -> str:
+        """A name as text, by which ``of_reference`` finds the provider again in this process and its forks."""
+        if self.given is not None:
+            _providers[self.token] = self.given
+        return f"{_PROVIDER}{self.token}"
+
+    def __repr__(self) -> str:
+        given = self.given
+        name = getattr(given, "__qualname__", None) or type(given).__qualname__
+        return f"CredentialsProvider({'left behind' if given is None else name})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CredentialsProvider) and self.token == other.token
+
+    def __hash__(self) -> int:
+        return hash(self.token)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.given is not None:
+            _providers[self.token] = self.given
+        return _provider_of, (self.token, self.given if _has_name(self.given) else None)
+
+
+def _provider_of(token: str, function: Any) -> CredentialsProvider:
+    return CredentialsProvider(_providers.get(token, function), token)
+
+
+def _token_of(given: Any) -> str:
+    """A random name of an object, the same for as long as it lives where it can be looked up."""
+    token = os.urandom(8).hex()
+    try:
+        return _tokens.setdefault(given, token)
+    except TypeError:  # It has no hash, or no weak reference.
+        return token
+
+
+def _has_name(given: Any) -> bool:
+    """Whether an object is found in its module by its name, so that a pickle holds the name alone."""
+    found: Any = sys.modules.get(getattr(given, "__module__", None) or "")
+    for part in (getattr(given, "__qualname__", None) or "<none>").split("."):
+        found = getattr(found, part, None)
+    return found is given and given is not None
 
 
 def digest(*parts: str) -> str:
@@ -109,12 +188,6 @@ def digest(*parts: str) -> str:
 def _slow_digest(value: str) -> str:
     data = value.encode("utf-8", "surrogateescape")
     return hashlib.scrypt(data, salt=b"aioprefetch fingerprint", n=1 << 12, r=8, p=1, dklen=8).hex()
-
-
-def _restore(reference: str) -> Secret:
-    secret = Secret.__new__(Secret)
-    secret._reference, secret._value = reference, None
-    return secret
 
 
 class Scrubber(Protocol):

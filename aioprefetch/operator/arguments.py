@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 from aioprefetch.accessor.http_headers import unquote_etag
@@ -38,11 +39,12 @@ def checked_path(path: object, operation: str) -> str:
     )
 
 
-def check_file(path: str, operation: str) -> None:
+def check_file(path: str, operation: str, advice: str = "list() shows those below it") -> None:
     """``IsADirectory`` for the path of a directory, and for an empty path."""
     if not checked_path(path, operation) or path[-1] == "/":
+        what = f"the path names a directory, an object is needed; {advice}"
         raise IsADirectory(
-            "the path names a directory, an object is needed" if path else "the path is empty",
+            what if path else "the path is empty",
             operation=operation,
             path=path,
         )
@@ -102,8 +104,18 @@ class Arguments:
         """The name of a version."""
         text = self.text("version", value)
         if text == "":
-            raise self._invalid("version is empty: leave it out to read the newest one")
+            raise self._invalid("version is empty: leave it out for the newest one")
         return text
+
+    def time(self, name: str, value: object) -> datetime | None:
+        """A time with its zone, in UTC, or ``None``."""
+        if value is None:
+            return None
+        if not isinstance(value, datetime):
+            raise self._wrong_type(name, "a datetime", value)
+        if value.tzinfo is None:
+            raise self._invalid(f"{name}={value!r} has no time zone: give one, such as tzinfo=datetime.UTC")
+        return value.astimezone(UTC)
 
     def method(self, value: object) -> PresignMethod:
         """The method of a presigned URL."""

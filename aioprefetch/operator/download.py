@@ -1,7 +1,10 @@
 """Objects into local files: the parts of a long read, each written where it belongs when it has arrived.
 
 The bytes go into a hidden file beside the target, which takes the target's place at the end: under no name is there a
-part of an object. A part is in memory until it is written, so a download of any size takes the memory of its requests.
+part of an object. A large object that did not arrive whole leaves this file with a note of what it has, and the next
+download of it asks for the rest alone.
+
+A part is in memory until it is written, so a download of any size takes the memory of its requests.
 The one response of a store that sends everything at once is written piece by piece. It pauses while the disk is behind.
 """
 
@@ -10,23 +13,35 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial as bound
 
-from aioprefetch.accessor.parallel_parts import PART_BYTES_MAX
+from aioprefetch.accessor.parallel_parts import PART_BYTES_MAX, ParallelParts
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.errors import Error, InvalidPath, InvalidType, IsADirectory, NotFound
-from aioprefetch.operator.parallel_read import ParallelRead
+from aioprefetch.accessor.served_reads import ServedReads
+from aioprefetch.accessor.version_pin import is_strong
+from aioprefetch.errors import AlreadyExists, Error, InvalidPath, InvalidType, IsADirectory, NotFound, ObjectChanged
+from aioprefetch.layers.error_context import hint_at_directory
+from aioprefetch.operator.parallel_read import ParallelRead, first_bytes_of
+from aioprefetch.operator.progress import reported
+from aioprefetch.operator.resumable_file import ReceivedVersion, ResumableFile, begin
+from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.buffers import lend_buffer
-from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.errors import from_os_error
 from aioprefetch.services.fs.threads import FileThreads, settled, translated
-from aioprefetch.services.fs.writer import PartialFile
-from aioprefetch.values import Metadata, ReadRequest, WriteRequest
+from aioprefetch.values import Metadata, ReadHead, ReadRequest, StatRequest, WriteRequest
 
+# A smaller object is received again sooner than it is gone on with.
+RESUMABLE_BYTES_MIN = 16 << 20
 # The pieces of one response that may wait for the disk. Then the response is paused.
 PIECES_WAITING_MAX = 2
+# What gets the numbers of bytes written, and the size of the object.
+Callbacks = tuple[ProgressCallback | None, ProgressCallback | None]
 
 
 async def download(
@@ -38,26 +53,55 @@ async def download(
 ) -> Metadata:
     """Write the object of a request into a file. If it fails or is cancelled, the target is as it was."""
     path = _checked_target(target, request)
-    if not (on_progress is None or callable(on_progress)):
-        raise InvalidType(f"on_progress must be callable, not {on_progress!r}", operation="download", path=request.path)
-    threads = FileThreads.of(runtime)
-    written = WriteRequest(path=request.path)
+    if runtime.events.listeners:
+        accessor = ServedReads(accessor, runtime)
     try:
-        job = threads.call(_begin, path, written)
-        partial = await translated(written, job, PartialFile.discard)
-        try:
-            reading = Download(accessor, runtime, request, partial.descriptor, on_progress)
-            await reading.run()
-            await translated(written, threads.call(partial.place, threading.Lock()), give_up=partial.give_up)
-        except BaseException:
-            await threads.clean_up(partial.discard)
-            raise
+        written = WriteRequest(path=request.path)
+        with reported(on_progress, "download", request.path) as reporter:
+            on_size = None if reporter is None else reporter.expect
+            return await receive(accessor, runtime, request, bound(_begin, path, written), reporter, on_size=on_size)
     except Error as error:
         error.operation = "download"
         error.add_context(path=request.path, target=path)
+        if isinstance(error, NotFound):
+            await hint_at_directory(accessor, error, request.path, f"{request.path + '/'!r} downloads what is below it")
         raise
-    head = reading.head
-    assert head is not None
+
+
+async def receive(
+    accessor: Accessor,
+    runtime: Runtime,
+    request: ReadRequest,
+    open_file: Callable[[], ResumableFile],
+    on_bytes: ProgressCallback | None,
+    *,
+    on_size: ProgressCallback | None = None,
+    keeps_time: bool = False,
+    is_reserved: bool = False,
+) -> Metadata:
+    """Write the object of a request into the file that ``open_file`` begins on a thread.
+
+    It goes on where an earlier run has stopped, if the object is of the same version still. ``on_size`` gets the size
+    of the object once it is known, ``on_bytes`` the numbers of bytes written; neither raises. ``keeps_time`` gives the
+    file the object's time. With ``is_reserved`` the caller has reserved the memory of the first response
+    (``first_response_bytes``).
+    """
+    callbacks = on_bytes, on_size
+    threads = FileThreads.of(runtime)
+    written = WriteRequest(path=request.path)
+    file = await translated(written, threads.call(open_file), ResumableFile.discard)
+    try:
+        reading = await _received(accessor, runtime, request, file, callbacks, is_reserved=is_reserved)
+        head = reading.head
+        assert head is not None
+        if keeps_time and head.last_modified is not None:
+            file.modified_ns = nanoseconds_of(head.last_modified)
+        await translated(written, threads.call(file.place, threading.Lock()), give_up=file.give_up)
+    except BaseException as error:
+        if isinstance(error, ObjectChanged | AlreadyExists):  # What is there is of no use to a next run.
+            file.drop_at_end()
+        await threads.clean_up(file.discard)
+        raise
     return Metadata(
         path=request.path,
         size=reading.size,
@@ -66,6 +110,57 @@ async def download(
         last_modified=head.last_modified,
         content_type=head.content_type,
     )
+
+
+async def _received(
+    accessor: Accessor,
+    runtime: Runtime,
+    request: ReadRequest,
+    file: ResumableFile,
+    callbacks: Callbacks,
+    *,
+    is_reserved: bool,
+) -> Download:
+    """The read that has filled the file: of what is missing, or of everything."""
+    reading = Download(accessor, runtime, request, file, callbacks, is_reserved=is_reserved)
+    begun = file.begun
+    if begun is None:
+        await reading.run()
+        return reading
+    reported = 0
+    if await _is_current(accessor, request, begun, file.done):
+        try:
+            await reading.go_on(begun, file.done)
+            return reading
+        except ObjectChanged:
+            reported = reading.reported
+    await settled(FileThreads.of(runtime).call(file.forget))
+    reading = Download(accessor, runtime, request, file, callbacks, repeated_bytes=reported, is_reserved=is_reserved)
+    await reading.run()
+    return reading
+
+
+async def _is_current(accessor: Accessor, request: ReadRequest, begun: ReceivedVersion, done: Sequence[Range]) -> bool:
+    """Whether what is in the file may be of the version that is wanted. The requests for the rest will tell."""
+    if (begun.store, begun.path) != (_store_of(accessor), request.path):
+        return False
+    if request.version not in (None, begun.version):
+        return False
+    if request.if_match is not None or (subtract((0, begun.size), done) and is_strong(begun.etag, request.version)):
+        return request.if_match in (None, begun.etag)
+    metadata = await accessor.stat(StatRequest(path=request.path, version=request.version))  # No request would tell.
+    return (metadata.etag, metadata.version, metadata.size) == (begun.etag, begun.version, begun.size)
+
+
+def _store_of(accessor: Accessor) -> tuple[str, ...]:
+    return accessor.info.namespace[
+        :-1
+    ]  # Without the principal: all callers that may read the object get the same bytes.
+
+
+def nanoseconds_of(time: datetime) -> int:
+    """The time of a file in nanoseconds, without the error of a float."""
+    return (time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1) * 1000
 
 
 def _checked_target(target: object, request: ReadRequest) -> str:
@@ -89,36 +184,46 @@ def _checked_target(target: object, request: ReadRequest) -> str:
     return path
 
 
-def _begin(target: str, request: WriteRequest) -> PartialFile:
+def _begin(target: str, request: WriteRequest) -> ResumableFile:
     """On a thread: the hidden file beside the target."""
     directory, name = os.path.split(os.path.abspath(target))
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise NotFound(f"the directory of the target, {directory!r}, does not exist") from error
-    partial = PartialFile(descriptor, name, request, fsync=False, keeps_mode=True)
-    try:
-        partial.refuse_by_conditions()
-        partial.create()
-    except BaseException:
-        partial.discard()
-        raise
-    return partial
+    return begin(ResumableFile(descriptor, name, request, fsync=False, keeps_mode=True))
+
+
+def first_response_bytes(options: RuntimeOptions) -> int:
+    """The memory that the first response of a download takes: of a store that sends everything, all of its pieces."""
+    return max(first_bytes_of(options), _piece_bytes(options) * (PIECES_WAITING_MAX + 1))
+
+
+def _piece_bytes(options: RuntimeOptions) -> int:
+    """One piece is filled while the others wait: together they fit into the budget."""
+    return max(1, min(PART_BYTES_MAX, options.memory_bytes // (PIECES_WAITING_MAX + 1)))
 
 
 class Download(ParallelRead):
-    """A read of a whole object into the file of ``descriptor``. ``size`` is that of the object."""
+    """A read of a whole object into a file. ``size`` is that of the object.
+
+    Of a large object the file notes which parts it has, where the version proves that they belong together: they stay
+    if the read fails. ``repeated_bytes`` of it were reported by a read before this one.
+    """
 
     __slots__ = (
-        "_descriptor",
         "_drained",
         "_failure",
-        "_on_progress",
+        "_file",
+        "_is_reserved",
+        "_on_bytes",
+        "_on_size",
         "_piece_bytes",
         "_position",
         "_repeated_bytes",
         "_threads",
         "_writing",
+        "reported",
     )
     is_paced = True
 
@@ -127,21 +232,25 @@ class Download(ParallelRead):
         accessor: Accessor,
         runtime: Runtime,
         request: ReadRequest,
-        descriptor: int,
-        on_progress: ProgressCallback | None,
+        file: ResumableFile,
+        callbacks: Callbacks,
+        *,
+        repeated_bytes: int = 0,
+        is_reserved: bool = False,
     ) -> None:
         ParallelRead.__init__(self, accessor, runtime, request)
         self.is_placed = True
-        self._descriptor = descriptor
-        self._on_progress = on_progress
+        self._file = file
+        self._on_bytes, self._on_size = callbacks
         self._threads = FileThreads.of(runtime)
         self._position = 0
-        self._repeated_bytes = 0  # To be written that were reported before.
+        self.reported = repeated_bytes
+        self._repeated_bytes = repeated_bytes  # To be written that were reported before.
         self._writing: set[asyncio.Future[int]] = set()
         self._drained: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
-        # One piece is filled while the others wait: together they fit into the budget.
-        self._piece_bytes = max(1, min(PART_BYTES_MAX, runtime.options.memory_bytes // (PIECES_WAITING_MAX + 1)))
+        self._piece_bytes = _piece_bytes(runtime.options)
+        self._is_reserved = is_reserved
 
     @property
     def size(self) -> int:
@@ -160,6 +269,35 @@ class Download(ParallelRead):
             raise self._failure
         if self._repeated_bytes:  # More was reported than the object has now.
             self._tell(-self._repeated_bytes)
+
+    async def go_on(self, begun: ReceivedVersion, done: Sequence[Range]) -> None:
+        """Read and write what is missing of the version that an earlier run has received ``done`` of.
+
+        ``ObjectChanged`` if the store has another version now.
+        """
+        head = ReadHead(
+            start=0,
+            size=begun.size,
+            total=begun.size,
+            etag=begun.etag,
+            version=begun.version,
+            last_modified=begun.last_modified,
+            content_type=begun.content_type,
+        )
+        self.head, self._wanted = head, (0, begun.size)
+        self._pin(head)
+        if is_strong(begun.etag, None):  # An older version may be there still, and the ETag tells whether it is wanted.
+            self._pinned = replace(self._pinned, version=self._request.version)
+        if self._on_size is not None:
+            self._on_size(begun.size)
+        missing = subtract((0, begun.size), done)
+        self._report(begun.size - sum(end - start for start, end in missing))
+        await ParallelParts(self._runtime, missing, self).run()
+
+    def _begun(self, head: ReadHead) -> None:
+        ParallelRead._begun(self, head)
+        if self._on_size is not None:
+            self._on_size(self.size)
 
     async def begin_again(self) -> bool:
         """Begin again with an empty file, when no thread writes a piece any more."""
@@ -183,6 +321,19 @@ class Download(ParallelRead):
             await asyncio.wait((self._drained,))
 
     def _open(self, size: int) -> memoryview:
+        head = self.head
+        if head is not None and size >= RESUMABLE_BYTES_MIN and self._is_proven(head):
+            self._file.expect(
+                ReceivedVersion(
+                    store=_store_of(self._accessor),
+                    path=self._request.path,
+                    size=size,
+                    etag=head.etag,
+                    version=head.version,
+                    last_modified=head.last_modified,
+                    content_type=head.content_type,
+                )
+            )
         return memoryview(b"")  # Each part has memory of its own.
 
     def _open_part(self, start: int, end: int) -> memoryview:
@@ -198,14 +349,19 @@ class Download(ParallelRead):
         self._pieces.append(piece)
         return piece
 
+    def _advanced(self) -> None:
+        if self.complete:  # Others may still arrive.
+            self._write_pieces()
+
     def _write_pieces(self) -> None:
         """Let threads write what has arrived of the first response; the budget counts it until then."""
         if self._failure is not None:
             raise self._failure
         budget = self._runtime.budget
         for piece in self._pieces:
-            budget.room(len(piece), "demand")
-            budget.charge(len(piece))
+            if not self._is_reserved:
+                budget.room(len(piece), "demand")
+                budget.charge(len(piece))
             writing = self._threads.call(self._write, self._position, piece)
             self._writing.add(writing)
             writing.add_done_callback(bound(self._written, len(piece)))
@@ -214,7 +370,8 @@ class Download(ParallelRead):
 
     def _written(self, size: int, writing: asyncio.Future[int]) -> None:
         self._writing.discard(writing)
-        self._runtime.budget.release(size)
+        if not self._is_reserved:
+            self._runtime.budget.release(size)
         failure = asyncio.CancelledError() if writing.cancelled() else writing.exception()
         if failure is None:
             self._report(writing.result())
@@ -229,15 +386,17 @@ class Download(ParallelRead):
         count = 0
         try:
             while count < len(part):
-                count += os.pwrite(self._descriptor, part[count:], start + count)
+                count += os.pwrite(self._file.descriptor, part[count:], start + count)
+            self._file.note(start, start + count)
         except OSError as error:
+            self._file.drop_at_end()  # The disk may be full.
             raise from_os_error(error, operation="download", path=self._request.path) from error
         return count
 
     def _empty(self) -> None:
         """For a thread: remove what was written."""
         try:
-            os.ftruncate(self._descriptor, 0)
+            os.ftruncate(self._file.descriptor, 0)
         except OSError as error:
             raise from_os_error(error, operation="download", path=self._request.path) from error
 
@@ -247,8 +406,6 @@ class Download(ParallelRead):
         self._tell(count - repeated)
 
     def _tell(self, count: int) -> None:
-        try:
-            if self._on_progress is not None and count:
-                self._on_progress(count)
-        except Exception:
-            logger.exception("on_progress failed for the download of %r", self._request.path)
+        self.reported += count
+        if self._on_bytes is not None and count:
+            self._on_bytes(count)

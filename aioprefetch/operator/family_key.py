@@ -37,6 +37,14 @@ def family_key(service: Service, layers: Sequence[Layer], options: RuntimeOption
         return None
 
 
+def are_alike(layers: Sequence[Layer], others: Sequence[Layer]) -> bool:
+    """Whether two stacks of layers do the same; one that cannot be compared is like itself alone."""
+    try:
+        return layers == others or comparable(tuple(layers)) == comparable(tuple(others))
+    except NotComparable:
+        return False
+
+
 def comparable(value: Any) -> Hashable:
     """A value of plain parts, equal for values that mean the same. Raises ``NotComparable``."""
     if value is None:

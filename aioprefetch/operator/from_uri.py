@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
 from collections.abc import Collection, Iterable, Mapping
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
@@ -21,6 +20,8 @@ from aioprefetch.accessor.protocols import Service
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.layers import RetryLayer
+from aioprefetch.operator.requests import READ_OPTIONS, WRITE_OPTIONS
+from aioprefetch.ranges import byte_count
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
 
@@ -56,58 +57,29 @@ class UriRecipe(Protocol):
         ...
 
 
-# Schemes of stores that come in through obspec, and obstore's class for each.
-_OBSTORE_CLASSES = {
-    **dict.fromkeys(("gs", "gcs"), "GCSStore"),
-    **dict.fromkeys(("az", "azure", "abfs", "abfss", "adl"), "AzureStore"),
-}
-
-# Names of boto3, s3fs, obstore and others for an option of ours.
-_OTHER_NAMES: Mapping[str, str] = {
-    **dict.fromkeys(("anon", "skip_signature", "no_sign_request"), "anonymous"),
-    **dict.fromkeys(("key", "access_key", "aws_access_key", "aws_access_key_id"), "access_key_id"),
-    **dict.fromkeys(("secret", "secret_key", "aws_secret_key", "aws_secret_access_key"), "secret_access_key"),
-    **dict.fromkeys(("token", "aws_session_token", "security_token"), "session_token"),
-    **dict.fromkeys(("endpoint", "endpoint_override", "aws_endpoint", "aws_endpoint_url", "host"), "endpoint_url"),
-    **dict.fromkeys(("region_name", "aws_region", "default_region", "aws_default_region"), "region"),
-    **dict.fromkeys(("profile_name", "aws_profile"), "profile"),
-    **dict.fromkeys(("virtual_hosted_style_request", "force_path_style", "path_style"), "addressing_style"),
-    **dict.fromkeys(("verify", "ssl_verify", "verify_ssl", "cert"), "ca_bundle"),
-    **dict.fromkeys(("use_ssl", "scheme"), "allow_http"),
-    **dict.fromkeys(("requester_pays", "request_payer_enabled"), "request_payer"),
-    **dict.fromkeys(("default_block_size", "block_size", "blocksize", "buffer_size"), "block_bytes"),
-    **dict.fromkeys(("max_concurrency", "max_connections", "max_pool_connections"), "concurrency"),
-    **dict.fromkeys(("default_cache_type", "cache_type", "caching"), "policy"),
-    **dict.fromkeys(("retries", "max_retries", "max_attempts"), "attempts_max"),
-    **dict.fromkeys(("connect_timeout", "connection_timeout"), "connect_timeout_seconds"),
-    **dict.fromkeys(("read_timeout", "request_timeout"), "read_timeout_seconds"),
-    **dict.fromkeys(("multipart_chunksize", "part_size"), "part_bytes"),
-    **dict.fromkeys(("username", "user", "password", "bearer_token"), "auth"),
-}
-_HINTS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("client_kwargs", "config_kwargs", "s3_additional_kwargs", "storage_options", "client_options"),
-        "what it would hold are options of their own, such as endpoint_url and region",
-    ),
-    **dict.fromkeys(
-        ("retry_config", "retry"),
-        "there are attempts_max and retry_seconds; for all settings: operator.layer(ap.layers.RetryLayer(...))",
-    ),
-    **dict.fromkeys(
-        ("timeout", "timeout_seconds"),
-        "s3:// and http(s):// have connect_timeout_seconds and read_timeout_seconds, each attempt has"
-        " ap.layers.TimeoutLayer, each read timeout_seconds",
-    ),
-}
-
 # Credentials of one principal: some from keywords and others from variables would be mixed up.
-_CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", "profile", "anonymous"})
+_CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", "credentials", "profile", "anonymous"})
 _FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _PREFIX = "AIOPREFETCH_"
+# Variables that are for the process and for no operator.
+_OF_PROCESS = frozenset({"log", "trace"})
 
 BUILT_IN = tuple(services.BY_SCHEME)
 # Recipes of entry points, by scheme. A recipe that fails to load is tried again.
 _loaded: dict[str, type[UriRecipe]] = {}
+
+
+def local_uri(place: str | os.PathLike[str]) -> str:
+    """A URI as it is, and ``file://`` for a local path that is an object, such as a ``pathlib.Path``.
+
+    A relative one is made absolute here: another process may work in another directory.
+    """
+    if isinstance(place, str) or not isinstance(place, os.PathLike):
+        return place
+    path = os.fspath(place)
+    if not isinstance(path, str):
+        raise ConfigInvalid(f"a path must be text, not {path!r}", operation="configure")
+    return path if "://" in path else f"file://{os.path.abspath(path)}"
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -127,11 +99,6 @@ def _unknown_scheme(uri: str, scheme: str) -> ConfigInvalid:
             message += f"; files are at file://{uri}"
     else:
         message = f"unknown scheme {printable(redact(scheme))!r}; {supported}"
-    if scheme in _OBSTORE_CLASSES:
-        message += (
-            f"; a store of obstore's is put under an Operator with ap.services.ObspecStore:"
-            f" Operator(ObspecStore(obstore.store.{_OBSTORE_CLASSES[scheme]}(...)))"
-        )
     return ConfigInvalid(message, operation="configure")
 
 
@@ -194,57 +161,26 @@ def _load(entry: EntryPoint) -> type[UriRecipe]:
 
 
 def unknown_option(name: str, names: Collection[str], *, of: str, operation: str, path: str = "") -> ConfigInvalid:
-    """The error for an unknown option of ``of``, with the option that was probably meant."""
-    hint = _hint(name, names)
+    """The error for an unknown option of ``of``, which has ``names``, with the option that was probably meant."""
+    from aioprefetch.operator.option_words import advice_for
+    from aioprefetch.reader.options import READER_OPTIONS
+
+    elsewhere = dict.fromkeys(READ_OPTIONS, "Operator.read")
+    elsewhere |= {option: f"{scheme}://" for scheme in reversed(BUILT_IN) for option in service_options(scheme)}
+    elsewhere |= dict.fromkeys(WRITE_OPTIONS, "Operator.write") | dict.fromkeys(READER_OPTIONS, "Operator.reader")
+    advice = advice_for(name, names, elsewhere)
     listed = f"there are {', '.join(sorted(names))}"
-    message = f"unknown option {name!r} for {of}{hint}{'' if hint.endswith('?') else ';'} {listed}"
+    message = f"unknown option {name!r} for {of}{advice}{'' if advice.endswith('?') else ';'} {listed}"
     return ConfigInvalid(message, operation=operation, path=path)
 
 
-def _hint(name: str, names: Collection[str]) -> str:
-    from aioprefetch.reader.options import READER_OPTIONS
-
-    plain = name.lower().replace("-", "_").strip()
-    meant = _OTHER_NAMES.get(plain)
-    near = _nearest(plain, names)
-    if plain in _HINTS and plain not in names:
-        return f": {_HINTS[plain]}"
-    if meant in names:
-        return f": it is called {meant!r} here"
-    if meant in READER_OPTIONS or plain in READER_OPTIONS:
-        return f": {meant or plain!r} is an option of Operator.reader"
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _nearest(name: str, names: Collection[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    return get_close_matches(name, names, n=1, cutoff=0.7)
-
-
-def check_bytes(**sizes: object) -> None:
-    """``ConfigInvalid`` for a size that is text, as other libraries take it, with the number that it may mean."""
-    for name, value in sizes.items():
-        if isinstance(value, str):
-            raise ConfigInvalid(f"{name}={value!r} must be a number of bytes{_in_bytes(value)}", operation="configure")
-
-
-def _in_bytes(text: str) -> str:
-    """How a size such as ``1GB`` is written in Python, for a message."""
-    match = re.fullmatch(r"(\d+)\s*([kmgt])i?b?", text.strip(), re.IGNORECASE)
-    if match is None:
-        return ""
-    shift = {"k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
-    return f", such as {match[1]} << {shift}, which is {int(match[1]) << shift}"
-
-
-def configure(uri: str, options: Mapping[str, Any]) -> tuple[Service, dict[str, Any]]:
-    """The service of a URI, and the options left for the Operator."""
-    scheme, rest = split_uri(uri)
+def configure(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> tuple[Service, dict[str, Any]]:
+    """The service of a URI or a local path, and the options left for the Operator."""
+    scheme, rest = split_uri(local_uri(uri))
     recipe = recipe_of(scheme)
     allowed = store_options(scheme)
     for variable in tuple(os.environ):
-        if variable.startswith(_PREFIX) and variable.removeprefix(_PREFIX).lower() not in allowed:
+        if variable.startswith(_PREFIX) and variable.removeprefix(_PREFIX).lower() not in {*allowed, *_OF_PROCESS}:
             _check_variable(variable)
     for name in options:
         if name not in allowed:
@@ -258,14 +194,40 @@ def configure(uri: str, options: Mapping[str, Any]) -> tuple[Service, dict[str, 
 
 
 def _not_for_a_uri(name: str, scheme: str, allowed: Collection[str]) -> ConfigInvalid:
+    from aioprefetch.operator.option_words import answer_of
+
     recipe = recipe_of(scheme)
-    if name in inspect.signature(recipe).parameters:
+    if name in inspect.signature(recipe).parameters and answer_of(name) is None:
         return ConfigInvalid(
             f"{name!r} is not an option for {scheme}:// but of ap.services.{recipe.__name__}, which Operator(...)"
             f" takes; there are {', '.join(sorted(allowed))}",
             operation="configure",
         )
     return unknown_option(name, allowed, of=f"{scheme}://", operation="configure")
+
+
+def option_from_text(scheme: str, name: str, text: str) -> Any:
+    """The value of an option of a scheme that was written as text, as on a command line.
+
+    A secret is given by the name of a variable alone, ``env:NAME``, since other users can read command lines.
+    ``ConfigInvalid`` for an unknown name, a text that is not a value, and an option that has no text form.
+    """
+    allowed = store_options(scheme)
+    if name not in allowed:
+        raise unknown_option(name, allowed, of=f"{scheme}://", operation="configure")
+    form = _text_form(recipe_of(scheme), name)
+    if form is None:
+        raise ConfigInvalid(f"the option {name} cannot be written as text", operation="configure")
+    if form is not Secret:
+        return _parse(form, name, text, name)
+    variable = text.removeprefix("env:")
+    if variable == text or variable not in os.environ:
+        problem = "other users can read a command line" if variable == text else "there is no such variable"
+        raise ConfigInvalid(
+            f"the option {name} must be the name of an environment variable, env:NAME: {problem}",
+            operation="configure",
+        )
+    return text
 
 
 # --- environment variables ----------------------------------------------------------------------------------------
@@ -277,16 +239,19 @@ def _check_variable(variable: str) -> None:
 
     A variable that is like no option may belong to another program, such as a test suite.
     """
+    from aioprefetch.operator.option_words import answer_of, nearest
+
     name = variable.removeprefix(_PREFIX).lower()
     pairs = {(recipe_of(scheme), option) for scheme in BUILT_IN for option in store_options(scheme)}
     options = {option for _, option in pairs}
     readable = {option for recipe, option in pairs if _text_form(recipe, option) is not None}
     if name in readable:
         return
-    plain = _OTHER_NAMES.get(name, name)
-    near = [plain] if plain in readable else _nearest(plain, readable)
+    answer = answer_of(name)
+    plain = answer.option if answer else name
+    near = plain if plain in readable else nearest(plain, readable)
     if near or name in options:
-        hint = f"did you mean {_PREFIX}{near[0].upper()}?" if near else f"give {name}= as an option"
+        hint = f"did you mean {_PREFIX}{near.upper()}?" if near else f"give {name}= as an option"
         logger.warning("the environment variable %s is read by nothing; %s", printable(variable), hint)
 
 
@@ -330,9 +295,11 @@ def _parse(form: type, name: str, text: str, variable: str) -> Any:
         if value is None:
             raise ConfigInvalid(f"{variable}={text!r} is neither true nor false", operation="configure")
         return value
+    if form is int and "bytes" in name:
+        return byte_count(text, variable, operation="configure")
     try:
         return form(text)
     except ValueError:
         unit = " of seconds" if name.endswith("_seconds") else ""
-        what = f"an integer{_in_bytes(text)}" if form is int else f"a number{unit}"
+        what = "an integer" if form is int else f"a number{unit}"
         raise ConfigInvalid(f"{variable}={text!r} is not {what}", operation="configure") from None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import attrgetter
 from types import TracebackType
 from typing import Protocol
 
@@ -20,7 +21,13 @@ from aioprefetch.values import Entry, ListPage, ListRequest
 _ALTERNATIVES = re.compile(r"[^{}]*,[^{}]*\}")
 _WILDCARD = re.compile(r"[*?\[]")
 _SPECIAL = re.compile(r"[*?\[{]")
+_path_of, _name_of_version = attrgetter("path"), attrgetter("path", "version")
 _ONE_CHARACTER = re.compile(r"\[([^!/])\]")
+
+
+def parent_of(path: str) -> str:
+    """The directory that a path is in, without a slash at its end; ``""`` is the root."""
+    return path.rstrip("/").rpartition("/")[0]
 
 
 def wildcard_at(text: str, start: int = 0) -> int:
@@ -119,7 +126,8 @@ class Pages:
 
     An entry that comes again with the next page is dropped and counted (``list_duplicates``). A token that was seen
     before is a ``ProtocolError``, and so is an entry outside of the prefix; these are counted too
-    (``list_strangers``).
+    (``list_strangers``). ``finished`` is set after the last page. ``has_marker`` is that of ``ListPage``, of all pages
+    so far.
     """
 
     def __init__(self, accessor: Callable[[], Accessor], runtime: Callable[[], Runtime], request: ListRequest) -> None:
@@ -127,11 +135,12 @@ class Pages:
         self._runtime = runtime
         self._request = request
         self._tokens: set[str] = set()
-        self._page_paths: frozenset[str] = frozenset()
+        self._page_names: frozenset[object] = frozenset()
         self.finished = False
+        self.has_marker: bool | None = None
 
     async def next(self) -> list[Entry]:
-        """The entries of the next page, which may be empty; ``finished`` is set after the last page."""
+        """The entries of the next page, which may be empty."""
         try:
             page = await self._accessor().list_page(self._request)
         except ProtocolError as error:
@@ -143,10 +152,12 @@ class Pages:
         return self._take(page)
 
     def _take(self, page: ListPage) -> list[Entry]:
-        last_page_paths, self._page_paths = self._page_paths, frozenset(entry.path for entry in page.entries)
-        fresh = [entry for entry in page.entries if entry.path not in last_page_paths]
+        before, name_of = self._page_names, _name_of_version if self._request.versions else _path_of
+        self._page_names = frozenset(map(name_of, page.entries))
+        fresh = [entry for entry in page.entries if name_of(entry) not in before]
         if len(fresh) < len(page.entries):
             self._runtime().counters["list_duplicates"] += len(page.entries) - len(fresh)
+        self.has_marker = self.has_marker or page.has_marker
         if page.next_token is None:
             self.finished = True
         elif page.next_token in self._tokens:
@@ -160,6 +171,24 @@ class Pages:
             self._tokens.add(page.next_token)
         self._request = replace(self._request, page_token=page.next_token)
         return fresh
+
+
+class EntryList(list[Entry]):
+    """A list of entries, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        from aioprefetch.display.listing import entries_html
+
+        return entries_html("Entries", self)
+
+
+def listing_html(entries: Iterable[Entry], *, is_over: bool) -> str:
+    """A listing in progress as HTML: the entries that have arrived and were not taken yet."""
+    from aioprefetch.display.listing import entries_html
+
+    ready = list(entries)
+    state = "the listing is over" if is_over else "collect() has all entries that are left, as a table"
+    return entries_html("Listing: entries that are ready", ready, f"{len(ready):,} ready; {state}")
 
 
 class Lister:
@@ -216,6 +245,17 @@ class Lister:
         else:
             message = f"nothing begins with this prefix: {path_hint(prefix, self._accessor().info)}"
         return InvalidArgument(message, operation="list", path=prefix)
+
+    def _repr_html_(self) -> str:
+        return listing_html(self._entries, is_over=self._closed or (self._pages.finished and not self._entries))
+
+    async def collect(self) -> list[Entry]:
+        """All entries that are left, in one list, which has to fit into memory. The listing is over then.
+
+        If it fails or is cancelled no entry is returned, and the listing is over too.
+        """
+        async with self:
+            return EntryList([entry async for entry in self])
 
     async def aclose(self) -> None:
         """End the listing."""

@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
+from aioprefetch.accessor.served_reads import ServedReads
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
-from aioprefetch.errors import ConfigInvalid, IsSameFile, NotFound
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
-from aioprefetch.operator.from_uri import check_bytes, configure
+from aioprefetch.operator.from_uri import configure
 from aioprefetch.operator.parallel_read import ParallelFill, ParallelRead, first_bytes_of
+from aioprefetch.operator.requests import (
+    LocalPath,
+    ReadOptions,
+    StatOptions,
+    WriteOptions,
+    list_request,
+    presign_request,
+    read_request,
+    stat_request,
+    write_request,
+)
 from aioprefetch.operator.stack import bare_stack, check_order, default_stack, live_stack, with_layer
-from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, checked_ranges
+from aioprefetch.ranges import ByteCount, Range, checked_ranges
+from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.family import Member, RuntimeFamily
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.statistics import Statistics
+from aioprefetch.runtime.statistics import StatisticsSnapshot
 from aioprefetch.values import (
     Capability,
-    CopyRequest,
     CreateDirRequest,
     DeleteRequest,
-    ListRequest,
     Metadata,
     PresignMethod,
-    PresignRequest,
     ReadRequest,
     ServiceInfo,
-    StatRequest,
-    WriteRequest,
 )
 
 if TYPE_CHECKING:  # They load at their first use.
     from aioprefetch.operator.listing import Lister
     from aioprefetch.operator.open_file import OpenFileBuilder
-    from aioprefetch.operator.writer import BytesLike, WriteSource
+    from aioprefetch.operator.options import UploadOptions, UriOptions
+    from aioprefetch.operator.write_source import BytesLike, WriteSource
+    from aioprefetch.operator.writer import ObjectWriter
     from aioprefetch.reader import RangeReader
+    from aioprefetch.reader.growth import Growth, GrowthName
     from aioprefetch.reader.options import ProgressCallback
-
-# delete_all sends batches of this many paths; the layers cut them to the maximum of the service.
-_DELETE_PATHS = 1000
+    from aioprefetch.reader.policy import PolicyNames
 
 
 class Operator:
@@ -73,25 +81,24 @@ class Operator:
         self,
         service: Service,
         *,
-        memory_bytes: int = 256 << 20,
-        block_bytes: int = 8 << 20,
+        memory_bytes: ByteCount = 256 << 20,
+        block_bytes: ByteCount = 8 << 20,
         prefetch_blocks: int = 8,
         concurrency: int = 64,
         disk_cache: DiskCache | str | os.PathLike[str] | None = None,
         budget_wait_seconds: float = 60.0,
-        drain_bytes: int = 1 << 20,
+        drain_bytes: ByteCount = 1 << 20,
         attempts_max: int = 4,
         retry_seconds: float = 60.0,
     ) -> None:
-        check_bytes(memory_bytes=memory_bytes, block_bytes=block_bytes)
         options = RuntimeOptions(
-            memory_bytes=memory_bytes,
-            block_bytes=block_bytes,
+            memory_bytes=memory_bytes,  # type: ignore[arg-type]  # They keep the numbers that texts mean.
+            block_bytes=block_bytes,  # type: ignore[arg-type]
             prefetch_blocks=prefetch_blocks,
             concurrency=concurrency,
             disk_cache=DiskCache.of(disk_cache),
             budget_wait_seconds=budget_wait_seconds,
-            drain_bytes=drain_bytes,
+            drain_bytes=drain_bytes,  # type: ignore[arg-type]
         )
         stack = default_stack(service, attempts_max=attempts_max, retry_seconds=retry_seconds)
         self._assemble(service, stack, Member(RuntimeFamily(options)))
@@ -116,11 +123,11 @@ class Operator:
         return operator
 
     @classmethod
-    def from_uri(cls, uri: str, **options: Any) -> Operator:
+    def from_uri(cls, uri: str | os.PathLike[str], **options: Unpack[UriOptions]) -> Operator:
         """An Operator for ``s3://bucket/prefix`` (also ``s3a://``), ``file:///root``, ``memory://name``, ``https://…``.
 
-        Options are those of the service and of the constructor; missing ones come from ``AIOPREFETCH_*``
-        variables. ``ConfigInvalid`` names an unknown scheme, option or value.
+        A ``pathlib.Path`` is a local directory. Options are those of the service and of the constructor; missing ones
+        come from ``AIOPREFETCH_*`` variables. ``ConfigInvalid`` names an unknown scheme, option or value.
         """
         service, rest = configure(uri, options)
         return cls(service, **rest)
@@ -175,13 +182,23 @@ class Operator:
         return self._family.options
 
     @property
-    def statistics(self) -> Statistics:
+    def events(self) -> EventBus:
+        """Its events in this process, on all loops, of all Operators of the family: ``op.events.subscribe(call)``."""
+        return self._family.events
+
+    @property
+    def statistics(self) -> StatisticsSnapshot:
         """Counts since the first use in this process, on all loops, of all Operators of the family; and the gauges."""
         return self._family.statistics()
 
     def __repr__(self) -> str:
         layers = ", ".join(type(layer).__name__ for layer in reversed(self._layers))
         return f"<Operator {self.info.url} [{layers}]>"
+
+    def _repr_html_(self) -> str:
+        from aioprefetch.display.recipe import operator_html
+
+        return operator_html(self.info.location, self._service, self._layers[::-1], self.options, self.statistics)
 
     def __reduce__(self) -> tuple[Any, ...]:
         recipe = self._service, self._layers
@@ -201,25 +218,24 @@ class Operator:
         offset: int = 0,
         size: int | None = None,
         suffix: int | None = None,
-        if_match: str | None = None,
-        if_none_match: str | None = None,
-        version: str | None = None,
-        timeout_seconds: float | None = None,
+        **options: Unpack[ReadOptions],
     ) -> bytes:
         """The bytes ``[offset, offset + size)`` of an object, to its end without ``size``, or its last ``suffix``.
 
         A range that crosses the end is cut there; one that starts at or beyond the end of an object that is
-        not empty is ``RangeNotSatisfied``; an empty range costs no request. ``timeout_seconds`` bounds the whole call,
-        all attempts included. Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
+        not empty is ``RangeNotSatisfied``; an empty range costs no request. Conditions, a version and a time-out:
+        ``ReadOptions``. Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
 
         Up to two blocks come in one request. More comes in several at once, into the memory of the result and of one
         version: if the object is overwritten meanwhile, it is ``ObjectChanged``. If the store sends neither a
         version id nor a strong ETag, the first request ends at its head, and another one is for all bytes.
         """
-        request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
+        request = read_request(self._first_bytes, path, offset, size, suffix, options)
         if request is None:
             return b""
         accessor, runtime = self._connect()
+        if runtime.events.listeners:
+            accessor = ServedReads(accessor, runtime)
         if request.first_bytes is None:
             await accessor.read(request, sink := CollectSink(runtime.budget))
             return sink.to_bytes()
@@ -233,48 +249,55 @@ class Operator:
         offset: int = 0,
         size: int | None = None,
         suffix: int | None = None,
-        if_match: str | None = None,
-        if_none_match: str | None = None,
-        version: str | None = None,
-        timeout_seconds: float | None = None,
+        **options: Unpack[ReadOptions],
     ) -> memoryview:
         """Read like ``read``; returns a read-only view of the memory that received the response."""
-        request = self._read_request(path, offset, size, suffix, if_match, if_none_match, version, timeout_seconds)
+        request = read_request(self._first_bytes, path, offset, size, suffix, options)
         if request is None:
             return memoryview(b"")
         accessor, runtime = self._connect()
+        if runtime.events.listeners:
+            accessor = ServedReads(accessor, runtime)
         if request.first_bytes is None:
             await accessor.read(request, sink := CollectSink(runtime.budget))
             return sink.to_view()
         await (reading := ParallelRead(accessor, runtime, request)).run()
         return reading.to_view()
 
-    async def read_into(self, path: str, offset: int, buffer: Any) -> int:
+    async def read_into(self, path: str, offset: int, buffer: Any, **options: Unpack[ReadOptions]) -> int:
         """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns the number of bytes.
 
-        If it fails or is cancelled, the content of the buffer is undefined.
+        Options as for ``read``. If it fails or is cancelled, the content of the buffer is undefined.
         """
         target = writable_bytes(buffer, operation="read_into", path=path)
-        request = self._read_request(path, offset, len(target))
+        request = read_request(self._first_bytes, path, offset, len(target), None, options)
         if request is None:
             return 0
         accessor, runtime = self._connect()
+        if runtime.events.listeners:
+            accessor = ServedReads(accessor, runtime)
         if request.first_bytes is None:
             return (await accessor.read(request, BufferSink(target))).received
         await (reading := ParallelFill(accessor, runtime, request, target)).run()
         return reading.filled
 
     async def download(
-        self, path: str, target: str | os.PathLike[str], *, on_progress: ProgressCallback | None = None
+        self, path: str, target: LocalPath, *, version: str | None = None, on_progress: ProgressCallback | None = None
     ) -> Metadata:
-        """Write an object into the local file ``target``, by the parallel requests of a long ``read``.
+        """Write an object, or a ``version`` of it, into the local file ``target``, as a long ``read`` reads it.
 
         The file appears whole, with the mode of the one that it replaces, or not at all. ``NotFound`` without its
-        directory, ``InvalidPath`` for a link or device. ``on_progress`` gets the numbers of bytes written.
+        directory, ``InvalidPath`` for a link or device. ``on_progress`` gets the numbers of bytes written. What a call
+        that fails or is cancelled has of a large object stays in a hidden file beside the target for the next one.
+        ``dir/`` goes below the directory ``target``, as by ``aioprefetch.copy``; ``failures`` are in the first error.
         """
+        if isinstance(path, str) and path.endswith("/") and version is None:
+            from aioprefetch.operator.transfer.many import download_directory
+
+            return await download_directory(self, path, target, Operator.from_uri, on_progress)
         from aioprefetch.operator.download import download
 
-        request = self._read_request(path, 0, None)
+        request = read_request(self._first_bytes, path, 0, None, options={"version": version})
         assert request is not None
         return await download(*self._connect(), request, target, on_progress)
 
@@ -283,8 +306,8 @@ class Operator:
         path: str,
         ranges: Iterable[Sequence[int]],
         *,
-        gap_bytes: int | None = None,
-        request_bytes_max: int | None = None,
+        gap_bytes: ByteCount | None = None,
+        request_bytes_max: ByteCount | None = None,
         if_match: str | None = None,
         version: str | None = None,
     ) -> list[bytes]:
@@ -304,8 +327,8 @@ class Operator:
         path: str,
         ranges: Iterable[Sequence[int]],
         *,
-        gap_bytes: int | None = None,
-        request_bytes_max: int | None = None,
+        gap_bytes: ByteCount | None = None,
+        request_bytes_max: ByteCount | None = None,
         if_match: str | None = None,
         version: str | None = None,
     ) -> list[memoryview]:
@@ -329,17 +352,17 @@ class Operator:
         self,
         path: str,
         *,
-        policy: str = "adaptive",
+        policy: PolicyNames = "adaptive",
         size: int | None = None,
         etag: str | None = None,
         version: str | None = None,
         split: Range | None = None,
-        buffer_bytes: int | None = None,
-        footer_cache: bool | int | None = None,
-        block_bytes: int | None = None,
+        buffer_bytes: ByteCount | None = None,
+        footer_cache: bool | ByteCount | None = None,
+        block_bytes: ByteCount | None = None,
         prefetch_blocks: int | None = None,
         prefetch_enabled: bool = True,
-        prefetch_growth: str = "stall",
+        prefetch_growth: GrowthName | Growth = "stall",
         keep_behind: bool | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> RangeReader:
@@ -377,56 +400,14 @@ class Operator:
 
         return OpenFileBuilder(checked_path(path, "open_file"), self.reader, self.options)
 
-    def _read_request(
-        self,
-        path: str,
-        offset: int,
-        size: int | None,
-        suffix: int | None = None,
-        if_match: str | None = None,
-        if_none_match: str | None = None,
-        version: str | None = None,
-        timeout_seconds: float | None = None,
-    ) -> ReadRequest | None:
-        """The request of a read, ``None`` for an empty range. Valid values take a short way, since all reads pay."""
-        check_file(path, "read")
-        is_whole = size is None and suffix is None and type(offset) is int and offset == 0
-        if not is_whole and (
-            suffix is not None or not (type(offset) is type(size) is int and 0 <= offset < offset + size <= OFFSET_MAX)
-        ):
-            offset, size = checked_range(offset, size, operation="read", path=path)
-            if suffix is not None:
-                if offset or size is not None:
-                    raise ConfigInvalid("suffix goes with neither offset nor size", operation="read", path=path)
-                _, suffix = checked_range(0, suffix, operation="read", path=path)
-        if not (if_match is if_none_match is version is None and timeout_seconds is None):
-            arguments = Arguments("read", path)
-            if_match = arguments.etag("if_match", if_match)
-            if_none_match = arguments.etag("if_none_match", if_none_match)
-            version = arguments.version(version)
-            if timeout_seconds is not None:
-                timeout_seconds = arguments.seconds("timeout_seconds", timeout_seconds)
-        if size == 0 or suffix == 0:
-            return None
-        length = size if suffix is None else suffix
-        return ReadRequest(
-            path=path,
-            deadline=None if timeout_seconds is None else self._connect()[1].now() + timeout_seconds,
-            offset=offset,
-            size=size,
-            suffix=suffix,
-            if_match=if_match,
-            if_none_match=if_none_match,
-            version=version,
-            first_bytes=None if length is not None and length <= self._first_bytes else self._first_bytes,
-        )
-
     # --- everything else ----------------------------------------------------------------------------------------
 
-    async def stat(self, path: str, *, version: str | None = None) -> Metadata:
-        """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none."""
-        checked_path(path, "stat")
-        return await self.accessor().stat(StatRequest(path=path, version=Arguments("stat", path).version(version)))
+    async def stat(self, path: str, **options: Unpack[StatOptions]) -> Metadata:
+        """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none.
+
+        The options: ``StatOptions``.
+        """
+        return await self.accessor().stat(stat_request(path, options))
 
     async def exists(self, path: str) -> bool:
         """Whether an object (or, with a trailing ``/``, a directory) is there."""
@@ -437,7 +418,13 @@ class Operator:
         return True
 
     def list(
-        self, prefix: str = "", *, recursive: bool = False, start_after: str | None = None, glob: str | None = None
+        self,
+        prefix: str = "",
+        *,
+        recursive: bool = False,
+        start_after: str | None = None,
+        glob: str | None = None,
+        versions: bool = False,
     ) -> Lister:
         """The entries whose path begins with ``prefix``, page by page: ``async for entry in operator.list("dir/")``.
 
@@ -449,95 +436,120 @@ class Operator:
         ``recursive`` if it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing
         of such a prefix, or of a URL, that finds nothing ends with ``InvalidArgument``, unless ``glob`` is given
         (``**`` takes all).
+
+        With ``versions`` each version and delete marker of an object is an entry, the newest first; ``read``, ``stat``
+        and ``delete`` take its ``version``. ``Unsupported`` where the store cannot list them.
         """
         from aioprefetch.operator.listing import Lister, compile_glob
 
-        if start_after is not None:
-            checked_path(start_after, "list")
-        checked_path(prefix, "list")
-        request = ListRequest(
-            path=prefix, recursive=Arguments("list", prefix).flag("recursive", recursive), start_after=start_after
-        )
-        pattern = compile_glob(glob) if glob is not None else None
-        is_literal = glob is not None or start_after is not None
+        request = list_request(prefix, recursive=recursive, start_after=start_after, versions=versions)
+        pattern, is_literal = None if glob is None else compile_glob(glob), not (glob is start_after is None)
         return Lister(self.accessor, self.runtime, request, pattern, is_literal=is_literal)
 
-    async def write(
-        self,
-        path: str,
-        data: BytesLike | WriteSource,
-        *,
-        content_type: str | None = None,
-        content_encoding: str | None = None,
-        content_disposition: str | None = None,
-        cache_control: str | None = None,
-        user_metadata: Mapping[str, str] | None = None,
-        if_match: str | None = None,
-        if_not_exists: bool = False,
-    ) -> Metadata:
+    async def write(self, path: str, data: BytesLike | WriteSource, **options: Unpack[WriteOptions]) -> Metadata:
         """Write an object from bytes, a binary file or an iterator of bytes; it appears whole or not at all.
 
         A file is anything with ``read``, from its position on: it is read 8 MiB at a time, on a worker thread unless
         its ``read`` is asynchronous. Iterators may be asynchronous too; others run on a worker thread. ``InvalidType``
-        for a file open in text mode, and for an item that is not bytes.
+        for a file open in text mode, and for an item that is not bytes. In s3 more than ``part_bytes`` goes in parts,
+        several at a time. The options: ``WriteOptions``.
 
         Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
         cancelled nothing is left behind (an attempt whose response was lost may have succeeded).
         """
         from aioprefetch.operator.writer import write_data
 
-        check_file(path, "write")
-        request = WriteRequest(path=path)
-        is_plain = content_type is content_encoding is content_disposition is cache_control is None
-        if not (is_plain and user_metadata is None and if_match is None and if_not_exists is False):
-            arguments = Arguments("write", path)
-            request = WriteRequest(
-                path=path,
-                content_type=arguments.header("content_type", content_type),
-                content_encoding=arguments.header("content_encoding", content_encoding),
-                content_disposition=arguments.header("content_disposition", content_disposition),
-                cache_control=arguments.header("cache_control", cache_control),
-                user_metadata=arguments.user_metadata(user_metadata),
-                if_match=arguments.etag("if_match", if_match),
-                if_not_exists=arguments.flag("if_not_exists", if_not_exists),
-            )
-        return await write_data(self.accessor(), request, data)
+        request = write_request("write", path, options)
+        return await write_data(self._connect(), request, data)
 
-    async def copy(self, source: str, target: str) -> Metadata:
-        """Copy an object within the store; within the service where it can, else by reading and writing."""
-        check_file(source, "copy")
-        check_file(target, "copy")
-        if source == target:
-            raise IsSameFile("source and target are the same object", operation="copy", path=source)
-        return await self.accessor().copy(CopyRequest(path=source, target=target))
+    def writer(self, path: str, **options: Unpack[WriteOptions]) -> ObjectWriter:
+        """Write an object piece by piece: ``async with op.writer("k") as w: await w.write(b"...")``; without I/O.
 
-    async def delete(self, path: str) -> None:
-        """Delete an object (or, with a trailing ``/``, an empty directory). A missing object is ignored.
+        It appears when the block ends, whole; a block that fails or is cancelled leaves nothing. See ``ObjectWriter``;
+        the options: ``WriteOptions``.
+        """
+        from aioprefetch.operator.writer import ObjectWriter
+
+        return ObjectWriter(self._connect, write_request("writer", path, options))
+
+    async def upload(self, source: LocalPath, path: str, **options: Unpack[UploadOptions]) -> Metadata:
+        """Write an object from the local file ``source``; to ``dir/`` under its own name, or all that a directory has.
+
+        Options and errors as for ``write``, and the like for the file; ``ObjectChanged`` if it changes meanwhile.
+        ``on_progress`` gets the numbers of bytes as they are handed to the requests.
+        """
+        on_progress = options.pop("on_progress", None)
+        if isinstance(path, str) and path.endswith("/"):
+            from aioprefetch.operator.transfer.many import upload_into
+
+            return await upload_into(source, self, path, Operator.from_uri, options, on_progress)
+        from aioprefetch.operator.writer import upload_file
+
+        return await upload_file(self._connect(), write_request("upload", path, options), source, on_progress)
+
+    async def abort_uploads(self, prefix: str = "", *, older_than_seconds: float | None = None) -> int:
+        """Abort the uploads of objects below ``prefix`` that were never completed; returns their number.
+
+        Their parts cost in the store as objects do. Those of writers at work are among them: leave these out by
+        ``older_than_seconds``. 0 where a store keeps none (memory, files), ``Unsupported`` where it cannot list them.
+        """
+        from aioprefetch.operator.removal import abort_uploads
+
+        checked_path(prefix, "abort_uploads")
+        arguments = Arguments("abort_uploads", prefix)
+        if older_than_seconds is not None:
+            older_than_seconds = arguments.seconds("older_than_seconds", older_than_seconds)
+        return await abort_uploads(*self._connect(), prefix, older_than_seconds)
+
+    async def copy(self, source: str, target: str, *, on_progress: ProgressCallback | None = None) -> Metadata:
+        """Copy an object within the store, which does it by itself where it can, in s3 above 5 GiB in parts.
+
+        ``on_progress`` gets the numbers of bytes copied, for which it costs a request for the size.
+        """
+        from aioprefetch.operator.server_copy import copy_object
+
+        return await copy_object(self._connect(), "copy", source, target, on_progress)
+
+    async def move(self, source: str, target: str) -> Metadata:
+        """Copy an object to ``target``, which it replaces, and delete ``source``; of ``dir/`` all that is below it.
+
+        Nothing is deleted before all was copied: after a failure or a cancellation it is at the source, at both, or at
+        the target. What is overwritten meanwhile stays (``ObjectChanged``), and so does what is new below ``dir/``.
+        """
+        from aioprefetch.operator.transfer.moving import move_directory, move_object
+
+        is_directory = checked_path(source, "move").endswith("/")
+        return await (move_directory if is_directory else move_object)(self, source, checked_path(target, "move"))
+
+    async def delete(self, path: str | Iterable[str], *, version: str | None = None) -> None:
+        """Delete an object (or, with a trailing ``/``, an empty directory), or several. Missing objects are ignored.
 
         Objects below a directory are never deleted (``delete_all`` does): file systems refuse to delete a directory
         that is not empty (``IsADirectory``); elsewhere its marker goes, if there is one, and the objects below it stay.
+
+        Several go in requests for 1000 each, where the store has such. All that can be deleted is; then the first
+        error is raised, with ``failures`` in its context: each path that is left, and why.
+
+        ``version`` deletes that version of one object permanently; without it a store that keeps versions keeps them
+        all, behind a delete marker.
         """
-        checked_path(path, "delete")
-        await self.accessor().delete(DeleteRequest(path=path, paths=(path,)))
+        if isinstance(path, str):
+            checked_path(path, "delete")
+            chosen = Arguments("delete", path).version(version)
+            await self.accessor().delete(DeleteRequest(path=path, paths=(path,), version=chosen))
+            return
+        if version is not None:
+            raise InvalidArgument("version is that of one object: delete them one by one", operation="delete")
+        from aioprefetch.operator.removal import delete_paths
+
+        await delete_paths(self.accessor(), path)
 
     async def delete_all(self, prefix: str) -> None:
         """Delete every object below the directory ``prefix``, and the directory. A missing directory is ignored."""
+        from aioprefetch.operator.removal import delete_below
+
         check_directory(prefix, "delete_all")
-        from aioprefetch.operator.listing import list_literally
-
-        paths: list[str] = []
-        async for entry in list_literally(self, prefix, recursive=True):
-            paths.append(entry.path)
-            if len(paths) == _DELETE_PATHS:
-                await self._delete(paths)
-                paths.clear()
-        await self._delete(paths)
-        if prefix:  # By itself and last: some stores refuse to delete a directory together with its contents.
-            await self._delete([prefix])
-
-    async def _delete(self, paths: Sequence[str]) -> None:
-        if paths:
-            await self.accessor().delete(DeleteRequest(path=paths[0], paths=tuple(paths)))
+        await delete_below(self, prefix)
 
     async def create_dir(self, path: str) -> None:
         """Create a directory and its parents. ``path`` ends with ``/``. An existing directory is kept."""
@@ -545,23 +557,10 @@ class Operator:
         await self.accessor().create_dir(CreateDirRequest(path=path))
 
     async def presign(
-        self,
-        path: str,
-        *,
-        expires_seconds: float = 900.0,
-        method: PresignMethod = "GET",
-        version: str | None = None,
+        self, path: str, *, expires_seconds: float = 900.0, method: PresignMethod = "GET", version: str | None = None
     ) -> str:
         """A URL whose bearer may do ``method`` with the object until it expires. Treat it as a secret."""
-        check_file(path, "presign")
-        arguments = Arguments("presign", path)
-        request = PresignRequest(
-            path=path,
-            method=arguments.method(method),
-            expires_seconds=arguments.seconds("expires_seconds", expires_seconds),
-            version=arguments.version(version),
-        )
-        return await self.accessor().presign(request)
+        return await self.accessor().presign(presign_request(path, method, expires_seconds, version))
 
     # --- live parts -----------------------------------------------------------------------------------------
 
@@ -594,7 +593,5 @@ class Operator:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import io
 from dataclasses import replace
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
@@ -26,6 +25,7 @@ from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, is_same_ver
 from aioprefetch.accessor.version_pin import VersionPin, is_strong
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, ProtocolError, RangeNotSatisfied
 from aioprefetch.ranges import Range, resolve_range
+from aioprefetch.runtime.buffers import ResultStream
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest
@@ -136,7 +136,7 @@ class ParallelRead(CollectSink):
     def _open(self, size: int) -> memoryview:
         """Memory for all of a result of ``size`` bytes, more than ``first_bytes``."""
         # The stream takes the zeros without a copy, and no other name holds them; its value is the same object.
-        self._stream = io.BytesIO(bytes(size))
+        self._stream = ResultStream(bytes(size))
         return self._stream.getbuffer()
 
     def _open_part(self, start: int, end: int) -> memoryview:
@@ -168,13 +168,17 @@ class ParallelRead(CollectSink):
         self.is_placed = True
         if not gaps:
             return
-        self._pinned = request.resume(head, head.size)
-        if not self._accessor.capability.read_version:  # The head names one, but the store cannot be asked for it.
-            self._pinned = replace(self._pinned, version=request.version)
+        self._pin(head)
         self._parts = ParallelParts(self._runtime, gaps, self)
         self._parts.others = 1
         if self._runtime.options.concurrency > 1:  # Otherwise the first request has the only slot.
             self._start_rest(self._parts)
+
+    def _pin(self, head: ReadHead) -> None:
+        """Ask for the version of ``head`` from now on."""
+        self._pinned = self._request.resume(head, head.size)
+        if not self._accessor.capability.read_version:  # The head names one, but the store cannot be asked for it.
+            self._pinned = replace(self._pinned, version=self._request.version)
 
     def _is_proven(self, head: ReadHead) -> bool:
         """Whether a part with the same ETag, or of the same version id, has the bytes of the same version."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.errors import RangeNotSatisfied
-from aioprefetch.ranges import MergedRange, Range, coalesce
+from aioprefetch.ranges import ByteCount, MergedRange, Range, coalesce
 from aioprefetch.reader.policy import POLICIES, coalescing
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.values import ReadHead, ReadRequest
 
 # A view smaller than this share of its merged response is copied: it must not keep the rest of the memory alive.
@@ -25,8 +27,8 @@ async def read_merged(
     request: ReadRequest,
     ranges: Sequence[Range],
     *,
-    gap_bytes: int | None,
-    request_bytes_max: int | None,
+    gap_bytes: ByteCount | None,
+    request_bytes_max: ByteCount | None,
 ) -> list[memoryview]:
     """The bytes of each range, in order. One failure cancels the other requests and is raised as it is."""
     gap, bytes_max = coalescing(gap_bytes, request_bytes_max, policy=POLICIES["vector"], path=request.path)
@@ -46,19 +48,14 @@ async def read_merged(
         view = sink.to_view()
         for member in piece.members:
             start, end = ranges[member]
+            if runtime.events.listeners and start < end:
+                facts = {"start": start, "end": end, "tier": "store", "waited_seconds": None}
+                runtime.events.publish("read.served", request.path, reader_id=None, **facts)
             part = view[start - piece.start : end - piece.start]
             small = len(part) * _SMALL_SHARE < len(view)
             parts[member] = memoryview(bytes(part)) if small else part
 
-    if len(merged) == 1:
-        await read_one(merged[0])
-        return parts
-    try:
-        async with asyncio.TaskGroup() as group:
-            for piece in merged:
-                group.create_task(read_one(piece))
-    except* Exception as failures:
-        raise failures.exceptions[0] from failures.exceptions[0].__cause__
+    await gather_all(partial(read_one, piece) for piece in merged)
     return parts
 
 
@@ -71,3 +68,25 @@ def _check_ends(head: ReadHead, members: Sequence[Range], path: str) -> None:
             operation="read_ranges",
             path=path,
         )
+
+
+class Viewing(Protocol):
+    """An operator, as far as merged reads need it."""
+
+    async def view_ranges(self, path: str, ranges: Iterable[Sequence[int]]) -> list[memoryview]:
+        """The bytes of each range."""
+        ...
+
+
+async def view_ranges_cut(operator: Viewing, path: str, ranges: Sequence[Range]) -> list[memoryview]:
+    """Like ``Operator.view_ranges``, but a range that crosses the end of the object is cut there.
+
+    One that starts beyond it is ``RangeNotSatisfied``. A range that is cut costs a second read.
+    """
+    try:
+        return await operator.view_ranges(path, ranges)
+    except RangeNotSatisfied as error:
+        total = error.total
+        if total is None or any(start >= total for start, _ in ranges):
+            raise
+    return await operator.view_ranges(path, [(start, min(end, total)) for start, end in ranges])

@@ -1,214 +1,391 @@
-"""Objects written from a file or an iterator: an object appears whole, or nothing of it is left.
-
-All sources arrive in large pieces: files are read by the part, and small items are put together. A source that blocks
-is read on a worker thread.
-"""
+"""Objects being written: an object appears whole at the end, or nothing of it is left."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import io
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing
-from typing import Any, Protocol, TypeAlias, TypeVar
+import stat
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from types import TracebackType
+from typing import Self, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.errors import InvalidType
+from aioprefetch.errors import Closed, Error, InvalidType, IsADirectory, ObjectChanged, TimedOut
+from aioprefetch.operator.multipart import ABORT_SECONDS_MAX, MultipartBody
+from aioprefetch.operator.progress import reported
+from aioprefetch.operator.write_source import (
+    PIECE_BYTES_MIN,
+    BytesLike,
+    WriteSource,
+    bytes_of,
+    checked_chunk,
+    left_bytes_of,
+    pieces_of,
+)
+from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import Runtime, fork_generation
+from aioprefetch.services.fs.errors import from_os_error
+from aioprefetch.services.fs.open_file import etag_of
 from aioprefetch.values import Metadata, WriteRequest
-
-# Cleaning up after a failed or cancelled write is not cut off, but it may not hang either.
-ABORT_SECONDS_MAX = 10.0
-# The size of a read from a file: a part of an upload.
-FILE_PIECE_BYTES = 8 << 20
-# Smaller items are put together: a step to another thread, or through the layers, costs more than copying this much.
-PIECE_BYTES_MIN = 1 << 20
 
 T = TypeVar("T")
 
-BytesLike: TypeAlias = bytes | bytearray | memoryview
 
+async def write_data(
+    connected: tuple[Accessor, Runtime],
+    request: WriteRequest,
+    data: BytesLike | WriteSource,
+    on_piece: ProgressCallback | None = None,
+) -> Metadata:
+    """Write bytes at once, or in parts where they are more than one; or a file or an iterator piece by piece.
 
-class ReadableFile(Protocol):
-    """A file open for reading bytes; ``read`` may be asynchronous."""
-
-    def read(self, size: int, /) -> Any:
-        """The next bytes, ``b""`` at the end."""
-
-
-WriteSource: TypeAlias = ReadableFile | Iterable[BytesLike] | AsyncIterable[BytesLike]
-
-
-def bytes_of(data: object, path: str) -> BytesLike | None:
-    """``data`` as bytes, copied only if it is not contiguous; ``None`` without the buffer protocol.
-
-    ``InvalidType`` for a buffer that cannot be read, or that holds Python objects, which are addresses in this process.
+    ``InvalidType`` for anything else, or for an item that is not bytes; then nothing is left behind. ``on_piece`` gets
+    the bytes of each piece once it was handed over, which is in flight or waits for the rest of its part then.
     """
-    if isinstance(data, bytes | bytearray):
-        return data
-    try:
-        view = memoryview(data)  # type: ignore[arg-type]
-        kind = view.format
-    except TypeError:
-        return None
-    except (ValueError, BufferError) as error:
-        raise _invalid(f"the buffer of a {type(data).__name__} cannot be read: {error}", path) from None
-    if "O" in kind:
-        raise _invalid(f"the {type(data).__name__} holds Python objects, not bytes", path)
-    if not view.nbytes:
-        return b""
-    return view.cast("B") if view.c_contiguous else view.tobytes()
-
-
-def is_asynchronous(data: object) -> bool:
-    """Whether a source is read on an event loop, and not on a thread."""
-    return hasattr(data, "__aiter__") or inspect.iscoroutinefunction(getattr(data, "read", None))
-
-
-async def write_data(accessor: Accessor, request: WriteRequest, data: BytesLike | WriteSource) -> Metadata:
-    """Write bytes at once, or a file or an iterator piece by piece.
-
-    ``InvalidType`` for anything else, or for an item that is not bytes; then nothing is left behind.
-    """
+    accessor, runtime = connected
     whole = None if hasattr(data, "read") else bytes_of(data, request.path)
     if whole is not None:
-        return await accessor.write(request, whole)
-    path = request.path
-    pieces = _pieces_of(data, path)
-    body = await accessor.open_write(request)
+        part_bytes = accessor.capability.write_part_bytes
+        if not part_bytes or len(whole) <= part_bytes:
+            return await accessor.write(request, whole)
+        body = MultipartBody(accessor, runtime, request)
+        try:
+            await body.write_kept(whole)
+            return await body.close()
+        except BaseException as error:
+            await abort_after(error, body, request.path)
+            raise
+    pieces = pieces_of(data, request.path)
+    opened = await open_body(accessor, runtime, request, left_bytes_of(data))
     try:
         async with aclosing(pieces):
             async for piece in pieces:
-                await body.write(piece)
-        return await body.close()
-    except BaseException:
-        import anyio
-
-        with anyio.move_on_after(ABORT_SECONDS_MAX, shield=True):
-            await _abort(body, path)
+                await opened.write(piece)
+                if on_piece is not None:
+                    on_piece(len(piece))
+        return await opened.close()
+    except BaseException as error:
+        await abort_after(error, opened, request.path)
         raise
 
 
-def _pieces_of(data: Any, path: str) -> AsyncGenerator[BytesLike, None]:
-    """The pieces of a source. Nothing is read before the first piece is awaited."""
-    read = getattr(data, "read", None)
-    if callable(read):
-        if isinstance(data, io.TextIOBase) or isinstance(getattr(data, "encoding", None), str):
-            raise _invalid("the file is open in text mode: open it with 'rb'", path)
-        return _gathered(_read_here(read, path), path) if is_asynchronous(data) else _read_in_thread(read, path)
-    if hasattr(data, "__aiter__"):
-        return _gathered(data, path)
-    if hasattr(data, "__iter__") and not isinstance(data, str | Mapping):
-        return _iterated_in_thread(data, path)
-    hint = ""
-    if inspect.iscoroutine(data):
-        data.close()
-        hint = ": await it first"
-    elif isinstance(data, str):
-        hint = ": encode the text"
-    elif isinstance(data, os.PathLike):
-        hint = ": open the file with 'rb'"
-    raise _invalid(f"data must be bytes, a binary file or an iterator of bytes, not {type(data).__name__}{hint}", path)
+async def upload_file(
+    connected: tuple[Accessor, Runtime],
+    request: WriteRequest,
+    source: str | os.PathLike[str],
+    on_progress: ProgressCallback | None = None,
+) -> Metadata:
+    """Write an object from a local file. ``ObjectChanged``, and no object, if that is written to meanwhile.
 
-
-async def _gathered(items: AsyncIterable[object], path: str) -> AsyncGenerator[BytesLike, None]:
-    gathered = bytearray()
-    async for item in items:
-        chunk = _checked_chunk(item, path)
-        if len(chunk) >= PIECE_BYTES_MIN:
-            if gathered:
-                yield gathered
-                gathered = bytearray()
-            yield chunk
-            continue
-        gathered += chunk  # A copy: its owner may fill the same buffer again.
-        if len(gathered) >= PIECE_BYTES_MIN:
-            yield gathered
-            gathered = bytearray()
-    if gathered:
-        yield gathered
-
-
-async def _read_here(read: Callable[[int], Any], path: str) -> AsyncGenerator[BytesLike, None]:
-    while True:
-        chunk = read(FILE_PIECE_BYTES)
-        chunk = _checked_chunk(await chunk if inspect.isawaitable(chunk) else chunk, path)
-        if not chunk:
-            return
-        yield chunk
-
-
-async def _read_in_thread(read: Callable[[int], Any], path: str) -> AsyncGenerator[BytesLike, None]:
-    ended = False
-    while not ended:
-        piece, ended = await _in_thread(path, _next_of_file, read, path)
-        if piece:
-            yield piece
-
-
-async def _in_thread(path: str, call: Callable[..., T], *args: object) -> T:
-    """Run code of the user on a worker thread. A future cannot carry ``StopIteration``: it would never be done."""
-
-    def guarded() -> T:
+    ``NotFound`` and the other errors of a file of this machine, whose path they name. ``on_progress`` gets the numbers
+    of bytes as they are handed to the requests; where it raises, that is logged, and the upload goes on.
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise InvalidType(
+            f"source must be the path of a local file, not {type(source).__name__}",
+            operation="upload",
+            path=request.path,
+        )
+    file = _UnchangedFile(source, request.path)
+    with reported(on_progress, "upload", request.path) as reporter:
         try:
-            return call(*args)
-        except StopIteration as error:
-            raise _invalid("the source raised StopIteration: at its end read() returns b''", path) from error
-
-    return await asyncio.to_thread(guarded)
-
-
-def _next_of_file(read: Callable[[int], Any], path: str) -> tuple[BytesLike, bool]:
-    """On a worker thread: the next piece, and whether it is the last. Pipes and sockets return a little at a time."""
-    gathered = bytearray()
-    while len(gathered) < PIECE_BYTES_MIN:
-        chunk = _checked_chunk(read(FILE_PIECE_BYTES), path)
-        if not chunk:
-            return gathered, True
-        if not gathered and len(chunk) >= PIECE_BYTES_MIN:
-            return chunk, False
-        gathered += chunk
-    return gathered, False
+            await asyncio.to_thread(file.open)
+            if reporter is not None and (size := left_bytes_of(file)):
+                reporter.expect(size)
+            return await write_data(connected, request, file, reporter)
+        finally:
+            file.close()
 
 
-async def _iterated_in_thread(items: Iterable[object], path: str) -> AsyncGenerator[BytesLike, None]:
-    iterator: Iterator[object] = await _in_thread(path, iter, items)
-    while pieces := await _in_thread(path, _next_items, iterator, path):
-        for piece in pieces:
-            yield piece
+class _UnchangedFile:
+    """A local file that is the same at its end as it was at its beginning.
+
+    A thread that opens or reads it cannot be stopped: where ``close`` comes meanwhile, that thread closes the file.
+    """
+
+    def __init__(self, source: str | os.PathLike[str], path: str) -> None:
+        self._source = source
+        self._path = path
+        self._lock = threading.Lock()
+        self._is_ended = False
+
+    def open(self) -> None:
+        """Open it. On a thread."""
+        self._carry_out(self._open)
+
+    def close(self) -> None:
+        """Close it now, or at the end of the call that is at work on a thread."""
+        self._is_ended = True
+        if self._lock.acquire(blocking=False):
+            try:
+                if hasattr(self, "_file"):
+                    self._file.close()
+            finally:
+                self._lock.release()
+
+    def fileno(self) -> int:
+        """The descriptor, which tells the size."""
+        return self._file.fileno()
+
+    def tell(self) -> int:
+        """The bytes read so far."""
+        return self._file.tell()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes. On a thread."""
+        return self._carry_out(lambda: self._read(size))
+
+    def _carry_out(self, call: Callable[[], T]) -> T:
+        try:
+            with self._lock:
+                return call()
+        except OSError as error:
+            if isinstance(error, Error):
+                raise
+            failure = from_os_error(error, operation="upload", path=os.fsdecode(self._source))
+            if isinstance(failure, IsADirectory):
+                failure.add_context(hint="end the key with / to upload what is below the directory")
+            raise failure from error
+        finally:
+            if self._is_ended:
+                self.close()
+
+    def _open(self) -> None:
+        self._file = io.FileIO(self._source)
+        self._before = os.fstat(self._file.fileno())
+
+    def _read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if not data and stat.S_ISREG(self._before.st_mode):  # A pipe has no version.
+            before, after = etag_of(self._before), etag_of(os.fstat(self._file.fileno()))
+            if before != after:
+                raise ObjectChanged(
+                    "the local file was written to while it was uploaded",
+                    expected_etag=before,
+                    actual_etag=after,
+                    operation="upload",
+                    path=self._path,
+                )
+        return data
 
 
-def _next_items(iterator: Iterator[object], path: str) -> list[BytesLike]:
-    """On a worker thread: one piece, or two where a large item follows small ones; none at the end."""
-    gathered = bytearray()
-    for item in iterator:
-        chunk = _checked_chunk(item, path)
-        if len(chunk) >= PIECE_BYTES_MIN:
-            return [gathered, chunk] if gathered else [chunk]
-        gathered += chunk  # A copy: its owner may fill the same buffer again.
-        if len(gathered) >= PIECE_BYTES_MIN:
-            break
-    return [gathered] if gathered else []
+async def open_body(accessor: Accessor, runtime: Runtime, request: WriteRequest, size: int = 0) -> WriteBody:
+    """A body of an object, of ``size`` bytes if that is known: in parts where the store takes them, else a stream."""
+    if accessor.capability.write_part_bytes:
+        return MultipartBody(accessor, runtime, request, size)
+    return await accessor.open_write(request)
 
 
-def _checked_chunk(chunk: object, path: str) -> BytesLike:
-    data = bytes_of(chunk, path)
-    if data is None:
-        if inspect.iscoroutine(chunk):
-            chunk.close()
-        raise _invalid(f"data must yield bytes, not {type(chunk).__name__}", path)
-    return data
+async def abort_after(error: BaseException, body: WriteBody, path: str) -> None:
+    """Discard what was written, after ``error``, which will say what stays in the store if that fails."""
+    import anyio
 
-
-def _invalid(message: str, path: str) -> InvalidType:
-    return InvalidType(message, operation="write", path=path)
+    try:
+        with anyio.CancelScope(shield=True):
+            await _abort(body, path)
+    except Exception as failure:
+        logger.warning("what was written of %r could not be removed: %s", path, failure)
+        upload_id = failure.context.get("upload_id") if isinstance(failure, Error) else None
+        if upload_id is None:
+            return
+        advice = f"its parts stay in the store and cost until abort_uploads({path!r}) removes them"
+        if isinstance(error, Error):
+            error.add_context(upload_id=upload_id, hint=advice)
+        else:
+            error.add_note(f"The upload {upload_id} of {path!r} could not be aborted: {advice}.")
 
 
 async def _abort(body: WriteBody, path: str) -> None:
-    try:
+    """Discard what was written, within ``ABORT_SECONDS_MAX``, which an upload in parts keeps by itself."""
+    if isinstance(body, MultipartBody):
         await body.abort()
-    except Exception:  # The first failure is raised.
-        logger.warning("what was written of %r could not be removed", path, exc_info=True)
+        return
+    limit = asyncio.timeout(ABORT_SECONDS_MAX)
+    try:
+        async with limit:
+            await body.abort()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        why = f"what was written was not removed within {ABORT_SECONDS_MAX:g} seconds"
+        raise TimedOut(why, operation="abort", path=path, status="persistent") from error
+
+
+class ObjectWriter:
+    """Writes one object piece by piece: ``async with operator.writer("k") as writer: await writer.write(b"...")``.
+
+    The object appears when the block ends, or at ``close``; before that nothing is visible, and a block that fails or
+    is cancelled leaves nothing. Then what was sent is removed within 5 s; where that fails, the error has the name of
+    the upload (``upload_id``), whose parts ``Operator.abort_uploads`` removes.
+
+    In s3 an object of more than one part of ``part_bytes`` goes in parts, up to 8 at a time while the caller goes on;
+    each of them is repeated by itself. In memory are one part and those in flight, which take their memory from
+    ``memory_bytes`` (half of it at most); while there is none, ``write`` waits. Calls of ``write`` by several tasks are
+    carried out one after the other.
+    """
+
+    def __init__(self, connect: Callable[[], tuple[Accessor, Runtime]], request: WriteRequest) -> None:
+        self._connect = connect
+        self._request = request
+        self._live: tuple[Accessor, Runtime] | None = None
+        self._body: WriteBody | None = None
+        self._buffer = bytearray()
+        self._lock = asyncio.Lock()
+        self._size = 0
+        self._state: str = "open"
+        self._metadata: Metadata | None = None
+
+    def __repr__(self) -> str:
+        return f"<ObjectWriter {self._request.path!r} {self._state} size={self._size}>"
+
+    @property
+    def path(self) -> str:
+        """The path of the object."""
+        return self._request.path
+
+    @property
+    def size(self) -> int:
+        """The bytes written so far."""
+        return self._size
+
+    @property
+    def metadata(self) -> Metadata | None:
+        """The metadata of the object once it has appeared, ``None`` before."""
+        return self._metadata
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or aborted, or has failed."""
+        return self._state != "open"
+
+    async def write(self, data: BytesLike) -> int:
+        """Append bytes; returns their number. The caller may change their memory as soon as the call returns.
+
+        ``InvalidType`` for what is not bytes, which changes nothing. Any other failure, and a cancellation, ends the
+        writer: the object will not appear.
+        """
+        chunk = checked_chunk(data, self.path)
+        async with self._lock:
+            live = self._check("write")
+            try:
+                await self._append(chunk, live)
+            except BaseException as error:
+                await self._give_up(error)
+                raise
+            self._size += len(chunk)
+        return len(chunk)
+
+    async def close(self) -> Metadata:
+        """Let the object appear, and return its metadata. A second call returns the same.
+
+        Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
+        cancelled nothing is left behind (an attempt whose response was lost may have succeeded).
+        """
+        async with self._lock:
+            if self._metadata is not None:
+                return self._metadata
+            live = self._check("close")
+            try:
+                body = await self._opened(live)
+                if self._buffer:
+                    await body.write(self._buffer)
+                self._metadata = await body.close()
+            except BaseException as error:
+                await self._give_up(error)
+                raise
+            self._end("closed")
+            return self._metadata
+
+    async def abort(self) -> None:
+        """Write no object, and remove what was sent. Without effect once it has ended.
+
+        Raises the error of a removal that failed, with ``upload_id`` in its context.
+        """
+        async with self._lock:
+            if self._state != "open":
+                return
+            body = self._body
+            self._end("aborted")
+            if body is not None:
+                await _abort(body, self.path)
+
+    async def __aenter__(self) -> Self:
+        async with self._lock:
+            await self._opened(self._check("open"))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if self._state != "aborted":
+                await self.close()
+            return
+        async with self._lock:
+            if self._state == "open":
+                await self._give_up(error)
+
+    def __del__(self) -> None:
+        body, live = self._body, self._live
+        if body is None or live is None or live[1].generation != fork_generation():
+            return
+        runtime = live[1]
+        warnings.warn(f"unclosed writer {self!r}: no object was written", ResourceWarning, source=self, stacklevel=2)
+        with suppress(RuntimeError):  # The loop has ended, and with it the upload.
+            runtime.loop.call_soon_threadsafe(_abandon, body, runtime)
+
+    async def _append(self, chunk: BytesLike, live: tuple[Accessor, Runtime]) -> None:
+        body = await self._opened(live)
+        buffer = self._buffer
+        if isinstance(body, MultipartBody):  # It gathers parts by itself.
+            await body.write(chunk)
+            return
+        if buffer and len(buffer) + len(chunk) > PIECE_BYTES_MIN:
+            self._buffer = bytearray()
+            await body.write(buffer)
+        if len(chunk) > PIECE_BYTES_MIN:
+            await body.write(chunk)
+        else:
+            self._buffer += chunk
+
+    async def _opened(self, live: tuple[Accessor, Runtime]) -> WriteBody:
+        if self._body is None:
+            self._body = await open_body(*live, self._request)
+        return self._body
+
+    def _check(self, operation: str) -> tuple[Accessor, Runtime]:
+        """The live parts of an open writer. Raises ``Closed``, and ``WrongLoop`` on another loop."""
+        if self._state != "open":
+            raise Closed(f"the writer was {self._state}", operation=operation, path=self.path)
+        if self._live is None:
+            self._live = self._connect()
+        self._live[1].check_loop(operation=operation, path=self.path)
+        return self._live
+
+    async def _give_up(self, error: BaseException) -> None:
+        body = self._body
+        self._end("ended by an error")
+        if body is not None:
+            await abort_after(error, body, self.path)
+
+    def _end(self, state: str) -> None:
+        self._state = state
+        self._body = None
+        self._buffer = bytearray()
+
+
+def _abandon(body: WriteBody, runtime: Runtime) -> None:
+    """Abort a body whose writer was collected."""
+
+    async def aborted() -> None:
+        with suppress(Exception):
+            await body.abort()
+
+    if not runtime.closed:
+        runtime.supervisor.spawn(aborted(), name="abandoned write")

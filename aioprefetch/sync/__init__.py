@@ -1,7 +1,8 @@
 """aioprefetch for code without an event loop: files and verbs that block, served by one loop thread per process.
 
-``open`` returns a file object that pyarrow, pandas, zipfile and the like read through; ``BlockingOperator`` has the
-verbs of an ``Operator``; ``run`` runs any coroutine of yours on the same loop, ``iterate`` any asynchronous iterable.
+``open`` returns a file object that pyarrow, pandas, zipfile and the like read or write through; ``BlockingOperator``
+has the verbs of an ``Operator``; ``copy`` copies between any two places; ``run`` runs any coroutine of yours on the
+same loop, ``iterate`` any asynchronous iterable.
 
 Where an event loop runs in the caller's thread, as in a cell of a notebook, one rule holds. What waits for work of ours
 alone (files, the verbs of ``BlockingOperator``, listings) may be called: it stops that loop for as long as it takes, as
@@ -17,15 +18,20 @@ from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
     from aioprefetch.sync.blocking_operator import BlockingOpenFileBuilder, BlockingOperator
-    from aioprefetch.sync.file import SyncFile, open, split_url  # noqa: A004 - what it stands in for
+    from aioprefetch.sync.copying import copy
+    from aioprefetch.sync.file import SyncFile
     from aioprefetch.sync.iteration import BlockingIterator, iterate
     from aioprefetch.sync.loop_thread import run
+    from aioprefetch.sync.opening import open, split_url  # noqa: A004 - what it stands in for
+    from aioprefetch.sync.write_file import SyncWriteFile
 
 __all__ = [
     "BlockingIterator",
     "BlockingOpenFileBuilder",
     "BlockingOperator",
     "SyncFile",
+    "SyncWriteFile",
+    "copy",
     "iterate",
     "open",
     "run",
@@ -38,10 +44,12 @@ load_at_first_use(
         "BlockingOperator": "blocking_operator",
         "BlockingOpenFileBuilder": "blocking_operator",
         "SyncFile": "file",
-        "open": "file",
-        "split_url": "file",
+        "open": "opening",
+        "split_url": "opening",
+        "copy": "copying",
         "BlockingIterator": "iteration",
         "iterate": "iteration",
         "run": "loop_thread",
+        "SyncWriteFile": "write_file",
     },
 )

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal, Self, TextIO, TypeVar, Unpack, overload
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.operator.arguments import checked_path
 from aioprefetch.operator.open_file import KeyedBuilder
-from aioprefetch.operator.writer import BytesLike, WriteSource, is_asynchronous
+from aioprefetch.operator.requests import WriteOptions
+from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import checked_int, checked_range
+from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.runtime import fork_generation
+from aioprefetch.runtime.statistics import StatisticsSnapshot
 from aioprefetch.sync.file import SyncFile
-from aioprefetch.sync.file import open as open_file
+from aioprefetch.sync.listing import BlockingListing
 from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread, process_lock, refuse_in_loop
-from aioprefetch.values import Capability, Entry, Metadata, ServiceInfo
+from aioprefetch.sync.opening import open_object
+from aioprefetch.values import Capability, Metadata, PresignMethod, ServiceInfo
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from aioprefetch.operator.operator import Operator
+    from aioprefetch.operator.options import AnyFileOptions, OpenOptions, RangesOptions, UploadOptions
+    from aioprefetch.operator.requests import LocalPath, ReadOptions, StatOptions
+    from aioprefetch.operator.write_source import BytesLike, WriteSource
+    from aioprefetch.reader.options import ProgressCallback
     from aioprefetch.reader.reader import RangeReader
+    from aioprefetch.sync.codecs import Compression, TextWriteFile
+    from aioprefetch.sync.write_file import SyncWriteFile
 
 T = TypeVar("T")
 
 READERS_MAX = 64
 CLOSE_SECONDS_MAX = 10.0
-# For one reader, or one listing.
+# For one reader.
 PART_CLOSE_SECONDS_MAX = 5.0
-
-# A page of S3 has 1000 entries. A batch ends after this time with the entries that it has, so that a sparse listing (a
-# glob that matches few names) still shows its entries.
-BATCH_ENTRIES_MAX = 1000
-BATCH_SECONDS_MAX = 0.2
 
 
 class BlockingOperator:
@@ -52,13 +55,16 @@ class BlockingOperator:
     def __init__(self, operator: Operator, *, readers_max: int = READERS_MAX) -> None:
         if checked_int(readers_max, "readers_max", operation="configure", path="") < 1:
             raise InvalidArgument(f"readers_max must be at least 1, not {readers_max}", operation="configure")
-        self._operator = operator
+        self._operator = checked_operator(operator, "configure")
         self._readers_max = readers_max
         self._closed = False
         self._start()
 
     def __repr__(self) -> str:
         return f"<BlockingOperator {self._operator!r}{' closed' if self._closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        return self._operator._repr_html_()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._operator, self._readers_max)
@@ -93,11 +99,16 @@ class BlockingOperator:
         return self._operator.info
 
     @property
-    def statistics(self) -> Any:
+    def events(self) -> EventBus:
+        """The events of the operator in this process; a read out of memory calls listeners on the caller's thread."""
+        return self._operator.events
+
+    @property
+    def statistics(self) -> StatisticsSnapshot:
         """The counters of the operator in this process."""
         return self._operator.statistics
 
-    def stat(self, path: str, **options: Any) -> Metadata:
+    def stat(self, path: str, **options: Unpack[StatOptions]) -> Metadata:
         """The metadata of an object, or of a directory when ``path`` ends with ``/``."""
         return self._run("stat", path, lambda op: op.stat(path, **options))
 
@@ -105,27 +116,52 @@ class BlockingOperator:
         """Whether there is an object or a directory at ``path``."""
         return self._run("exists", path, lambda op: op.exists(path))
 
-    def read(self, path: str, **options: Any) -> bytes:
-        """The bytes of an object; options as in ``Operator.read`` (``offset``, ``size``, ``suffix``, ...)."""
-        return self._run("read", path, lambda op: op.read(path, **options))
+    def read(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        size: int | None = None,
+        suffix: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> bytes:
+        """The bytes of an object; options as in ``Operator.read``."""
+        return self._run("read", path, lambda op: op.read(path, offset=offset, size=size, suffix=suffix, **options))
 
-    def view(self, path: str, **options: Any) -> memoryview:
+    def view(
+        self,
+        path: str,
+        *,
+        offset: int = 0,
+        size: int | None = None,
+        suffix: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> memoryview:
         """Read like ``read``; returns a read-only ``memoryview`` without a copy."""
-        return self._run("view", path, lambda op: op.view(path, **options))
+        return self._run("view", path, lambda op: op.view(path, offset=offset, size=size, suffix=suffix, **options))
 
-    def read_into(self, path: str, offset: int, buffer: WriteableBuffer) -> int:
+    def read_into(self, path: str, offset: int, buffer: WriteableBuffer, **options: Unpack[ReadOptions]) -> int:
         """Fill a writable buffer from ``offset``; returns the number of bytes."""
-        return self._run("read_into", path, lambda op: op.read_into(path, offset, buffer))
+        return self._run("read_into", path, lambda op: op.read_into(path, offset, buffer, **options))
 
-    def download(self, path: str, target: str | os.PathLike[str], **options: Any) -> Metadata:
-        """Write an object into a local file, which appears whole or not at all; ``on_progress`` runs on the loop."""
-        return self._run("download", path, lambda op: op.download(path, target, **options))
+    def download(
+        self, path: str, target: LocalPath, *, version: str | None = None, on_progress: ProgressCallback | None = None
+    ) -> Metadata:
+        """Write an object into a local file, or a directory (``dir/``) into a local one; as ``Operator.download``.
 
-    def read_ranges(self, path: str, ranges: Iterable[Sequence[int]], **options: Any) -> list[bytes]:
+        ``on_progress`` runs on the loop thread.
+        """
+        return self._run(
+            "download", path, lambda op: op.download(path, target, version=version, on_progress=on_progress)
+        )
+
+    def read_ranges(self, path: str, ranges: Iterable[Sequence[int]], **options: Unpack[RangesOptions]) -> list[bytes]:
         """The bytes of each ``(start, end)``; neighbours share requests."""
         return self._run("read_ranges", path, lambda op: op.read_ranges(path, ranges, **options))
 
-    def view_ranges(self, path: str, ranges: Iterable[Sequence[int]], **options: Any) -> list[memoryview]:
+    def view_ranges(
+        self, path: str, ranges: Iterable[Sequence[int]], **options: Unpack[RangesOptions]
+    ) -> list[memoryview]:
         """Read like ``read_ranges``; returns read-only views."""
         return self._run("view_ranges", path, lambda op: op.view_ranges(path, ranges, **options))
 
@@ -148,57 +184,214 @@ class BlockingOperator:
             readers.drop(path)
             return readers.read_at(path, start, length)
 
-    def open(self, path: str, mode: str = "rb", **reader_options: Any) -> SyncFile:
-        """A file object over ``path``; options as in ``Operator.reader``. No request is sent before the first read.
+    @overload
+    def open(
+        self, path: str, mode: Literal["rb", "br"] = "rb", *, compression: None = None, **options: Unpack[OpenOptions]
+    ) -> SyncFile: ...
 
-        ``Unsupported`` for any other ``mode`` than ``rb``.
+    @overload
+    def open(  # type: ignore[overload-overlap]  # a RawIOBase, and so not IO
+        self,
+        path: str,
+        mode: Literal["wb", "xb", "bw", "bx"],
+        *,
+        compression: None = None,
+        **options: Unpack[WriteOptions],
+    ) -> SyncWriteFile: ...
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: Literal["w", "wt", "tw", "x", "xt", "tx"],
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        compression: Compression | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> TextWriteFile: ...
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: Literal["r", "rt", "tr"],
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        compression: Compression | None = None,
+        **options: Unpack[OpenOptions],
+    ) -> TextIO: ...
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: Literal["rb", "br", "wb", "xb", "bw", "bx"] = "rb",
+        *,
+        compression: Compression,
+        **options: Unpack[AnyFileOptions],
+    ) -> IO[bytes]: ...
+
+    @overload
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        compression: Compression | None = None,
+        **options: Unpack[AnyFileOptions],
+    ) -> IO[Any]: ...
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        compression: Compression | None = None,
+        **options: Unpack[AnyFileOptions],
+    ) -> Any:
+        """A file object over ``path``, as ``aioprefetch.sync.open`` opens it.
+
+        Options as in ``Operator.reader`` to read, as in ``Operator.write`` to write. No request is sent before the
+        first read, or the first part that is written.
         """
-        self._live("open", path)
-        return open_file(path, mode, operator=self._operator, **reader_options)
+        readers = self._live("open", path)
+        text = {"encoding": encoding, "errors": errors, "newline": newline}
+        return open_object(
+            path,
+            mode,
+            self._operator,
+            options,
+            text=text,
+            compression=compression,
+            on_end=lambda: readers.drop(path),
+        )
+
+    def writer(self, path: str, **options: Unpack[WriteOptions]) -> SyncWriteFile:
+        """A file to write: ``with bo.writer("k") as w: w.write(b"...")``. It appears when the block ends, whole.
+
+        The same as ``open(path, "wb")``; options as in ``Operator.write``.
+        """
+        return self.open(path, "wb", **options)
 
     def open_file(self, path: str) -> BlockingOpenFileBuilder:
         """A file by Hadoop's keys: ``open_file("k").opt(key, value).build()``. See ``BlockingOpenFileBuilder``."""
         self._live("open_file", path)
         return BlockingOpenFileBuilder(checked_path(path, "open_file"), self._operator, self.open)
 
-    def list(self, prefix: str = "", **options: Any) -> BlockingListing:
+    def list(
+        self,
+        prefix: str = "",
+        *,
+        recursive: bool = False,
+        start_after: str | None = None,
+        glob: str | None = None,
+        versions: bool = False,
+    ) -> BlockingListing:
         """Iterate over the entries whose path begins with ``prefix``; options as in ``Operator.list``."""
         self._live("list", prefix)
-        return BlockingListing(self._operator.list(prefix, **options))
+        listing = self._operator.list(
+            prefix, recursive=recursive, start_after=start_after, glob=glob, versions=versions
+        )
+        return BlockingListing(listing)
 
-    def write(self, path: str, data: BytesLike | WriteSource, **options: Any) -> Metadata:
+    def write(self, path: str, data: BytesLike | WriteSource, **options: Unpack[WriteOptions]) -> Metadata:
         """Write an object from bytes, a binary file or an iterable of bytes; it appears whole or not at all.
 
         Files and iterables are read on a worker thread, asynchronous ones on the loop thread of ``aioprefetch.sync``:
         ``WrongLoop`` for those where an event loop runs in the caller's thread, which they might wait for. Options as
         in ``Operator.write``.
         """
+        from aioprefetch.operator.write_source import is_asynchronous
+
         if is_asynchronous(data):
             refuse_in_loop("write")
         return self._change("write", path, lambda op: op.write(path, data, **options))
 
-    def copy(self, source: str, target: str) -> Metadata:
-        """Copy an object within the store."""
-        return self._change("copy", target, lambda op: op.copy(source, target))
+    def upload(self, source: LocalPath, path: str, **options: Unpack[UploadOptions]) -> Metadata:
+        """Write an object from a local file, or below ``dir/`` what a directory has; as ``Operator.upload``.
 
-    def delete(self, path: str) -> None:
-        """Delete an object. A missing object is ignored."""
-        self._change("delete", path, lambda op: op.delete(path))
+        ``on_progress`` runs on the loop thread.
+        """
+        try:
+            return self._change("upload", path, lambda op: op.upload(source, path, **options))
+        finally:
+            self.drop_readers(path)
+
+    def copy(self, source: str, target: str, *, on_progress: ProgressCallback | None = None) -> Metadata:
+        """Copy an object within the store; as ``Operator.copy``. ``on_progress`` runs on the loop thread."""
+        return self._change("copy", target, lambda op: op.copy(source, target, on_progress=on_progress))
+
+    def move(self, source: str, target: str) -> Metadata:
+        """Copy an object to ``target``, which it replaces, or what is below ``dir/``, and delete ``source``."""
+        try:
+            return self._run("move", target, lambda op: op.move(source, target))
+        finally:
+            self.drop_readers(source)
+            self.drop_readers(target)
+
+    def delete(self, path: str | Iterable[str], *, version: str | None = None) -> None:
+        """Delete an object (or a ``version`` of it), or several. Missing objects are ignored."""
+        if isinstance(path, str):
+            self._change("delete", path, lambda op: op.delete(path, version=version))
+            return
+        paths = list(path)
+        try:
+            self._run("delete", "", lambda op: op.delete(paths, version=version))
+        finally:
+            for each in paths:
+                self._readers.drop(each)
+
+    def abort_uploads(self, prefix: str = "", *, older_than_seconds: float | None = None) -> int:
+        """Abort the uploads below ``prefix`` that were never completed; returns their number."""
+        return self._run(
+            "abort_uploads", prefix, lambda op: op.abort_uploads(prefix, older_than_seconds=older_than_seconds)
+        )
 
     def delete_all(self, prefix: str) -> None:
         """Delete every object below the directory ``prefix``, which ends with ``/``, and the directory."""
         try:
             self._run("delete_all", prefix, lambda op: op.delete_all(prefix))
         finally:
-            self._readers.drop_under(prefix)
+            self.drop_readers(prefix)
 
     def create_dir(self, path: str) -> None:
         """Create a directory and its parents; ``path`` ends with ``/``."""
         self._run("create_dir", path, lambda op: op.create_dir(path))
 
-    def presign(self, path: str, **options: Any) -> str:
-        """A URL that lets its bearer read the object for ``expires_seconds``. It is a secret."""
-        return self._run("presign", path, lambda op: op.presign(path, **options))
+    def presign(
+        self,
+        path: str,
+        *,
+        expires_seconds: float = 900.0,
+        method: PresignMethod = "GET",
+        version: str | None = None,
+    ) -> str:
+        """A URL whose bearer may do ``method`` with the object until it expires. It is a secret."""
+        return self._run(
+            "presign",
+            path,
+            lambda op: op.presign(path, expires_seconds=expires_seconds, method=method, version=version),
+        )
+
+    def drop_readers(self, path: str = "") -> None:
+        """Close the readers that ``read_at`` keeps of ``path``, and of what is below it: it reads what is there then.
+
+        Verbs of this object that change something do so by themselves; this is for what others have changed.
+        """
+        if not self._closed and isinstance(path, str):
+            readers = self._live("drop_readers", path)
+            readers.drop(path)
+            readers.drop_under(path if not path or path.endswith("/") else f"{path}/")
 
     def close(self) -> None:
         """Close the readers and the operator on the loop thread. May be called twice."""
@@ -331,73 +524,6 @@ class OpenReaders:
 
     def _close(self, entry: OpenReader) -> None:
         self._thread.finish(entry.reader.aclose, timeout_seconds=PART_CLOSE_SECONDS_MAX)
-
-
-class AsyncListing(Protocol):
-    """The listing of ``Operator.list``."""
-
-    def __anext__(self) -> Awaitable[Entry]:
-        """The next entry."""
-
-    async def aclose(self) -> None:
-        """End the listing."""
-
-
-class BlockingListing:
-    """The entries of a listing, one after the other. Leave it early with ``close`` or ``with``."""
-
-    def __init__(self, listing: AsyncListing) -> None:
-        self._listing = listing
-        self._thread = loop_thread()
-        self._ready: deque[Entry] = deque()
-        self._ended = False
-        self._error: Exception | None = None
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Entry:
-        if not self._ready and self._error is None and not self._ended:
-            self._thread.run(self._fill())
-        if self._ready:
-            return self._ready.popleft()
-        error, self._error = self._error, None
-        raise error or StopIteration
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if not self._ended:
-            self._thread.finish(self._listing.aclose, timeout_seconds=0)
-
-    def close(self) -> None:
-        """End the iteration and drop the entries that are ready. May be called twice."""
-        self._ready.clear()
-        if not self._ended:
-            self._ended = True
-            self._thread.finish(self._listing.aclose, timeout_seconds=PART_CLOSE_SECONDS_MAX)
-
-    async def _fill(self) -> None:
-        """The next batch. Entries before an error are delivered before the error is raised."""
-        loop = asyncio.get_running_loop()
-        enough = loop.time() + BATCH_SECONDS_MAX
-        while len(self._ready) < BATCH_ENTRIES_MAX:
-            try:
-                self._ready.append(await self._listing.__anext__())
-            except StopAsyncIteration:
-                self._ended = True
-                return
-            except Exception as error:
-                self._error = error
-                return
-            if loop.time() >= enough:
-                return
 
 
 class BlockingOpenFileBuilder(KeyedBuilder):

@@ -1,4 +1,4 @@
-"""A file object over an object in a store, for everything in Python that reads files, and ``ap.sync.open``.
+"""A file object over an object in a store, for everything in Python that reads files.
 
 Resident bytes are served on the caller's thread. Only a read that has to fetch something crosses to the loop thread
 and waits there.
@@ -11,25 +11,20 @@ import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from aioprefetch.errors import (
     Closed,
-    ConfigInvalid,
     InvalidArgument,
     InvalidRange,
     InvalidType,
     Unsupported,
-    printable,
-    redact,
 )
-from aioprefetch.operator.from_uri import BUILT_IN, split_uri, store_options, unknown_option
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import shared_twin
-from aioprefetch.ranges import checked_int, checked_range
-from aioprefetch.reader.options import READER_OPTIONS, ProgressCallback
+from aioprefetch.ranges import ByteCount, checked_int, checked_range
+from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
+from aioprefetch.runtime.statistics import Counters, StatisticsSnapshot
 from aioprefetch.sync.kept import kept_operators
 from aioprefetch.sync.loop_thread import leak_in_child, loop_thread, process_lock
 
@@ -55,6 +50,8 @@ class SyncFile(io.RawIOBase):
     """
 
     mode = "rb"
+    # Whether a file that is collected unclosed warns; the files of libraries that drop theirs do not.
+    warns_unclosed = True
 
     _reader: RangeReader | None = None
     _position: int
@@ -83,6 +80,9 @@ class SyncFile(io.RawIOBase):
         state = "closed" if self.closed else f"at {self._position}"
         return f"<aioprefetch.sync.SyncFile {self.name!r} {state}>"
 
+    def _repr_html_(self) -> str | None:
+        return None if self._reader is None else self._reader._shown_at(self._position)
+
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise InvalidType(
             "an open file cannot be pickled; pickle the Operator and open the path again",
@@ -93,7 +93,8 @@ class SyncFile(io.RawIOBase):
     def __del__(self) -> None:
         if self._reader is None or self.closed:
             return
-        warnings.warn(f"unclosed file {self!r}", ResourceWarning, source=self, stacklevel=2)
+        if self.warns_unclosed:
+            warnings.warn(f"unclosed file {self!r}", ResourceWarning, source=self, stacklevel=2)
         self._end(wait=False)
 
     @property
@@ -118,9 +119,9 @@ class SyncFile(io.RawIOBase):
         return None if self._reader is None else self._reader.etag
 
     @property
-    def statistics(self) -> Any:
+    def statistics(self) -> StatisticsSnapshot:
         """The reader's statistics; they stay readable after ``close``."""
-        return None if self._reader is None else self._reader.statistics
+        return Counters().snapshot({}) if self._reader is None else self._reader.statistics
 
     def readable(self) -> bool:
         """True. ``ValueError`` when closed, as for every file."""
@@ -149,6 +150,17 @@ class SyncFile(io.RawIOBase):
         """Raise ``io.UnsupportedOperation``: there is no descriptor."""
         self._refuse("fileno")
 
+    def begin(self, *, at_end: bool = False) -> None:
+        """Send the first request now, for the start of the object, or for its end: it brings size and version.
+
+        ``NotFound`` and the other errors of the store close the file.
+        """
+        try:
+            self._thread.run(self._find_size(by_tail=at_end))
+        except BaseException:
+            self._end(wait=False)
+            raise
+
     # Positional reads: the cursor stays where it is
 
     def read_at(self, offset: int, size: int | None) -> bytes:
@@ -167,9 +179,16 @@ class SyncFile(io.RawIOBase):
         """
         return self._view(*self._range(offset, size))
 
-    def read_ranges(self, ranges: Iterable[Sequence[int]], **options: Any) -> list[bytes]:
+    def read_ranges(
+        self,
+        ranges: Iterable[Sequence[int]],
+        *,
+        gap_bytes: ByteCount | None = None,
+        request_bytes_max: ByteCount | None = None,
+    ) -> list[bytes]:
         """The bytes of each ``(start, end)``, fetched together; neighbours share requests. See ``RangeReader``."""
-        parts = self._thread.run(self._live("read_ranges").read_ranges(ranges, **options))
+        reader = self._live("read_ranges")
+        parts = self._thread.run(reader.read_ranges(ranges, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max))
         self._progress(sum(map(len, parts)))
         return parts
 
@@ -390,105 +409,3 @@ class SyncFile(io.RawIOBase):
             # These bytes are not delivered yet: each line is counted when it is returned.
             self._live("readline")._count_delivered(-len(self._line_piece))
         return self._line_piece, at
-
-
-# Both the operator and the reader know them; a file that has its operator to itself gives them to the operator.
-SHARED_OPTIONS = frozenset({"block_bytes", "prefetch_blocks"})
-
-
-def split_url(url: str, *, path_required: bool = True) -> tuple[str, str]:
-    """The URL of a store, and the path of one object in it: ``s3://bucket`` and ``a/b.parquet``.
-
-    An http(s) URL is decoded, and its query stays with the store; the rest of a URL of another scheme is a path as it
-    stands. ``ConfigInvalid`` when there is no scheme, or no path although one is required.
-    """
-    scheme, separator, rest = url.partition("://")
-    if not separator or not scheme:
-        raise ConfigInvalid(
-            f"{printable(redact(url))!r} is not a URL such as s3://bucket/key; with operator= a path is enough",
-            operation="open",
-        )
-    if scheme in ("http", "https"):
-        store, path = _split_http(url)
-    elif scheme == "file":
-        # The parent is the root, since a root may lie behind links and a path in it may not.
-        directory, _, path = rest.rpartition("/")
-        store = f"file://{directory or '/'}"
-    else:
-        name, _, path = rest.partition("/")
-        store = f"{scheme}://{name}"
-    if not path and path_required:
-        raise ConfigInvalid(f"the URL {printable(redact(url))!r} names no object", operation="open")
-    return store, path
-
-
-def _split_http(url: str) -> tuple[str, str]:
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigInvalid(f"{printable(redact(url))!r} is not a URL: {error}", operation="open") from None
-    if parts.fragment:
-        raise ConfigInvalid(
-            f"{printable(redact(url))!r} has a fragment; encode the character # as %23", operation="open"
-        )
-    directory, _, name = parts.path.rpartition("/")
-    return urlunsplit((parts.scheme, parts.netloc, directory + "/", parts.query, "")), unquote(name)
-
-
-def checked_mode(mode: object, *, path: str) -> None:
-    """Raise ``Unsupported`` for a mode other than reading bytes, ``InvalidArgument`` for an invalid mode."""
-    if not isinstance(mode, str):
-        raise InvalidType(f"mode must be a string such as 'rb', not {mode!r}", operation="open", path=path)
-    kinds = set(mode)
-    if len(kinds) != len(mode) or not kinds <= set("rwxabt+") or len(kinds & set("rwxa")) != 1 or {"b", "t"} <= kinds:
-        raise InvalidArgument(f"mode={mode!r} is not a mode of a file", operation="open", path=path)
-    if kinds == {"r", "b"}:
-        return
-    hint = "to write an object, use write" if kinds & set("wxa+") else "for text, put io.TextIOWrapper around the file"
-    raise Unsupported(f"mode={mode!r} is not supported, files are open in 'rb': {hint}", operation="open", path=path)
-
-
-def open(  # noqa: A001 - it replaces the builtin
-    url: str, mode: str = "rb", *, operator: Operator | None = None, **options: Any
-) -> SyncFile:
-    """Open an object for reading as a file. No request is sent before the first read.
-
-    ``url`` is a URL (``s3://bucket/key``), or with ``operator`` a path in it. ``options`` are those of
-    ``Operator.from_uri`` and of ``Operator.reader`` together; with ``operator`` only those of the reader. An operator
-    that was made here is closed with the file. Raises ``ConfigInvalid`` for an option that neither knows, and
-    ``Unsupported`` for any other ``mode`` than ``rb``.
-    """
-    if not isinstance(url, str):
-        raise InvalidType(f"a URL or path must be a string, not {url!r}", operation="open")
-    shown = printable(redact(url))
-    checked_mode(mode, path=shown)
-    if operator is not None:
-        check_reader_options(options, path=url)
-        return SyncFile(operator, url, options)
-    store, path = split_url(url)
-    scheme, _ = split_uri(store)
-    names = READER_OPTIONS | set(store_options(scheme))
-    for name in options.keys() - names:
-        raise unknown_option(name, names, of=f"a file at {scheme}://", operation="open", path=shown)
-    of_reader = {name: value for name, value in options.items() if name in READER_OPTIONS - SHARED_OPTIONS}
-    of_store = {name: value for name, value in options.items() if name not in of_reader}
-    alone = Operator.from_uri(store, **of_store)
-    shared = shared_twin(alone)
-    return SyncFile(
-        shared or alone, path, of_reader, name=redact(url), owns_operator=True, shares_runtime=shared is not None
-    )
-
-
-def check_reader_options(options: Mapping[str, Any], *, path: str) -> None:
-    """Raise ``ConfigInvalid`` for a name that is not an option of a reader."""
-    for name in options.keys() - READER_OPTIONS:
-        if any(name in store_options(scheme) for scheme in BUILT_IN):
-            raise ConfigInvalid(
-                f"{name!r} is not an option of a reader; options of a store belong to Operator.from_uri",
-                operation="open",
-                path=path,
-            )
-        raise unknown_option(name, READER_OPTIONS, of="a reader", operation="open", path=path)
-
-
-__all__ = ["open", "split_url"]

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
-from aioprefetch.ranges import at_least
+from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.loop_thread import WAIT_SLICE_SECONDS, LoopThread, leak_in_child, loop_thread, refuse_in_loop
@@ -273,7 +273,7 @@ def iterate(
     source: Source[T],
     *,
     window_items: int = 2,
-    window_bytes: int | None = None,
+    window_bytes: ByteCount | None = None,
     size_of: Callable[[T], int] | None = None,
     timeout_seconds: float | None = None,
 ) -> BlockingIterator[T]:
@@ -299,7 +299,7 @@ def iterate(
     refuse_in_loop("iterate")
     items_max = at_least(1, window_items, "window_items", operation="iterate", path="")
     bytes_max = (
-        None if window_bytes is None else at_least(1, window_bytes, "window_bytes", operation="iterate", path="")
+        None if window_bytes is None else bytes_at_least(1, window_bytes, "window_bytes", operation="iterate", path="")
     )
     measure: Callable[[T], int] | None = None if bytes_max is None else size_of or _size_in_bytes
     return BlockingIterator(Pump(loop_thread(), source, items_max, bytes_max, measure), timeout_seconds)

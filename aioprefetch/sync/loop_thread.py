@@ -171,7 +171,7 @@ class LoopThread:
                 logger.exception("closing failed")
 
         if self.is_current or not timeout_seconds:
-            self._start_in_background(guarded)
+            self.start_in_background(guarded)
             return
         try:
             self.run(guarded(), timeout_seconds)
@@ -180,7 +180,9 @@ class LoopThread:
         except Closed:
             pass  # the loop has ended, and has closed what was open
 
-    def _start_in_background(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def start_in_background(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start the coroutine of ``make`` from any thread, and wait for nothing."""
+
         def start() -> None:
             self.keep(self.loop.create_task(make()))
 

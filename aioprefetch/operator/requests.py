@@ -1,0 +1,210 @@
+"""The requests of an Operator's verbs, made of arguments that are checked. No I/O."""
+
+# Annotations are values in this module: of text, a ``TypedDict`` would compile each one when the package is imported.
+
+import asyncio
+import os
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, TypedDict
+
+from aioprefetch.errors import ConfigInvalid, InvalidArgument
+from aioprefetch.operator.arguments import Arguments, check_file, checked_path
+from aioprefetch.ranges import OFFSET_MAX, checked_range
+from aioprefetch.values import ListRequest, PresignMethod, PresignRequest, ReadRequest, StatRequest, WriteRequest
+
+
+class ReadOptions(TypedDict, total=False):
+    """The options of a read beside its range.
+
+    ``if_match`` and ``if_none_match`` are ETags. ``if_modified_since`` and ``if_unmodified_since`` are times with their
+    zone; stores keep whole seconds. All conditions that are given have to hold: ``ConditionNotMatch``. ``version`` is
+    the name of one. ``timeout_seconds`` bounds the whole call, all attempts included.
+
+    ``Unsupported`` where a store cannot obey: ``capability`` tells.
+    """
+
+    if_match: str | None
+    if_none_match: str | None
+    if_modified_since: datetime | None
+    if_unmodified_since: datetime | None
+    version: str | None
+    timeout_seconds: float | None
+
+
+READ_OPTIONS = frozenset(ReadOptions.__annotations__)
+
+
+class StatOptions(TypedDict, total=False):
+    """The options of a stat: the conditions and the version of ``ReadOptions``."""
+
+    if_match: str | None
+    if_none_match: str | None
+    if_modified_since: datetime | None
+    if_unmodified_since: datetime | None
+    version: str | None
+
+
+STAT_OPTIONS = frozenset(StatOptions.__annotations__)
+
+
+# The path of a file of this machine.
+LocalPath = str | os.PathLike[str]
+
+
+def read_request(
+    first_bytes: int,
+    path: str,
+    offset: int,
+    size: int | None,
+    suffix: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> ReadRequest | None:
+    """The request of a read, ``None`` for an empty range. Valid values take a short way, since all reads pay.
+
+    A read of more than ``first_bytes``, or of unknown length, is for that many first. ``TypeError`` for an option that
+    there is not.
+    """
+    check_file(path, "read")
+    is_whole = size is None and suffix is None and type(offset) is int and offset == 0
+    if not is_whole and (
+        suffix is not None or not (type(offset) is type(size) is int and 0 <= offset < offset + size <= OFFSET_MAX)
+    ):
+        offset, size = checked_range(offset, size, operation="read", path=path)
+        if suffix is not None:
+            if offset or size is not None:
+                raise ConfigInvalid("suffix goes with neither offset nor size", operation="read", path=path)
+            _, suffix = checked_range(0, suffix, operation="read", path=path)
+    chosen = _chosen(path, options) if options else {}
+    if size == 0 or suffix == 0:
+        return None
+    length = size if suffix is None else suffix
+    return ReadRequest(
+        path=path,
+        offset=offset,
+        size=size,
+        suffix=suffix,
+        first_bytes=None if length is not None and length <= first_bytes else first_bytes,
+        **chosen,
+    )
+
+
+def _chosen(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a read's request for its options, checked."""
+    _check_names(options, READ_OPTIONS, of="a read")
+    arguments = Arguments("read", path)
+    timeout_seconds = options.get("timeout_seconds")
+    deadline = None
+    if timeout_seconds is not None:
+        deadline = asyncio.get_running_loop().time() + arguments.seconds("timeout_seconds", timeout_seconds)
+    return {"deadline": deadline, **_conditions(arguments, options)}
+
+
+def _conditions(arguments: Arguments, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "if_match": arguments.etag("if_match", options.get("if_match")),
+        "if_none_match": arguments.etag("if_none_match", options.get("if_none_match")),
+        "if_modified_since": arguments.time("if_modified_since", options.get("if_modified_since")),
+        "if_unmodified_since": arguments.time("if_unmodified_since", options.get("if_unmodified_since")),
+        "version": arguments.version(options.get("version")),
+    }
+
+
+def stat_request(path: str, options: Mapping[str, Any]) -> StatRequest:
+    """The request of a stat. Raises ``TypeError`` for an option that there is not."""
+    checked_path(path, "stat")
+    if not options:
+        return StatRequest(path=path)
+    _check_names(options, STAT_OPTIONS, of="a stat")
+    arguments = Arguments("stat", path)
+    return StatRequest(path=path, **_conditions(arguments, options))
+
+
+def list_request(prefix: str, *, recursive: bool, start_after: str | None, versions: bool) -> ListRequest:
+    """The request of a listing."""
+    checked_path("" if start_after is None else start_after, "list")
+    checked_path(prefix, "list")
+    arguments = Arguments("list", prefix)
+    return ListRequest(
+        path=prefix,
+        recursive=arguments.flag("recursive", recursive),
+        versions=arguments.flag("versions", versions),
+        start_after=start_after,
+    )
+
+
+def presign_request(path: str, method: PresignMethod, expires_seconds: float, version: str | None) -> PresignRequest:
+    """The request of a presigned URL."""
+    check_file(path, "presign")
+    arguments = Arguments("presign", path)
+    return PresignRequest(
+        path=path,
+        method=arguments.method(method),
+        expires_seconds=arguments.seconds("expires_seconds", expires_seconds),
+        version=arguments.version(version),
+    )
+
+
+class WriteOptions(TypedDict, total=False):
+    """The options of a write.
+
+    ``content_type``, ``content_encoding``, ``content_disposition``, ``cache_control`` and ``user_metadata`` describe
+    the object. ``if_not_exists=True`` refuses to replace one (``AlreadyExists``), ``if_match`` replaces that with this
+    ETag alone (``ConditionNotMatch``); ``"*"`` any. ``storage_class`` is the store's word for one (``"STANDARD_IA"``),
+    ``sse_kms_key_id`` the key of AWS KMS by which S3 encrypts the object.
+
+    ``Unsupported`` where a store cannot obey: ``capability`` tells.
+    """
+
+    content_type: str | None
+    content_encoding: str | None
+    content_disposition: str | None
+    cache_control: str | None
+    user_metadata: Mapping[str, str] | None
+    if_match: str | None
+    if_not_exists: bool
+    storage_class: str | None
+    sse_kms_key_id: str | None
+
+
+WRITE_OPTIONS = frozenset(WriteOptions.__annotations__)
+
+
+def write_request(operation: str, path: str, options: Mapping[str, Any]) -> WriteRequest:
+    """The request of a write. Raises ``IsADirectory``, and ``TypeError`` for an option that there is not."""
+    check_file(path, operation)
+    if not options:
+        return WriteRequest(path=path)
+    _check_names(options, WRITE_OPTIONS, of="a write")
+    arguments = Arguments(operation, path)
+    if_match = arguments.etag("if_match", options.get("if_match"))
+    if_not_exists = arguments.flag("if_not_exists", options.get("if_not_exists", False))
+    if if_not_exists and if_match is not None:
+        raise InvalidArgument(
+            "if_not_exists refuses to replace an object, and if_match replaces one: give one of them",
+            operation=operation,
+            path=path,
+        )
+    described: dict[str, Any] = {
+        name: arguments.header(name, options.get(name))
+        for name in (
+            *("content_type", "content_encoding", "content_disposition", "cache_control"),
+            *("storage_class", "sse_kms_key_id"),
+        )
+    }
+    return WriteRequest(
+        path=path,
+        user_metadata=arguments.user_metadata(options.get("user_metadata")),
+        if_match=if_match,
+        if_not_exists=if_not_exists,
+        **described,
+    )
+
+
+def _check_names(options: Mapping[str, Any], names: Collection[str], *, of: str) -> None:
+    """Raise ``TypeError``, as Python does, for the name of an option that there is not."""
+    if unknown := options.keys() - names:
+        from aioprefetch.operator.option_words import advice_for
+
+        name, listed = min(unknown), ", ".join(sorted(names))
+        raise TypeError(f"unknown option {name!r} for {of}{advice_for(name, names)}; there are {listed}")

@@ -1,0 +1,158 @@
+"""``aioprefetch.copy``: between any two of URLs, local paths and operators."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, printable, redact
+from aioprefetch.operator.arguments import checked_path
+from aioprefetch.operator.listing import has_wildcard, wildcard_at
+from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.progress import reported
+from aioprefetch.operator.shared import shared_twin, with_own_hold
+from aioprefetch.operator.transfer.many import CONCURRENCY, copy_side
+from aioprefetch.operator.transfer.report import CopyCallback, CopyReport
+from aioprefetch.operator.transfer.sides import Side
+from aioprefetch.operator.urls import split_local, split_url
+from aioprefetch.runtime.options import check_count
+
+if TYPE_CHECKING:
+    from aioprefetch.operator.options import UriOptions
+
+Place: TypeAlias = str | os.PathLike[str] | tuple[Operator, str]
+
+
+async def copy(
+    src: Place,
+    dst: Place,
+    *,
+    glob: str | None = None,
+    concurrency: int | None = None,
+    on_progress: CopyCallback | None = None,
+    skip_same: bool | None = None,
+    overwrite: bool = True,
+    stop_at_failure: bool = False,
+    src_options: UriOptions | None = None,
+    dst_options: UriOptions | None = None,
+) -> CopyReport:
+    """Copy an object, a directory or what a glob matches, from any store or local file to any other.
+
+    Parameters
+    ----------
+    src, dst
+        A URL (``s3://bucket/key``), a local path, or ``(operator, path)``. ``src`` is one object; a directory, with
+        ``/`` at its end (a local one, or one of an operator of files, without it too); or a pattern with ``*``, ``?``
+        or ``[`` (``[*]`` is the character itself). What is below a directory, or below the last ``/`` before the first
+        wildcard, goes below ``dst`` under the same names. One object goes to the path ``dst`` itself, or into it where
+        that ends with ``/`` or is a local directory.
+    glob
+        A pattern for what is below the directory ``src``: ``*.csv``, ``**/*.parquet``.
+    concurrency
+        Objects that are copied at once, 32 by default; fewer while the memory of the source's operator is in use.
+    on_progress
+        Called on the event loop with a ``CopyProgress``; or a display, such as ``aioprefetch.progress.tqdm()``. What
+        it raises is logged, once.
+    skip_same
+        Leave out what is there already. ``None``, the default, leaves out what is proven to have the same bytes: by
+        ETags where both sides are of s3, by the MD5 of a local file where the other side is. ``True`` leaves out what
+        has the same size and looks the same by its time too: a local file with the time of the object, anywhere else a
+        destination that was written after the source. ``False`` leaves out nothing.
+    overwrite
+        ``False`` replaces nothing: what is there already is ``AlreadyExists``, the same or not.
+    stop_at_failure
+        Raise the first failure, and end the other copies.
+    src_options, dst_options
+        Options of ``Operator.from_uri`` for each of the two URLs: a dictionary of ``UriOptions``.
+
+    A store copies by itself between places that are asked with the same options: in s3 also between buckets, and above
+    5 GiB in parts. Otherwise bytes go through this process: ranges of one version of a large object, several at once,
+    into the parts of an upload, in the memory of the two operators.
+
+    One failure does not stop the others: the report has them all. The failure of a single object is raised, and so are
+    ``NotFound`` (nothing is there, or the glob matches nothing), ``IsADirectory`` for a directory in the place of an
+    object, ``IsSameFile``, ``InvalidArgument`` for a destination inside of its source, and the failure of a listing,
+    when the copies that have begun are at their end. A source that is overwritten while it is copied is
+    ``ObjectChanged``. Keys that no file can have (``..``, ``//``, ``/`` at an end) are ``InvalidPath``, and objects of
+    directories (``dir/``) are not copied.
+
+    Nothing half-written is ever under its name. A cancelled call waits for its threads and ends its uploads; objects
+    that were copied stay. A large object that was half received into a local file leaves a hidden file beside its
+    target, with a note of the ranges that it has (``.aioprefetch-….part`` and ``.done``): the next copy of the same
+    version goes on with it.
+    """
+    for name, flag in (("skip_same", skip_same), ("overwrite", overwrite), ("stop_at_failure", stop_at_failure)):
+        if not (isinstance(flag, bool) or (flag is None and name == "skip_same")):
+            values = "True, False or None" if name == "skip_same" else "True or False"
+            raise InvalidType(f"{name} must be {values}, not {flag!r}", operation="copy")
+    if concurrency is not None:
+        check_count("copy", "concurrency", concurrency, least=1)
+    async with AsyncExitStack() as stack:
+        source_operator, source = await side_of(src, src_options, "src")
+        stack.push_async_callback(source_operator.aclose)
+        target_operator, target = await side_of(dst, dst_options, "dst")
+        stack.push_async_callback(target_operator.aclose)
+        reporter = stack.enter_context(reported(on_progress, "copy", source.label))
+        return await copy_side(
+            source,
+            target,
+            glob=glob,
+            concurrency=concurrency or CONCURRENCY,
+            on_progress=reporter,
+            skip_same=skip_same,
+            overwrite=overwrite,
+            stop_at_failure=stop_at_failure,
+        )
+
+
+async def side_of(place: object, options: UriOptions | None, name: str) -> tuple[Operator, Side]:
+    """The side of a URL, a local path, or a pair of an operator and a path; ``name`` is that of the argument.
+
+    The caller closes the operator.
+
+    A local directory, a place that ends with ``/`` among them, is the root of its operator, so that links may lead to
+    it, but none below it leads out.
+    """
+    if isinstance(place, tuple | list):
+        return _side_of_pair(place, options, name)
+    text = os.fspath(place) if isinstance(place, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise InvalidType(
+            f"{name} must be a URL, a local path or (operator, path), not {type(place).__name__}", operation="copy"
+        )
+    if not text:
+        raise InvalidArgument(f"{name} is empty", operation="copy")
+    scheme, separator, rest = text.partition("://")
+    is_local = not separator or scheme.lower() == "file"
+    label = printable(redact(text))
+    if is_local:
+        store, path = await asyncio.to_thread(_split_local, rest if separator else text)
+    else:
+        store, path = split_url(text, path_required=False)
+    alone = Operator.from_uri(store, **(options or {}))
+    operator = shared_twin(alone) or alone
+    return operator, Side(operator=operator, path=path, label=label)
+
+
+def _side_of_pair(place: tuple[Any, ...] | list[Any], options: UriOptions | None, name: str) -> tuple[Operator, Side]:
+    if len(place) != 2 or not isinstance(place[0], Operator):
+        raise InvalidType(f"{name} must be a URL, a local path or (operator, path)", operation="copy")
+    if options:
+        raise ConfigInvalid(
+            f"{name}_options go with a URL; the operator of {name} has its own ({min(options)!r} was given)",
+            operation="copy",
+        )
+    operator, path = with_own_hold(place[0]), checked_path(place[1], "copy")
+    return operator, Side(operator=operator, path=path, label=f"{operator.info.url}/{printable(path)}")
+
+
+def _split_local(text: str) -> tuple[str, str]:
+    """The URL of the directory that is the root, and the path in it. On a thread, since it looks at files."""
+    path = os.path.abspath(text)
+    is_pattern = has_wildcard(path) and not os.path.lexists(path)
+    if os.path.isdir(path) or (text.endswith("/") and not is_pattern):
+        return split_local(f"{path}/")
+    store, below = split_local(path, wildcard_at(path) if is_pattern else None)
+    return store, below + ("/" if text.endswith("/") else "")

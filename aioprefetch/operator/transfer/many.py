@@ -1,0 +1,329 @@
+"""Many objects copied at once: as many as there are slots and memory for; what fails does not stop the others.
+
+Memory: one copy has its own, each further one takes what it holds from the budget of the source while it runs. So a
+copy of any number of objects of any size stays within the budget, and goes on with one object at a time where other
+work leaves nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+from aioprefetch.errors import AlreadyExists, Error, InvalidArgument, InvalidType, Unexpected, Unsupported
+from aioprefetch.operator.listing import Lister, list_literally
+from aioprefetch.operator.progress import reported
+from aioprefetch.operator.requests import write_request
+from aioprefetch.operator.transfer.object_copy import ObjectCopier, is_there
+from aioprefetch.operator.transfer.report import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter
+from aioprefetch.operator.transfer.sameness import Comparison
+from aioprefetch.operator.transfer.sides import Selection, Side, Store, place_of, select
+from aioprefetch.operator.writer import upload_file
+from aioprefetch.reader.options import ProgressCallback
+from aioprefetch.runtime.budget import Ticket
+from aioprefetch.values import Entry, Metadata
+
+# Small objects are waited for, and large ones share the requests anyway.
+CONCURRENCY = 32
+OnCopied = Callable[[Entry | Metadata], object]
+# Schemes of stores that list in the order of their keys.
+_ORDERED = ("az", "file", "gs", "memory", "s3", "s3a")
+
+
+async def copy_side(
+    source: Side,
+    target: Side,
+    *,
+    glob: str | None = None,
+    concurrency: int = CONCURRENCY,
+    on_progress: CopyCallback | None = None,
+    skip_same: bool | None = None,
+    overwrite: bool = True,
+    stop_at_failure: bool = False,
+    on_copied: OnCopied = lambda found: None,
+) -> CopyReport:
+    """Copy what one side names to the other; see ``aioprefetch.copy``. ``on_copied`` gets each object that was."""
+    if not target.operator.capability.write:
+        scheme = target.operator.info.scheme
+        raise Unsupported(f"the {scheme} service does not support write", operation="copy", path=target.label)
+    try:
+        selection = await select(source, glob)
+        placed = await place_of(selection, target)
+    except Error as error:
+        error.operation = "copy"
+        raise
+    return await CopyRun(
+        selection,
+        placed,
+        Meter(on_progress),
+        concurrency=concurrency,
+        overwrite=overwrite,
+        skip_same=skip_same,
+        stop_at_failure=stop_at_failure or selection.single is not None,
+        on_copied=on_copied,
+    ).run()
+
+
+# Makes an operator of a URI.
+OpenUri = Callable[[str], AbstractAsyncContextManager[Store]]
+
+
+async def download_directory(
+    operator: Store, path: str, target: object, open_uri: OpenUri, on_progress: ProgressCallback | None
+) -> Metadata:
+    """Copy what is below ``path`` into a local directory: all that can be, then the first failure is raised."""
+    uri = _local_uri(target, path, "download")
+    async with open_uri(uri) as local:
+        sides = Side(operator=operator, path=path, label=path), Side(operator=local, path="", label=uri)
+        return await _copy_directory("download", path, *sides, on_progress)
+
+
+async def upload_into(
+    source: object,
+    operator: Store,
+    path: str,
+    open_uri: OpenUri,
+    options: Mapping[str, object],
+    on_progress: ProgressCallback | None,
+) -> Metadata:
+    """Write a local file below the directory ``path`` under its own name, or copy what is in a local directory there.
+
+    Of a directory all that can be is copied, then the first failure is raised.
+    """
+    uri = _local_uri(source, path, "upload")
+    file = uri.removeprefix("file://")
+    if await asyncio.to_thread(os.path.isfile, file):
+        request = write_request("upload", path + os.path.basename(file), options)
+        return await upload_file((operator.accessor(), operator.runtime()), request, file, on_progress)
+    if options:
+        raise InvalidArgument(
+            f"{min(options)} is an option for one object, and {path!r} is a directory", operation="upload", path=path
+        )
+    async with open_uri(uri) as local:
+        sides = Side(operator=local, path="", label=uri), Side(operator=operator, path=path, label=path)
+        return await _copy_directory("upload", path, *sides, on_progress)
+
+
+def _local_uri(directory: object, path: str, operation: str) -> str:
+    name = os.fspath(directory) if isinstance(directory, str | os.PathLike) else None
+    if not isinstance(name, str) or not name:
+        raise InvalidType(f"the path of a local directory is needed, not {directory!r}", operation=operation, path=path)
+    return f"file://{os.path.abspath(name)}"
+
+
+async def _copy_directory(
+    operation: str, path: str, source: Side, target: Side, on_progress: ProgressCallback | None
+) -> Metadata:
+    try:
+        with reported(on_progress, operation, path) as reporter:
+
+            def step(progress: CopyProgress) -> None:
+                if reporter is not None and (reporter.shows_copies or progress.step_bytes):
+                    reporter(progress if reporter.shows_copies else progress.step_bytes)
+
+            report = await copy_side(source, target, on_progress=step)
+            report.raise_failures()
+    except Error as error:
+        error.operation = operation
+        raise
+    return Metadata(path=path, kind="directory", size=report.bytes + report.bytes_skipped)
+
+
+class CopyRun:
+    """One copy of a selection to a side. ``run`` ends when no request is in flight, however it ends."""
+
+    def __init__(
+        self,
+        selection: Selection,
+        target: Side,
+        meter: Meter,
+        *,
+        concurrency: int,
+        overwrite: bool,
+        skip_same: bool | None,
+        stop_at_failure: bool,
+        on_copied: OnCopied,
+    ) -> None:
+        self._selection = selection
+        self._target = target
+        self._meter = meter
+        self._concurrency = concurrency
+        self._overwrite = overwrite
+        self._skip_same = skip_same
+        self._stop_at_failure = stop_at_failure
+        self._on_copied = on_copied
+        self._copier = ObjectCopier(selection.side, target, overwrite=overwrite)
+        runtime = selection.side.operator.runtime()
+        self._comparison = Comparison(selection.side, target, runtime, by_time=bool(skip_same))
+        self._budget = runtime.budget
+        self._running: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._first_error: Error | None = None
+
+    async def run(self) -> CopyReport:
+        """Copy everything. Raises the error of a listing, and with ``stop_at_failure`` the first of an object."""
+        listing_error: Error | None = None
+        async with asyncio.TaskGroup() as group:
+            try:
+                await self._start_all(group)
+            except Exception as error:
+                listing_error = _typed(error)  # What has begun comes to its end.
+        if self._first_error is not None and self._stop_at_failure:
+            raise self._first_error
+        if listing_error is not None:
+            report = self._meter.report()
+            listing_error.add_context(operation="copy", copied=report.copied, failed=report.failed)
+            raise listing_error
+        return self._meter.report()
+
+    async def _start_all(self, group: asyncio.TaskGroup) -> None:
+        there = self._there()
+        async for found in self._selection.entries():
+            path = self._target.path
+            below = found.path[len(self._selection.base) :]
+            if self._selection.single is None:
+                path += below
+            self._meter.found(found.size or 0)
+            existing = await there.find(path) if there is not None else None
+            ticket = await self._admitted(found.size)
+            if self._is_stopped():
+                if ticket is not None:
+                    self._budget.cancel(ticket)
+                return
+            task = group.create_task(self._copy(found, path, below, existing))
+            self._running.add(task)
+            task.add_done_callback(partial(self._ended, ticket))
+        self._meter.listed()
+
+    def _there(self) -> Destination | None:
+        """The objects at the destination, where they matter."""
+        if self._overwrite and not self._may_skip():
+            return None
+        is_listed = self._selection.single is None and self._target.operator.capability.list
+        return Destination(self._target, is_listed=is_listed)
+
+    def _may_skip(self) -> bool:
+        """Whether anything at the destination can be found to be the same."""
+        return bool(self._skip_same) or (self._skip_same is None and self._comparison.has_proofs)
+
+    def _is_stopped(self) -> bool:
+        return self._stop_at_failure and self._first_error is not None
+
+    # --- slots and memory ---------------------------------------------------------------------------------------
+
+    async def _admitted(self, size: int | None) -> Ticket | None:
+        """Wait for a slot, and for memory unless this copy is the only one; the ticket is that of the memory."""
+        while len(self._running) >= self._concurrency:
+            await self._until_changed()
+        own_bytes = self._copier.own_bytes if size is None else min(size, self._copier.own_bytes)
+        if not self._running or not own_bytes:
+            return None
+        ticket = self._budget.request(own_bytes, "prefetch", on_grant=self._changed.set)
+        try:
+            while not ticket.granted and self._running:
+                await self._until_changed()
+        except BaseException:
+            self._budget.cancel(ticket)
+            raise
+        if ticket.granted:
+            return ticket
+        self._budget.cancel(ticket)
+        return None
+
+    async def _until_changed(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _ended(self, ticket: Ticket | None, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if ticket is not None:
+            self._budget.cancel(ticket)
+        self._changed.set()
+
+    # --- one object ---------------------------------------------------------------------------------------------
+
+    async def _copy(self, found: Entry | Metadata, path: str, below: str, existing: Entry | Metadata | None) -> None:
+        moved = 0
+
+        def on_bytes(count: int) -> None:
+            nonlocal moved
+            moved += count
+            self._meter.moved(count)
+
+        if self._is_stopped():
+            return
+        try:
+            if existing is not None and not self._overwrite:
+                raise AlreadyExists(
+                    "the destination is there already, and overwrite=False", operation="copy", path=path
+                )
+            if existing is not None and await self._comparison.is_same(found, existing):
+                self._meter.skipped(found.size or 0)
+                return
+            await self._copier.copy(found, path, below, on_bytes)
+        except Exception as failure:
+            error = _typed(failure)
+            error.add_context(operation="copy", path=found.path, target=path)
+            self._meter.failed(CopyFailure(path=found.path, target=path, error=error), moved)
+            if self._first_error is None:
+                self._first_error = error
+                if self._stop_at_failure:
+                    self._stop_others()
+            return
+        self._on_copied(found)
+        self._meter.copied()
+
+    def _stop_others(self) -> None:
+        current = asyncio.current_task()
+        for task in self._running:
+            if task is not current:
+                task.cancel()
+
+
+def _typed(error: Exception) -> Error:
+    """An error of another library, of a layer or of the system, as one of ours: it may not end the other copies."""
+    if isinstance(error, Error):
+        return error
+    foreign = Unexpected(f"{type(error).__name__}: {error}")
+    foreign.__cause__ = error
+    return foreign
+
+
+class Destination:
+    """The objects at the destination, asked for in the order of the source.
+
+    A destination that lists in the order of its keys is listed beside the source, page by page. Another one is listed
+    whole before the first answer, and one that cannot list is asked for each path; so is, from the first path out of
+    order on, a destination beside a source that lists in another order.
+    """
+
+    def __init__(self, side: Side, *, is_listed: bool) -> None:
+        self._side = side
+        self._lister: Lister | None = None
+        if is_listed:
+            self._lister = list_literally(side.operator, side.path, recursive=True)
+        self._is_ordered = side.operator.info.scheme in _ORDERED
+        self._all: dict[str, Entry] | None = None
+        self._next: Entry | None = None
+        self._last_asked = ""
+        self._is_at_end = False
+
+    async def find(self, path: str) -> Entry | Metadata | None:
+        """The object at a path, ``None`` if there is none."""
+        if self._lister is not None and not self._is_ordered:
+            if self._all is None:
+                self._all = {entry.path: entry async for entry in self._lister}
+            return self._all.get(path)
+        if self._lister is None or path < self._last_asked:
+            self._lister = None
+            return await is_there(self._side.operator, path)
+        self._last_asked = path
+        while not self._is_at_end and (self._next is None or self._next.path < path):
+            try:
+                self._next = await self._lister.__anext__()
+            except StopAsyncIteration:
+                self._next, self._is_at_end = None, True
+        return self._next if self._next is not None and self._next.path == path else None

@@ -1,0 +1,192 @@
+"""The copy of one object: by the store itself, into a local file, or by reading here and writing there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from aioprefetch.accessor.protocols import copies_from
+from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged
+from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
+from aioprefetch.operator.download import first_response_bytes, receive
+from aioprefetch.operator.parallel_read import first_bytes_of
+from aioprefetch.operator.resumable_file import open_resumable
+from aioprefetch.operator.server_copy import copy_by_server, description_of
+from aioprefetch.operator.transfer.sides import Side, Store, check_local_name
+from aioprefetch.operator.writer import abort_after, open_body
+from aioprefetch.services.fs.confined import ConfinedRoot, names_of
+from aioprefetch.services.fs.options import FsOptions
+from aioprefetch.values import Entry, Metadata, ReadHead, ReadRequest, WriteRequest
+
+# Layers that change neither bytes nor names: what they wrap may be copied past them.
+_PLAIN_LAYERS = (CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer)
+
+
+class ObjectCopier:
+    """Copies objects of one side to the other, each alone.
+
+    ``by_server``: the store copies them by itself, and none of their bytes comes here. ``own_bytes`` is the memory that
+    a copy takes beside what it reserves in the budget.
+    """
+
+    def __init__(self, source: Side, target: Side, *, overwrite: bool) -> None:
+        self._source = source.operator
+        self._target = target.operator
+        self._overwrite = overwrite
+        capability = self._target.capability
+        self.by_server = self._copies_by_server() and (overwrite or capability.copy_part_bytes > 0)
+        self._store = None if self._is_one_store() else self._source.info
+        service = self._target.service
+        self._files: FsOptions | None = None
+        if isinstance(service, FsOptions) and _is_plain(self._target) and not self.by_server:
+            self._files = service
+            self._root = ConfinedRoot(service.root, follow_symlinks=service.follow_symlinks)
+        self._names_files = isinstance(service, FsOptions)
+        self._copies_descriptions = (
+            self._source.capability.write_user_metadata and capability.write_user_metadata and not self.by_server
+        )
+        first_bytes = first_bytes_of(self._source.options)
+        self._whole_bytes_max = min(first_bytes, capability.write_part_bytes or first_bytes)
+        self.own_bytes = first_bytes
+        if self.by_server:
+            self.own_bytes = 0
+        elif self._files is not None:
+            self.own_bytes = first_response_bytes(self._source.options)
+
+    async def copy(self, found: Entry | Metadata, path: str, below: str, on_bytes: Callable[[int], object]) -> Metadata:
+        """Copy an object to ``path``, of which ``below`` comes from its own; ``on_bytes`` gets numbers of bytes.
+
+        ``ObjectChanged`` if it is overwritten meanwhile, ``AlreadyExists`` where something is there that must not be
+        overwritten. If it fails or is cancelled, nothing is at ``path`` that was not there before.
+        """
+        if self._names_files:
+            check_local_name(path, below, found.path)
+        if self.by_server:
+            return await self._copy_by_server(found, path, on_bytes)
+        try:
+            try:
+                return await self._copy_bytes(found, path, on_bytes)
+            except ConditionNotMatch:  # It was overwritten since it was listed: the newer one is as good.
+                return await self._copy_bytes(await self._source.stat(found.path), path, on_bytes)
+        except ConditionNotMatch as error:
+            raise ObjectChanged(
+                "the object was overwritten twice before its first byte was read",
+                expected_etag=found.etag,
+                operation="copy",
+                path=found.path,
+            ) from error
+
+    async def _copy_bytes(self, found: Entry | Metadata, path: str, on_bytes: Callable[[int], object]) -> Metadata:
+        if self._files is not None:
+            return await self._copy_to_file(found, path, on_bytes)
+        if found.size is not None and found.size <= self._whole_bytes_max:
+            return await self._copy_whole(found, path, on_bytes)
+        return await self._copy_stream(found, path, on_bytes)
+
+    # --- by the store -------------------------------------------------------------------------------------------
+
+    def _copies_by_server(self) -> bool:
+        source, target = self._source, self._target
+        if isinstance(target.service, FsOptions):  # Its bytes come here anyway.
+            return False
+        if source.service is target.service and source.layers == target.layers:
+            return target.service.capability.copy
+        is_plain = _is_plain(source) and _is_plain(target)
+        return is_plain and target.service.capability.copy and copies_from(target.service, source.service)
+
+    def _is_one_store(self) -> bool:
+        source, target = self._source.service, self._target.service
+        return source is target or (source == target and source.info == target.info)
+
+    async def _copy_by_server(self, found: Entry | Metadata, path: str, on_bytes: Callable[[int], object]) -> Metadata:
+        connected = self._target.accessor(), self._target.runtime()
+        return await copy_by_server(
+            connected,
+            found.path,
+            path,
+            source=self._source.accessor(),
+            store=self._store,
+            size=found.size,
+            if_not_exists=not self._overwrite,
+            on_bytes=on_bytes,
+        )
+
+    # --- into a file --------------------------------------------------------------------------------------------
+
+    async def _copy_to_file(self, found: Entry | Metadata, path: str, on_bytes: Callable[[int], object]) -> Metadata:
+        assert self._files is not None
+        written = WriteRequest(path=path, if_not_exists=not self._overwrite)
+        opener = partial(open_resumable, self._root, names_of(path, operation="copy"), written, fsync=self._files.fsync)
+        request = ReadRequest(path=found.path, if_match=found.etag, first_bytes=first_bytes_of(self._source.options))
+        connected = self._source.accessor(), self._source.runtime()
+        return await receive(*connected, request, opener, on_bytes, keeps_time=True, is_reserved=True)
+
+    # --- by reading and writing ---------------------------------------------------------------------------------
+
+    async def _copy_whole(self, found: Entry | Metadata, path: str, on_bytes: Callable[[int], object]) -> Metadata:
+        if self._copies_descriptions and not isinstance(found, Metadata):
+            found = await self._source.stat(found.path)
+        size = None if found.etag is not None else found.size
+        request = ReadRequest(path=found.path, size=size, if_match=found.etag)
+        sink = CollectSink(self._source.runtime().budget)
+        head = ReadHead(start=0, size=0, total=0)
+        if size != 0:
+            head = (await self._source.accessor().read(request, sink)).head
+        if head.total != found.size:
+            raise ObjectChanged(
+                f"the object had {found.size} bytes when it was listed, and has {head.total}",
+                expected_etag=found.etag,
+                actual_etag=head.etag,
+                operation="copy",
+                path=found.path,
+            )
+        described = self._described(found) if isinstance(found, Metadata) else {"content_type": head.content_type}
+        written = WriteRequest(path=path, if_not_exists=not self._overwrite, **described)
+        metadata = await self._target.accessor().write(written, sink.to_view())
+        on_bytes(head.size)
+        return metadata
+
+    async def _copy_stream(self, found: Entry | Metadata, path: str, on_bytes: Callable[[int], object]) -> Metadata:
+        """Read the blocks of the object ahead, several at once, and write them in parts, several at once."""
+        if not isinstance(found, Metadata):
+            found = await self._source.stat(found.path)
+        written = WriteRequest(path=path, if_not_exists=not self._overwrite, **self._described(found))
+        opened = self._source.reader(
+            found.path, policy="sequential", size=found.size, etag=found.etag, keep_behind=False
+        )
+        async with opened as reader:
+            body = await open_body(self._target.accessor(), self._target.runtime(), written, found.size or 0)
+            try:
+                async with reader.stream() as chunks:
+                    async for chunk in chunks:
+                        await body.write(chunk)
+                        on_bytes(len(chunk))
+                if found.size is not None and reader.tell() != found.size:
+                    raise ObjectChanged(
+                        f"the object ended after {reader.tell()} of {found.size} bytes",
+                        expected_etag=found.etag,
+                        operation="copy",
+                        path=found.path,
+                    )
+                return await body.close()
+            except BaseException as error:
+                await abort_after(error, body, path)
+                raise
+
+    def _described(self, metadata: Metadata) -> dict[str, Any]:
+        """The description of an object, as far as the target keeps one."""
+        return description_of(metadata, self._target.capability)
+
+
+def _is_plain(operator: Store) -> bool:
+    return all(type(layer) in _PLAIN_LAYERS for layer in operator.layers)
+
+
+async def is_there(target: Store, path: str) -> Metadata | None:
+    """The object at a path, ``None`` if there is none."""
+    try:
+        return await target.stat(path)
+    except NotFound:
+        return None

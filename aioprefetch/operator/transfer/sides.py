@@ -1,0 +1,240 @@
+"""The two sides of a copy, each an operator and a path in it; what of the source is copied, and where it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Protocol
+
+from aioprefetch.accessor.protocols import Accessor, Layer, Service
+from aioprefetch.errors import InvalidArgument, InvalidPath, IsADirectory, IsSameFile, NotFound
+from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.operator.listing import (
+    Lister,
+    compile_glob,
+    has_wildcard,
+    list_literally,
+    literal_glob,
+    literal_prefix,
+    wildcard_at,
+)
+from aioprefetch.reader.policy import PolicyName
+from aioprefetch.reader.reader import RangeReader
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.fs.confined import names_of, normalised
+from aioprefetch.services.fs.options import FsOptions
+from aioprefetch.values import Capability, Entry, Metadata, ServiceInfo
+
+# The longest name of a file that file systems have.
+_NAME_BYTES_MAX = 255
+
+
+class Store(Protocol):
+    """An operator, as far as a copy needs it."""
+
+    @property
+    def info(self) -> ServiceInfo:
+        """The identity of the store."""
+        ...
+
+    @property
+    def capability(self) -> Capability:
+        """The operations that it supports."""
+        ...
+
+    @property
+    def service(self) -> Service:
+        """The recipe of the store."""
+        ...
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers around it."""
+        ...
+
+    @property
+    def options(self) -> RuntimeOptions:
+        """The limits it runs under."""
+        ...
+
+    def accessor(self) -> Accessor:
+        """The live stack on the running loop."""
+        ...
+
+    def runtime(self) -> Runtime:
+        """The runtime of the running loop."""
+        ...
+
+    async def stat(self, path: str) -> Metadata:
+        """Metadata of an object or a directory."""
+        ...
+
+    async def exists(self, path: str) -> bool:
+        """Whether it is there."""
+        ...
+
+    def list(self, prefix: str = "", *, recursive: bool = False, glob: str | None = None) -> Lister:
+        """The entries below a prefix."""
+        ...
+
+    def reader(
+        self, path: str, *, policy: PolicyName, size: int | None, etag: str | None, keep_behind: bool | None
+    ) -> RangeReader:
+        """A reader of an object."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """A place: a path in an operator, which the caller closes. ``label`` is what the caller named."""
+
+    operator: Store
+    path: str
+    label: str
+
+    @property
+    def root(self) -> str | None:
+        """The directory of the operator's files, ``None`` for a store that is not of files."""
+        service = self.operator.service
+        return service.root if isinstance(service, FsOptions) else None
+
+    def absolute(self, path: str) -> str:
+        """The path below the root of the store itself, to compare paths of two operators."""
+        if self.root is not None:
+            return os.path.realpath(self.root).rstrip("/") + "/" + normalised(path)
+        root = self.operator.info.root
+        return f"{root}/{path}" if root else path
+
+    def is_same_store(self, other: Side) -> bool:
+        """Whether both are places in one store, with any credentials."""
+        mine, theirs = self.operator.info, other.operator.info
+        return (mine.scheme, mine.endpoint, mine.name) == (theirs.scheme, theirs.endpoint, theirs.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The objects to copy: one, or all that are listed below ``base``, as far as ``glob`` matches the whole path.
+
+    ``is_recursive`` tells whether it reaches into the directories of ``base``.
+    """
+
+    side: Side
+    base: str
+    single: Metadata | None = None
+    glob: str | None = None
+    is_recursive: bool = True
+
+    async def entries(self) -> AsyncIterator[Entry | Metadata]:
+        """The objects, in the order of the store. ``NotFound`` at the end if there is none."""
+        if self.single is not None:
+            yield self.single
+            return
+        operator, found = self.side.operator, 0
+        async for entry in self.listing():
+            if not entry.is_directory:
+                found += 1
+                yield entry
+        if found:
+            return
+        if self.glob is not None:
+            raise NotFound(f"no object matches the glob {self.glob!r}", operation="copy", path=self.side.label)
+        if self.base:  # A directory may be there and hold nothing.
+            await operator.stat(self.base)
+        elif self.side.root is not None and not await asyncio.to_thread(os.path.isdir, self.side.root):
+            raise NotFound("there is no such directory", operation="copy", path=self.side.root)
+
+    def listing(self) -> Lister:
+        """The entries of a selection that is not a single object, directories among them."""
+        if self.glob is None:
+            return list_literally(self.side.operator, self.base, recursive=True)
+        return self.side.operator.list(literal_prefix(self.glob), recursive=self.is_recursive, glob=self.glob)
+
+
+async def select(side: Side, glob: str | None) -> Selection:
+    """The objects of a source. Raises ``NotFound``, and ``IsADirectory`` for a directory in the place of an object."""
+    operator, path = side.operator, side.path
+    if glob is not None:
+        if has_wildcard(path) and not path.endswith("/"):
+            raise InvalidArgument("src has a glob already; give glob= with a directory", operation="copy", path=path)
+        if path and not path.endswith("/"):
+            path += "/"
+        pattern = literal_glob(path) + glob
+        compile_glob(glob)
+        return Selection(side=side, base=path, glob=pattern, is_recursive=_crosses_directories(glob))
+    if not path or path.endswith("/"):
+        return Selection(side=side, base=path)
+    if has_wildcard(path) and operator.capability.list and not (side.root is not None and await operator.exists(path)):
+        compile_glob(path)
+        prefix = literal_prefix(path)
+        is_recursive = _crosses_directories(path[wildcard_at(path) :])
+        return Selection(side=side, base=prefix[: prefix.rfind("/") + 1], glob=path, is_recursive=is_recursive)
+    try:
+        metadata = await operator.stat(path)
+    except NotFound:
+        if not operator.capability.list or not await operator.exists(f"{path}/"):
+            raise
+        raise IsADirectory(
+            f"there is no such object but a directory of that name: {side.label}/ copies what is below it",
+            operation="copy",
+            path=path,
+        ) from None
+    if metadata.is_directory:
+        return Selection(side=side, base=f"{path}/")
+    return Selection(side=side, base=path[: path.rfind("/") + 1], single=metadata)
+
+
+def _crosses_directories(glob: str) -> bool:
+    return "/" in glob or "**" in glob
+
+
+async def place_of(selection: Selection, side: Side) -> Side:
+    """The place of the objects: the path of the one object, or the prefix of all, empty or with ``/`` at its end.
+
+    One object goes into a place that ends with ``/``, or is a local directory, under its own name. Raises
+    ``IsSameFile``, and ``InvalidArgument`` for a place inside of the directory that is copied.
+    """
+    path = side.path
+    if selection.single is None:
+        if path and not path.endswith("/"):
+            path += "/"
+    elif not path or path.endswith("/"):
+        path += selection.single.path[len(selection.base) :]
+    source, placed = selection.side, replace(side, path=path)
+    if not source.is_same_store(side):
+        return placed
+    from_path = selection.base if selection.single is None else selection.single.path
+    origin, aim = await asyncio.to_thread(lambda: (source.absolute(from_path), side.absolute(path)))
+    if origin == aim:
+        raise IsSameFile("source and destination are the same", operation="copy", path=path, context={"of": side.label})
+    if selection.single is None and selection.is_recursive and aim.startswith(origin):
+        raise InvalidArgument(
+            f"the destination {side.label} lies inside of the source {source.label}: the copy would copy itself",
+            operation="copy",
+            path=path,
+        )
+    return placed
+
+
+def check_local_name(path: str, below: str, key: str) -> None:
+    """Raise ``InvalidPath`` for a key that files cannot have as it is: another key would be the same file.
+
+    ``below`` is the part of the path that comes from the key.
+    """
+    try:
+        names_of(path, operation="copy")  # Refuses ``.`` and ``..``, NUL, and the names of files being written.
+    except InvalidPath as error:
+        raise InvalidPath(error.message, operation="copy", path=key) from None
+    why = ""
+    if below.startswith("/"):
+        why = "begins with /"
+    elif "//" in below:
+        why = "has // in it"
+    elif below.endswith("/") or not below:
+        why = "ends with /"
+    elif any(len(os.fsencode(name)) > _NAME_BYTES_MAX for name in below.split("/")):
+        why = f"has a name of more than {_NAME_BYTES_MAX} bytes"
+    if why:
+        raise InvalidPath(f"the key {why}, which no file can: copy it alone, under another name", path=key)
