@@ -1,10 +1,10 @@
 """Complete: a successful read has exactly its bytes, and all services have the same operations.
 
 It refuses options that the service would ignore, checks lengths, and replaces operations that a service lacks: suffix
-ranges (by ``stat``), ``if_match`` (by comparing the ETag of the response), the ``stat`` of directories (by listing one
-entry), recursive listing (directory by directory), copy (by reading and writing), streaming writes (by collecting).
-Each costs requests of its own, which the counters show. After OpenDAL's CompleteLayer, SimulateLayer and
-CorrectnessCheckLayer.
+ranges (by ``stat``), ``if_match`` and the conditions of a ``stat`` (by comparing the response), the ``stat`` of
+directories (by listing one entry), recursive listing (directory by directory), copy (by reading and writing), streaming
+writes (by collecting). Each costs requests of its own, which the counters show. After OpenDAL's CompleteLayer,
+SimulateLayer and CorrectnessCheckLayer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of, stall_seconds_of
+from aioprefetch.accessor.response_check import check_etag, check_times
 from aioprefetch.accessor.sink import CollectSink, Sink, is_same_version
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
@@ -46,12 +47,21 @@ from aioprefetch.values import (
 
 # Options that change a result, and the capability that each of them needs. A lost content type is not a wrong result;
 # an ignored condition is one, and so is lost metadata.
-_READ_OPTIONS = {"if_none_match": "read_if_none_match", "version": "read_version"}
+_READ_OPTIONS = {
+    "if_none_match": "read_if_none_match",
+    "if_modified_since": "read_if_modified_since",
+    "if_unmodified_since": "read_if_unmodified_since",
+    "version": "read_version",
+}
 _WRITE_OPTIONS = {
+    "content_encoding": "write_content_type",  # Without it the bytes mean something else.
     "if_match": "write_if_match",
     "if_not_exists": "write_if_not_exists",
     "user_metadata": "write_user_metadata",
+    "storage_class": "write_storage_class",
+    "sse_kms_key_id": "write_sse_kms",
 }
+_COPY_OPTIONS = {name: _WRITE_OPTIONS[name] for name in ("storage_class", "sse_kms_key_id")}
 COPY_PART_BYTES = 8 << 20
 # The metadata that a copy by reading and writing preserves.
 _DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
@@ -91,7 +101,7 @@ class CompleteAccessor(WrappedAccessor):
     def capability(self) -> Capability:
         return self._capability
 
-    def _check(self, request: ReadRequest | StatRequest | WriteRequest, options: Mapping[str, str]) -> None:
+    def _check(self, request: Request, options: Mapping[str, str]) -> None:
         """Raise ``Unsupported``, before any request, for an option that the service would silently ignore."""
         for option, capability in options.items():
             value = getattr(request, option)
@@ -107,7 +117,8 @@ class CompleteAccessor(WrappedAccessor):
         )
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        if request.if_none_match or request.version:
+        since, until = request.if_modified_since, request.if_unmodified_since
+        if request.if_none_match or request.version or since or until:
             self._check(request, _READ_OPTIONS)
         before = sink.received
         target = sink
@@ -157,6 +168,15 @@ class CompleteAccessor(WrappedAccessor):
 
     async def stat(self, request: StatRequest) -> Metadata:
         self._check(request, {"version": "read_version"})
+        metadata = await self._stat(request)
+        try:
+            check_etag(request, metadata.etag)
+            check_times(request, metadata.last_modified)
+        except Error as error:
+            raise error.add_context(service=self.info.location) from None
+        return metadata
+
+    async def _stat(self, request: StatRequest) -> Metadata:
         path = request.path
         if path in ("", "/"):
             return Metadata(path=path, kind="directory")
@@ -168,6 +188,8 @@ class CompleteAccessor(WrappedAccessor):
         return Metadata(path=path, kind="directory")
 
     async def list_page(self, request: ListRequest) -> ListPage:
+        if request.versions and not self._native.list_versions:
+            raise self._unsupported(request, "versions")
         emulated = request.recursive and not self._native.list_recursive
         native = replace(request, start_after=None) if not self._native.list_start_after else request
         page = await (self._walk(native) if emulated else self.inner.list_page(native))
@@ -194,6 +216,7 @@ class CompleteAccessor(WrappedAccessor):
         return ListPage(entries=tuple(entries), next_token="\0".join(stack) if stack else None)
 
     async def copy(self, request: CopyRequest) -> Metadata:
+        self._check(request, _COPY_OPTIONS)
         if self._native.copy:
             return await self.inner.copy(request)
         if not self._capability.copy:
@@ -218,9 +241,10 @@ class CompleteAccessor(WrappedAccessor):
         if total is None:
             metadata = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
             total = metadata.size or 0
-        described = described or {"content_type": first.content_type}
+        described = described or {"content_type": first.content_type, "content_encoding": first.content_encoding}
         version = first.version if self._native.read_version else None
         part = replace(part, if_match=first.etag, version=version)
+        described |= {name: getattr(request, name) for name in _COPY_OPTIONS}
         target = await self.open_write(WriteRequest(path=request.target, **described))
         try:
             while True:
@@ -253,6 +277,8 @@ class CompleteAccessor(WrappedAccessor):
         return head, sink.to_view()
 
     async def delete(self, request: DeleteRequest) -> None:
+        if request.version is not None and not self._native.delete_version:
+            raise self._unsupported(request, f"version={request.version!r}")
         step = self._native.delete_paths_max
         for start in range(0, len(request.paths), step):
             paths = request.paths[start : start + step]
@@ -267,6 +293,10 @@ class CompleteAccessor(WrappedAccessor):
         if self._native.write_stream:
             return await self.inner.open_write(request)
         return CollectedWriteBody(self.inner, request)
+
+    async def begin_upload(self, request: WriteRequest) -> str:
+        self._check(request, _WRITE_OPTIONS)
+        return await self.inner.begin_upload(request)
 
 
 class _ComparingSink(Sink):
@@ -330,7 +360,7 @@ class CollectedWriteBody:
         return await self._inner.write(self._request, self._data)
 
     async def abort(self) -> None:
-        self._data.clear()
+        self._data = bytearray()  # Not emptied: the error of a write may hold a view of it.
 
 
 def _miscounted(request: ReadRequest, received: int, expected: int) -> ProtocolError:

@@ -6,49 +6,94 @@ error reaches a caller without them (in OpenDAL errors of outer layers have no c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of, stall_seconds_of
+from aioprefetch.accessor.request_events import OPERATIONS, ReportedRequest, reporting, reports_requests_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Error, NotFound, Unexpected
+from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import Metadata, ReadReply, ReadRequest, Request, ServiceInfo, WriteRequest
+from aioprefetch.values import (
+    Metadata,
+    PartRequest,
+    ReadReply,
+    ReadRequest,
+    Request,
+    ServiceInfo,
+    StatRequest,
+    UploadedPart,
+    WriteRequest,
+)
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
+
+_PATTERN = "a path is taken as it stands: list(prefix, glob=...) finds those that match a pattern"
 
 
 class ErrorContextLayer(Layer):
     """The recipe of ErrorContext; it has no options."""
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return ErrorContextAccessor(inner)
+        return ErrorContextAccessor(inner, runtime.events)
 
 
 def path_hint(path: str, service: ServiceInfo) -> str:
-    """Why a path is most likely wrong: it is a URL or begins with a slash. Such keys may exist, so none is refused."""
+    """Why a path is most likely wrong: it is a URL or a pattern, or begins with a slash or the name of its bucket.
+
+    Such keys may exist, so none is refused.
+    """
     scheme, separator, rest = path.partition("://")
+    root = service.url.partition("://")[2].strip("/")
     if separator and scheme.isalnum():
-        root = service.url.partition("://")[2].rstrip("/")
-        relative = rest.removeprefix(f"{root}/")
-        meant = f", so this may be {relative!r}" if relative != rest else ""
-        return f"paths are relative to {service.location}, and this one is a URL{meant}"
-    if path.startswith("/"):
-        return f"paths are relative to {service.location}, and this one begins with a slash"
-    return ""
+        what, relative = "is a URL", rest.removeprefix(f"{root}/")
+        relative = "" if relative == rest else relative
+    elif path.startswith("/"):
+        what, relative = "begins with a slash", path.lstrip("/").removeprefix(f"{root}/")
+    else:
+        start = next((f"{name}/" for name in (root, service.name) if name and path.startswith(f"{name}/")), "")
+        if not start:
+            return _PATTERN if any(character in path for character in "*?[") else ""
+        what, relative = f"begins with {start}", path.removeprefix(start)
+    meant = f", so this may be {relative!r}" if relative else ""
+    return f"paths are relative to {service.location}, and this one {what}{meant}"
+
+
+def hint_at_path(error: Error, service: ServiceInfo) -> Error:
+    """The error of something that is missing, with the hint for its path, if there is one."""
+    hint = path_hint(error.path, service)
+    return error.add_context(hint=hint) if hint else error
+
+
+async def hint_at_directory(accessor: Accessor, error: NotFound, path: str, advice: str) -> None:
+    """Add ``advice`` to the error of a missing object where a directory has its name, which one request tells."""
+    if not accessor.capability.stat_directory:
+        return
+    try:
+        await accessor.stat(StatRequest(path=f"{path}/"))
+    except Error:
+        return
+    error.add_context(hint=f"{path!r} is a directory: {advice}")
 
 
 class ErrorContextAccessor(WrappedAccessor):
-    """Adds to each error: ``service``, ``range``, and how many bytes had been received or written."""
+    """Adds to each error: ``service``, ``range``, and how many bytes had been received or written.
 
-    def __init__(self, inner: Accessor) -> None:
+    It reports the requests of a service that does not do so itself, while there is a listener.
+    """
+
+    def __init__(self, inner: Accessor, events: EventBus) -> None:
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
         self.read_now = read_now_of(inner)
         self._service = inner.info.location
+        self._events = events
+        self._reports = OPERATIONS.difference(reports_requests_of(inner))
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:
         """``error`` with its context, or ``Unexpected`` with a foreign ``error`` as its cause."""
@@ -57,10 +102,11 @@ class ErrorContextAccessor(WrappedAccessor):
             foreign.__cause__ = error
             error = foreign
         error.add_context(operation=request.operation, path=request.path, service=self._service, **facts)
-        hint = path_hint(error.path, self.inner.info) if isinstance(error, NotFound) else ""
-        return error.add_context(hint=hint) if hint else error
+        return hint_at_path(error, self.inner.info) if isinstance(error, NotFound) else error
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]], sent_bytes: int = 0) -> T:
+        if self._events.listeners and request.operation in self._reports:
+            forward = reporting(self._events, forward, sent_bytes=sent_bytes)
         try:
             return await forward(request)
         except Exception as error:
@@ -70,39 +116,84 @@ class ErrorContextAccessor(WrappedAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         before = sink.received
         try:
+            if self._events.listeners and "read" in self._reports:
+                return await reporting(self._events, self._read(sink), sink=sink)(request)
             return await self.inner.read(request, sink)
         except Exception as error:
             explained = self.explain(error, request, range=request.describe(), received=sink.received - before)
             explained.head, explained.received = sink.head, sink.received
             raise explained from explained.__cause__
 
+    def _read(self, sink: Sink) -> Callable[[ReadRequest], Awaitable[ReadReply]]:
+        return lambda request: self.inner.read(request, sink)
+
+    def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
+        return self.around(request, lambda changed: self.inner.write(changed, data), len(data))
+
+    def write_part(
+        self, request: PartRequest, data: bytes | bytearray | memoryview
+    ) -> Coroutine[Any, Any, UploadedPart]:
+        return self.around(request, lambda changed: self.inner.write_part(changed, data), len(data))
+
     async def open_write(self, request: WriteRequest) -> WriteBody:
-        return ErrorContextWriteBody(await self.around(request, self.inner.open_write), self, request)
+        is_told = self._events.listeners and request.operation in self._reports
+        reported = ReportedRequest(self._events, request) if is_told else None
+        try:
+            body = await self.inner.open_write(request)
+        except BaseException as error:
+            if reported is not None:
+                reported.failed(error)
+            if not isinstance(error, Exception):
+                raise
+            explained = self.explain(error, request)
+            raise explained from explained.__cause__
+        return ErrorContextWriteBody(body, self, request, reported)
 
 
 class ErrorContextWriteBody:
-    """A body that is written; its errors name the bytes written so far."""
+    """A body that is written; its errors name the bytes written so far. ``reported`` is the request in events."""
 
-    def __init__(self, body: WriteBody, layer: ErrorContextAccessor, request: WriteRequest) -> None:
+    def __init__(
+        self, body: WriteBody, layer: ErrorContextAccessor, request: WriteRequest, reported: ReportedRequest | None
+    ) -> None:
         self._body = body
         self._layer = layer
         self._request = request
         self._written = 0
+        self._reported = reported
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         try:
             await self._body.write(chunk)
-        except Exception as error:
-            explained = self._layer.explain(error, self._request, written=self._written)
+        except BaseException as error:
+            explained = self._failed(error)
+            if not isinstance(error, Exception):
+                raise
             raise explained from explained.__cause__
         self._written += len(chunk)
 
     async def close(self) -> Metadata:
         try:
-            return await self._body.close()
-        except Exception as error:
-            explained = self._layer.explain(error, self._request, written=self._written)
+            written = await self._body.close()
+        except BaseException as error:
+            explained = self._failed(error)
+            if not isinstance(error, Exception):
+                raise
             raise explained from explained.__cause__
+        if self._reported is not None:
+            self._reported.sent_bytes = self._written
+            self._reported.finished()
+        return written
 
     async def abort(self) -> None:
+        self._failed(asyncio.CancelledError())  # After ``close``, or a write that failed, the request has ended.
         await self._body.abort()
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """The error as it is raised: with its context, unless it is a cancellation or the like. It is reported."""
+        if isinstance(error, Exception):
+            error = self._layer.explain(error, self._request, written=self._written)
+        if self._reported is not None:
+            self._reported.sent_bytes = self._written
+            self._reported.failed(error)
+        return error

@@ -21,8 +21,9 @@ than ``attempts_max`` requests for each ``progress_bytes``. The rest of a respon
 **Writes.** Writing a whole object, copying and deleting may be repeated. A conditional write (``if_match``,
 ``if_not_exists``) may not: its first attempt may have succeeded although its response was lost, and the second would
 then report a conflict with the first. It is repeated after ``Throttled`` alone, which means that nothing was written.
-Of a streaming write only the opening is repeated; whether a failed piece or closing took effect is unknown here, so
-these errors go to the caller unchanged.
+The parts of an upload are repeated one by one, each by its number. Of a streaming write (``open_write``) only the
+opening is repeated; whether a failed piece or closing took effect is unknown here, so these errors go to the caller
+unchanged.
 
 Retry belongs outside of Timeout, so that each attempt has a limit of its own, and one that hangs is tried again::
 
@@ -37,6 +38,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of
+from aioprefetch.accessor.request_events import attempt_number
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.version_pin import VersionPin, is_strong
 from aioprefetch.accessor.wrapped import WrappedAccessor
@@ -53,9 +55,18 @@ from aioprefetch.errors import (
     Unavailable,
 )
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.runtime.options import check_count, checked_seconds
+from aioprefetch.ranges import ByteCount
+from aioprefetch.runtime.options import check_count, checked_seconds, keep_byte_counts
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, WriteRequest
+from aioprefetch.values import (
+    CompleteUploadRequest,
+    Metadata,
+    ReadHead,
+    ReadReply,
+    ReadRequest,
+    Request,
+    WriteRequest,
+)
 
 if TYPE_CHECKING:
     from random import Random
@@ -98,9 +109,10 @@ class RetryLayer(Layer):
     tokens: int = 1000
     cost: int = 14
     throttle_cost: int = 10
-    progress_bytes: int = 1 << 20
+    progress_bytes: ByteCount = 1 << 20
 
     def __post_init__(self) -> None:
+        keep_byte_counts(self, "progress_bytes")
         for name in ("attempts_max", "tokens", "progress_bytes"):
             check_count("RetryLayer", name, getattr(self, name), least=1)
         for name in ("cost", "throttle_cost"):
@@ -168,13 +180,20 @@ class RetryAccessor(WrappedAccessor):
         return await self._repeat(lambda: forward(request), attempts)
 
     def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
+        return self._changing(request, lambda: self.inner.write(request, data))
+
+    def complete_upload(self, request: CompleteUploadRequest) -> Coroutine[Any, Any, Metadata]:
+        return self._changing(request, lambda: self.inner.complete_upload(request))
+
+    def _changing(self, request: WriteRequest, call: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+        """A call that lets an object appear, repeated unless it has a condition."""
         if not request.if_not_exists and request.if_match is None:
-            return self.around(request, lambda sent: self.inner.write(sent, data))
-        attempts = self.attempts(request, self._now())
-        return self._repeat(lambda: self.inner.write(request, data), attempts, conditional=True)
+            return self.around(request, lambda _: call())
+        return self._repeat(call, self.attempts(request, self._now()), conditional=True)
 
     async def _repeat(self, call: Callable[[], Awaitable[T]], attempts: Attempts, *, conditional: bool = False) -> T:
         while True:
+            token = attempt_number.set(attempts.total + 1)
             try:
                 result = await call()
             except Error as error:
@@ -186,6 +205,8 @@ class RetryAccessor(WrappedAccessor):
             else:
                 attempts.succeeded()
                 return result
+            finally:
+                attempt_number.reset(token)
             await asyncio.sleep(pause)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
@@ -209,12 +230,15 @@ class RetryAccessor(WrappedAccessor):
             await asyncio.sleep(pause)
             head = sink.head
             rest = request if head is None else request.resume(head, sink.received)
+            token = attempt_number.set(attempts.total + 1)
             try:
                 await self.inner.read(rest, sink)
             except Error as error:
                 if not _came_too_late(error, sink):
                     pause = await self.judge(error, request, sink, attempts, resumed=head is not None)
                     continue
+            finally:
+                attempt_number.reset(token)
             attempts.succeeded()
             return _whole_reply(sink)
 
@@ -297,7 +321,7 @@ class Attempts:
         self._count_attempt(error)
         if _is_name_failure(error):
             self._count_name_failure(now)
-        if received - self._mark >= layer.progress_bytes:
+        if received - self._mark >= int(layer.progress_bytes):
             # The last retries brought progress: this attempt counts as the first of a new series.
             self.succeeded()
             self.count, self._mark, self.started = 1, received, now
@@ -391,9 +415,16 @@ class Attempts:
         counters["retries"] += 1
         counters[_cause(error)] += 1
         counters["retries_resumed"] += resumed
-        self._runtime.events.publish(
-            "retry", self._request.path, attempt=self.total + 1, delay_seconds=pause, error=error.kind
-        )
+        events = self._runtime.events
+        if events.listeners:
+            events.publish(
+                "request.retried",
+                self._request.path,
+                operation=self._request.operation,
+                attempt=self.total + 1,
+                wait_seconds=pause,
+                error=error.kind,
+            )
 
 
 def _came_too_late(error: Error, sink: Sink) -> bool:

@@ -30,7 +30,20 @@ from aioprefetch.errors import Stalled, TimedOut
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, Request, StatRequest, WriteRequest
+from aioprefetch.values import (
+    CompleteUploadRequest,
+    CopyPartRequest,
+    CopyRequest,
+    Metadata,
+    PartRequest,
+    ReadHead,
+    ReadReply,
+    ReadRequest,
+    Request,
+    StatRequest,
+    UploadedPart,
+    WriteRequest,
+)
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -125,6 +138,25 @@ class TimeoutAccessor(WrappedAccessor):
     def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
         limit = self._write_limit(memoryview(data).nbytes)
         return self.bounded(request, limit, lambda: self.inner.write(request, data))
+
+    def write_part(
+        self, request: PartRequest, data: bytes | bytearray | memoryview
+    ) -> Coroutine[Any, Any, UploadedPart]:
+        limit = self._write_limit(memoryview(data).nbytes)
+        return self.bounded(request, limit, lambda: self.inner.write_part(request, data))
+
+    def complete_upload(self, request: CompleteUploadRequest) -> Coroutine[Any, Any, Metadata]:
+        # Stores put a large object together before they respond.
+        limit = self._write_limit(request.size)
+        return self.bounded(request, limit, lambda: self.inner.complete_upload(request))
+
+    def copy(self, request: CopyRequest) -> Coroutine[Any, Any, Metadata]:
+        # A store responds when it has copied all bytes.
+        return self.bounded(request, self._write_limit(request.size or 0), lambda: self.inner.copy(request))
+
+    def copy_part(self, request: CopyPartRequest) -> Coroutine[Any, Any, UploadedPart]:
+        limit = self._write_limit(request.end - request.start)
+        return self.bounded(request, limit, lambda: self.inner.copy_part(request))
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return TimeoutWriteBody(await self.around(request, self.inner.open_write), self, request)

@@ -37,6 +37,8 @@ LOOKS_MAX = 1024
 # Chunks read one after another by their places, this many or up to the next group, are a run through the
 # file and not one through columns: the windows of the reader serve it better.
 NEIGHBOURS_MAX = 16
+# Longer reads are of many chunks, which a library has put together: it will read the next ones in the same way.
+LONG_READ_BYTES = 4 << 20
 
 # A read that begins at most this far behind the last one in its chunk continues it: hits in between are not reported.
 _SKIP_BYTES = 1 << 20
@@ -83,7 +85,9 @@ class ColumnRuns:
         memory to look ahead.
         """
         touched = self.layout.touched(start, end)
-        if not touched or len(touched) > CHUNKS_MAX or end > self.layout.end or self._goes_on(touched):
+        if not touched or len(touched) > CHUNKS_MAX or end > self.layout.end:
+            return None
+        if self._goes_on(touched, end - start):
             return None
         if missing and self._begins_again(touched, start):
             self.forget()
@@ -100,9 +104,12 @@ class ColumnRuns:
         wanted = [*rest, *self._ahead()]
         return bridged(wanted, gap_bytes=GAP_BYTES, gaps_bytes_max=total_length(wanted))
 
-    def _goes_on(self, touched: range) -> bool:
+    def _goes_on(self, touched: range, read_bytes: int) -> bool:
         """Whether reads continue from chunk to chunk through the file, with all of its columns."""
         before, self._last = self._last, touched[-1]
+        if read_bytes > LONG_READ_BYTES:
+            self._neighbours = 0
+            return False
         if touched[0] == before:
             return self._neighbours >= NEIGHBOURS_MAX
         if touched[0] != before + 1:

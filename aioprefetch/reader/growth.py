@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
@@ -78,6 +79,7 @@ def _step(progress: Progress) -> int:
     return progress.blocks_max if progress.crossed else progress.blocks
 
 
+GrowthName = Literal["stall", "geometric", "linear", "step"]
 GROWTHS = {
     growth.name: growth
     for growth in (

@@ -18,7 +18,9 @@ from aioprefetch.errors import Closed
 from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.opening import OpenObject, OpenPart
 from aioprefetch.reader.policy import Fill
+from aioprefetch.runtime.buffers import ResultStream
 from aioprefetch.runtime.statistics import Tier, Timer, count_for
+from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.values import Lane
 
 Write = Callable[[memoryview], object]
@@ -53,7 +55,7 @@ class LongRead:
 
         Errors as of ``run``, and ``MemoryError`` before any request if there is no memory for them.
         """
-        collected = io.BytesIO(bytes(end - start))
+        collected = ResultStream(bytes(end - start))
         tier = await LongRead(reads, start, collected.getbuffer()).run()
         collected.seek(end - start)
         return collected, tier
@@ -70,8 +72,6 @@ class LongRead:
         opened.long_reads += (parts,)
         try:
             await self._receive(parts if gaps else None, subtract(wanted, gaps))
-        except* Exception as failures:
-            raise failures.exceptions[0] from failures.exceptions[0].__cause__
         finally:
             self._memory.release()
             opened.long_reads = tuple(other for other in opened.long_reads if other is not parts)
@@ -79,7 +79,7 @@ class LongRead:
 
     async def _receive(self, parts: ParallelParts | None, resident: list[Range]) -> None:
         """Receive the parts, and copy what is in blocks meanwhile. The waits for the two are counted, one by one."""
-        async with asyncio.TaskGroup() as group:
+        async with PlainTaskGroup() as group:
             receiving = None if parts is None else group.create_task(self._run(parts))
             for low, high in resident:
                 await self._copy(low, high)
@@ -131,3 +131,11 @@ class LongRead:
             await reads.deliver(start, end, waits, write, "exact", has_prefix=True)
         finally:
             self._opened.release(waits)
+
+
+def stream_of(size: int) -> io.BytesIO:
+    """A stream that need not grow for ``size`` bytes, if there is memory for them: a declared size may be any."""
+    try:
+        return io.BytesIO(bytes(size))
+    except MemoryError:
+        return io.BytesIO()

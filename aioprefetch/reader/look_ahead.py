@@ -89,6 +89,7 @@ class LookAhead:
         self._past_end = 0  # The end of the last read that went past the blocks.
         self._kept_bytes = max(_SHORT_BLOCKS * options.block_bytes, runtime.options.memory_bytes - options.block_bytes)
         self._wasted_bytes = 0
+        self._published_blocks = 0
         self._read_bytes = 0  # The length of the last read that was reported.
 
     @property
@@ -123,7 +124,8 @@ class LookAhead:
         """The longest request of a read: whole blocks if misses bring blocks."""
         bytes_max = self.opened.request_bytes_max
         if fill == "exact":
-            return bytes_max if self._runs is None else min(bytes_max, LAYOUT_REQUEST_BYTES)
+            has_layout = self._runs is not None or self.layout.is_learning
+            return min(bytes_max, LAYOUT_REQUEST_BYTES) if has_layout else bytes_max
         block = self._block_bytes
         return block if self._by_block else max(block, min(_DEMAND_BYTES, bytes_max) // block * block)
 
@@ -200,7 +202,11 @@ class LookAhead:
                 chunks = self._runs.on_read(start, end, missing=missing, stalled=stalled, may_grow=not is_memory_short)
                 if chunks is not None:
                     return WindowDecision("exact", chunks=tuple(chunks))
-            elif self.layout.is_possible and self.layout.is_being_learnt(file, start, end):
+            elif (
+                file.size > self._block_bytes
+                and self.layout.is_possible
+                and self.layout.is_being_learnt(file, start, end)
+            ):
                 return NOTHING_AHEAD["exact"]
         length = end - start
         is_alone = (
@@ -248,6 +254,16 @@ class LookAhead:
             self._request(*ahead, lane="prefetch", fill=decision.fill, request_bytes=request_bytes)
         for chunk in decision.chunks:
             self._request(*chunk, lane="prefetch", fill="exact", request_bytes=self.step_bytes("exact"))
+        if self._runtime.events.listeners:
+            self._publish_window()
+
+    def _publish_window(self) -> None:
+        blocks = max((run.blocks for run in self.windows.runs), default=0)
+        before, self._published_blocks = self._published_blocks, blocks
+        if blocks != before:
+            name = "window.grown" if blocks > before else "window.shrunk"
+            opened = self.opened
+            self._runtime.events.publish(name, opened.path, reader_id=opened.session.reader_id, blocks=blocks)
 
     def _recycle(self, file: BlockFile, stop: int) -> None:
         """Let the window of a long run have the memory of the blocks that the run has left behind, before ``stop``.
@@ -365,6 +381,11 @@ class FileLayout:
         self._module: LayoutModule | None = None
         self._footer: Range | None = None
         self._reads: list[Range] | None = None
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether the footer is being parsed."""
+        return self._reads is not None
 
     def is_being_learnt(self, file: BlockFile, start: int, end: int) -> bool:
         """Report a read. Whether the layout is being learnt, so that the read is to bring no more than itself."""

@@ -22,7 +22,7 @@ from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied, Unexpected
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
-from aioprefetch.reader.long_read import LongRead
+from aioprefetch.reader.long_read import LongRead, stream_of
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
@@ -37,6 +37,8 @@ from aioprefetch.values import Lane
 # The number of attempts for bytes that were evicted before their copy, or whose prefetch failed.
 _TRIES = 4
 
+GetUrl = Callable[[], str]
+
 _start_of = attrgetter("fetch.start")
 
 
@@ -48,14 +50,7 @@ class ObjectReads:
     """
 
     def __init__(
-        self,
-        accessor: Accessor,
-        runtime: Runtime,
-        path: str,
-        options: ReaderOptions,
-        account: Account,
-        *,
-        url: Callable[[], str],
+        self, accessor: Accessor, runtime: Runtime, path: str, options: ReaderOptions, account: Account, *, url: GetUrl
     ) -> None:
         self.path = path
         self.runtime = runtime
@@ -63,6 +58,7 @@ class ObjectReads:
         self._accessor = accessor
         self._options = options
         self._counters = account.counters
+        self._events = runtime.events
         self._on_progress = options.on_progress
         self._url = url
         self._block_bytes = options.block_bytes
@@ -102,6 +98,8 @@ class ObjectReads:
             counters["stream_read_operations_incomplete"] += 1
         if self._on_progress is not None:
             self._report_progress(count)
+        if self._events.listeners:
+            self.opened.publish_served(offset, count, Tier.MEMORY, 0.0)
         return view
 
     def resident(self, offset: int, size: int | None, at_cursor: bool = False) -> memoryview | bytes | None:
@@ -132,14 +130,16 @@ class ObjectReads:
             return None
         return file.view(segment, offset, offset + size)
 
-    def count_hit(self, count: int, size: int | None) -> None:
-        """Count a read of ``size`` bytes that got ``count`` out of memory. From any thread."""
+    def count_hit(self, offset: int, count: int, size: int | None) -> None:
+        """Count a read of ``size`` bytes at ``offset`` that got ``count`` out of memory. From any thread."""
         # Two threads that hit at the same moment may lose a count: an exact one would cost every hit a lock.
         counters = self._counters
         counters.hits += 1
         counters.hit_bytes += count
         if count != size and size is not None:
             counters["stream_read_operations_incomplete"] += 1
+        if self._events.listeners:
+            self.opened.publish_served(offset, count, Tier.MEMORY, 0.0)
 
     def _report_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:
         """A run of hits has reached a mark: look further ahead, on the loop's thread."""
@@ -160,13 +160,14 @@ class ObjectReads:
         is_first = opened.file is None
         collected = io.BytesIO()
         tier = Tier.MEMORY
+        began = self._events.clock() if self._events.listeners else None
         try:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
             end = opened.end_of(start, length)
             segment = self._brought(start, end) if is_first else None
             if segment is not None:
-                self.count_read(end - start, size, Tier.NETWORK)
+                self.count_read(start, end - start, size, Tier.NETWORK, began)
                 return bytes(segment.view[start - segment.start : end - segment.start])
             if start < end:
                 if self.ahead.goes_past_blocks(start, end):
@@ -174,7 +175,7 @@ class ObjectReads:
                     self.ahead.went_past_blocks(end)
                 else:
                     if end - start > self._block_bytes:
-                        collected = _memory_of(end - start)
+                        collected = stream_of(end - start)
                     tier = await self.copy(start, end, collected.write, at_cursor=at_cursor)
         except Exception:
             self.count_failure()
@@ -182,7 +183,7 @@ class ObjectReads:
         if start + collected.tell() < end:  # The object is shorter than its declared size.
             collected.truncate()
         data = collected.getvalue()
-        self.count_read(len(data), size, Tier.NETWORK if is_first and start < end else tier)
+        self.count_read(start, len(data), size, Tier.NETWORK if is_first and start < end else tier, began)
         return data
 
     async def read_view(self, offset: int, size: int | None, operation: str) -> memoryview:
@@ -190,6 +191,7 @@ class ObjectReads:
         start, length = checked_range(offset, size, operation=operation, path=self.path)
         opened = self.opened
         is_first = opened.file is None
+        began = self._events.clock() if self._events.listeners else None
         try:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
@@ -203,20 +205,20 @@ class ObjectReads:
         if end - start > self._block_bytes or file is None:
             return memoryview(await self.read(offset, size, operation))
         if is_first and (segment := self._brought(start, end)) is not None:
-            self.count_read(end - start, size, Tier.NETWORK)
+            self.count_read(start, end - start, size, Tier.NETWORK, began)
             return file.view(segment, start, end)
         waits: list[Wait] = []
         try:
             miss = self._report_miss(file, start, end, at_cursor=False)
             if isinstance(miss, memoryview):
-                self.count_read(len(miss), size, Tier.NETWORK)
+                self.count_read(start, len(miss), size, Tier.NETWORK, began)
                 return miss
             survey, decision, wide_end = miss
             waits = self.request_and_join(start, end, fill=decision.fill, survey=survey, wide_end=wide_end)
             self.ahead.apply(decision, start)
             pieces = await self.arrived(start, end, waits)
             if pieces is not None:
-                self.count_read(end - start, size, Tier.NETWORK if is_first else tier_of(waits))
+                self.count_read(start, end - start, size, Tier.NETWORK if is_first else tier_of(waits), began)
                 segment = file.at(start) if len(pieces) == 1 else None
                 return memoryview(b"".join(pieces)) if segment is None else file.view(segment, start, end)
         except Exception:
@@ -232,6 +234,7 @@ class ObjectReads:
         opened = self.opened
         is_first = opened.file is None
         tier, filled = Tier.NETWORK, 0
+        began = self._events.clock() if self._events.listeners else None
 
         def write(piece: memoryview) -> None:
             nonlocal filled
@@ -253,7 +256,7 @@ class ObjectReads:
         except Exception:
             self.count_failure()
             raise
-        self.count_read(filled, len(target), Tier.NETWORK if is_first else tier)
+        self.count_read(start, filled, len(target), Tier.NETWORK if is_first else tier, began)
         return filled
 
     def _brought(self, start: int, end: int) -> Segment | None:
@@ -266,8 +269,10 @@ class ObjectReads:
             segment.mark_bytes = NO_MARK
         return segment
 
-    def count_read(self, count: int, size: int | None, tier: Tier) -> None:
-        """Count a read of ``size`` bytes that got ``count``."""
+    def count_read(self, start: int, count: int, size: int | None, tier: Tier, began: float | None) -> None:
+        """Count a read of ``size`` bytes that got ``count``; publish it, if there was a listener when it ``began``."""
+        if began is not None and count:
+            self.opened.publish_served(start, count, tier, self._events.clock() - began)
         counters = self._counters
         counters["stream_read_operations"] += 1
         if size is not None and count < size:
@@ -590,11 +595,3 @@ class ObjectReads:
         if (file := self.file) is not None:
             file.cancel_prefetches(self.opened, 0, file.size)
             file.unbuffer_if_alone()
-
-
-def _memory_of(size: int) -> io.BytesIO:
-    """A stream that need not grow for ``size`` bytes, if there is memory for them: a declared size may be any."""
-    try:
-        return io.BytesIO(bytes(size))
-    except MemoryError:
-        return io.BytesIO()

@@ -31,7 +31,7 @@ from aioprefetch.reader.openings import Opening, Openings
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.statistics import Account
+from aioprefetch.runtime.statistics import TIER_NAMES, Account, Tier
 from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatRequest
 
 # A response may bring the size alone, if nothing lies at the requested place; the next request then lies within that
@@ -396,10 +396,15 @@ class OpenObject:
         """The sink of a request for the bytes of ``memory``, which begin at ``start``. For ``receive``."""
         return OpenPart(self, start, memory)
 
+    def publish_served(self, start: int, count: int, tier: Tier, waited_seconds: float | None) -> None:
+        """Publish that a caller got bytes: where they came from, and how long the read took. For listeners alone."""
+        facts = {"start": start, "end": start + count, "tier": TIER_NAMES[tier], "waited_seconds": waited_seconds}
+        self.runtime.events.publish("read.served", self.path, reader_id=self.session.reader_id, **facts)
+
     def publish_range(self, start: int, end: int, received: int, lane: Lane, error: str | None) -> None:
         """Publish the end of a request for ``[start, end)`` whose bytes are in no block. For listeners alone."""
         facts = {"start": start, "end": end, "received": received, "lane": lane, "error": error}
-        self.runtime.events.publish("range.fetched", self.path, **facts)
+        self.runtime.events.publish("range.fetched", self.path, **facts, reader_id=self.session.reader_id)
 
     def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
         """The file that a response fills.

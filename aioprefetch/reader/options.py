@@ -10,9 +10,9 @@ from functools import lru_cache, partial
 from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import ConfigInvalid, Error, InvalidType
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.ranges import Range, at_least, checked_ranges
-from aioprefetch.reader.growth import Growth, find_growth
-from aioprefetch.reader.policy import PLAIN, Policy, find_policy
+from aioprefetch.ranges import ByteCount, Range, at_least, bytes_at_least, checked_ranges
+from aioprefetch.reader.growth import Growth, GrowthName, find_growth
+from aioprefetch.reader.policy import PLAIN, Policy, PolicyNames, find_policy
 from aioprefetch.runtime.options import RuntimeOptions
 
 ProgressCallback = Callable[[int], object]
@@ -55,17 +55,17 @@ class ReaderOptions:
 def reader_options(
     path: str,
     *,
-    policy: str,
+    policy: PolicyNames,
     size: int | None,
     etag: str | None,
     version: str | None,
     split: Range | None,
-    buffer_bytes: int | None,
-    footer_cache: bool | int | None,
-    block_bytes: int | None,
+    buffer_bytes: ByteCount | None,
+    footer_cache: bool | ByteCount | None,
+    block_bytes: ByteCount | None,
     prefetch_blocks: int | None,
     prefetch_enabled: bool,
-    prefetch_growth: str | Growth,
+    prefetch_growth: GrowthName | Growth,
     keep_behind: bool | None,
     on_progress: ProgressCallback | None,
     limits: RuntimeOptions,
@@ -109,10 +109,10 @@ def reader_options(
 
 def _checked_options(
     path: str,
-    policy: str,
-    buffer_bytes: int | None,
-    footer_cache: bool | int | None,
-    block_bytes: int | None,
+    policy: PolicyNames,
+    buffer_bytes: ByteCount | None,
+    footer_cache: bool | ByteCount | None,
+    block_bytes: ByteCount | None,
     prefetch_blocks: int | None,
     prefetch_enabled: bool,
     prefetch_growth: str | Growth,
@@ -123,11 +123,13 @@ def _checked_options(
 ) -> ReaderOptions:
     """The options of one kind of readers, without what belongs to one object."""
     chosen = find_policy(policy, operation="reader", path=path)
-    block = _at_least(1, block_bytes, "block_bytes", path) or default_block_bytes
+    block = _bytes_at_least(1, block_bytes, "block_bytes", path) or default_block_bytes
     if block > memory_bytes:
         raise ConfigInvalid(
             f"block_bytes={block} is more than memory_bytes={memory_bytes} can hold", operation="reader", path=path
         )
+    if isinstance(footer_cache, str):
+        footer_cache = bytes_at_least(1, footer_cache, "footer_cache", operation="reader", path=path)
     if not (footer_cache is None or isinstance(footer_cache, int)):
         raise InvalidType(f"footer_cache must be a bool or bytes, not {footer_cache!r}", operation="reader", path=path)
     if type(prefetch_enabled) is not bool:
@@ -154,7 +156,7 @@ def _checked_options(
         etag=None,
         version=None,
         split=None,
-        chunk_bytes=_at_least(1, buffer_bytes, "buffer_bytes", path) or CHUNK_BYTES,
+        chunk_bytes=_bytes_at_least(1, buffer_bytes, "buffer_bytes", path) or CHUNK_BYTES,
         footer_bytes=_at_least(1, footer, "footer_cache", path),
         block_bytes=block,
         prefetch_blocks=default_prefetch_blocks if ahead is None else ahead,
@@ -180,3 +182,7 @@ def _text(value: str | None, name: str, path: str) -> str | None:
 
 def _at_least(lowest: int, value: int | None, name: str, path: str) -> int | None:
     return None if value is None else at_least(lowest, value, name, operation="reader", path=path)
+
+
+def _bytes_at_least(lowest: int, value: ByteCount | None, name: str, path: str) -> int | None:
+    return None if value is None else bytes_at_least(lowest, value, name, operation="reader", path=path)

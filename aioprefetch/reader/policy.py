@@ -5,13 +5,13 @@ The names are those of Hadoop's ``openFile()`` option ``fs.option.openfile.read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.ranges import BlockGrid, Range, at_least
+from aioprefetch.ranges import BlockGrid, ByteCount, Range, bytes_at_least
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -31,6 +31,23 @@ NEAR_REQUEST_BYTES_MAX = 2 * MIB
 TAIL_BYTES = MIB
 
 Fill = Literal["block", "exact"]
+PolicyName = Literal[
+    "adaptive",
+    "sequential",
+    "whole-file",
+    "random",
+    "vector",
+    "hbase",
+    "columnar",
+    "parquet",
+    "default",
+    "avro",
+    "csv",
+    "json",
+    "orc",
+]
+# One name, or a list of which the first that is known counts; at run time also in one text, with commas.
+PolicyNames = PolicyName | Sequence[PolicyName]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +183,15 @@ def extent(start: int, end: int, *, fill: Fill, grid: BlockGrid) -> Range:
     return grid.bounds(grid.index(start))[0], grid.bounds(grid.index(end - 1))[1]
 
 
-def coalescing(gap_bytes: int | None, request_bytes_max: int | None, *, policy: Policy, path: str) -> tuple[int, int]:
+def coalescing(
+    gap_bytes: ByteCount | None, request_bytes_max: ByteCount | None, *, policy: Policy, path: str
+) -> tuple[int, int]:
     """The two limits of merged reads, checked; for ``None`` those of the policy."""
     gap = (
         policy.gap_bytes
         if gap_bytes is None
-        else at_least(0, gap_bytes, "gap_bytes", operation="read_ranges", path=path)
+        else bytes_at_least(0, gap_bytes, "gap_bytes", operation="read_ranges", path=path)
     )
     if request_bytes_max is None:
         return gap, policy.request_bytes_max
-    return gap, at_least(1, request_bytes_max, "request_bytes_max", operation="read_ranges", path=path)
+    return gap, bytes_at_least(1, request_bytes_max, "request_bytes_max", operation="read_ranges", path=path)

@@ -12,17 +12,18 @@ from typing import Any, NoReturn, SupportsIndex
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import writable_bytes
-from aioprefetch.errors import Closed, InvalidType, RangeNotSatisfied
-from aioprefetch.ranges import at_least, checked_int, checked_ranges
+from aioprefetch.blocks.store import BlockStore
+from aioprefetch.errors import Closed, InvalidType, RangeNotSatisfied, redact
+from aioprefetch.ranges import ByteCount, bytes_at_least, checked_int, checked_ranges
 from aioprefetch.reader.cursor import Cursor
 from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, check_ends
 from aioprefetch.reader.object_reads import ObjectReads
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import PLAIN, coalescing, find_policy, policy_number
+from aioprefetch.reader.policy import PLAIN, PolicyNames, coalescing, find_policy, policy_number
 from aioprefetch.reader.window import Run
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.statistics import READER_COUNTS, Account, Counters, Statistics
+from aioprefetch.runtime.statistics import READER_COUNTS, Account, Counters, StatisticsSnapshot
 
 _CAPABILITIES = frozenset(
     {"iostatistics", "in:unbuffer", "in:readvectored", "in:readbytebuffer", "in:preadbytebuffer", "in:readahead"}
@@ -87,7 +88,7 @@ class RangeReader:
         return self._options.policy.name
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> StatisticsSnapshot:
         """The counts of this reader so far, under the names of ``aioprefetch.runtime.events``.
 
         Readable from any thread, and after closing too: then the gauges are 0. A reader that was never used has
@@ -108,6 +109,9 @@ class RangeReader:
         state = "closed" if self._closed else f"pos={cursor.position if cursor.from_end is None else 'end'}"
         held = "" if self._reads is None else _held(self._reads)
         return f"<{type(self).__name__} {self._url()} {state} size={self.size}{held}>"
+
+    def _repr_html_(self) -> str:
+        return self._shown_at(None if self._cursor.from_end is not None else self._cursor.position)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise InvalidType(
@@ -165,8 +169,8 @@ class RangeReader:
         self,
         ranges: Iterable[Sequence[int]],
         *,
-        gap_bytes: int | None = None,
-        request_bytes_max: int | None = None,
+        gap_bytes: ByteCount | None = None,
+        request_bytes_max: ByteCount | None = None,
     ) -> list[bytes]:
         """The bytes of each ``(start, end)``, in the order of the list. Overlaps and duplicates are served.
 
@@ -181,8 +185,8 @@ class RangeReader:
         self,
         ranges: Iterable[Sequence[int]],
         *,
-        gap_bytes: int | None = None,
-        request_bytes_max: int | None = None,
+        gap_bytes: ByteCount | None = None,
+        request_bytes_max: ByteCount | None = None,
     ) -> RangeIterator:
         """``async for index, data in ...``: the ranges as they complete. Options and errors as in ``read_ranges``."""
         checked = checked_ranges(ranges, operation="read_ranges", path=self.path)
@@ -245,13 +249,13 @@ class RangeReader:
         self._check_open("tell")
         return self._cursor.tell(self.size)
 
-    def stream(self, chunk_bytes: int | None = None) -> ChunkIterator:
+    def stream(self, chunk_bytes: ByteCount | None = None) -> ChunkIterator:
         """``async for chunk in ...`` from the cursor to the end, moving it; the next blocks are fetched meanwhile."""
         self._check_open("stream")
         size = (
             self._options.chunk_bytes
             if chunk_bytes is None
-            else at_least(1, chunk_bytes, "chunk_bytes", operation="stream", path=self.path)
+            else bytes_at_least(1, chunk_bytes, "chunk_bytes", operation="stream", path=self.path)
         )
         return ChunkIterator(self.read, self.tell, size, expect_run=self._expect_run, leave_run=self._leave_run)
 
@@ -292,7 +296,7 @@ class RangeReader:
                 reads.request_ahead(start, stop)
                 left -= stop - start
 
-    def set_policy(self, policy: str) -> None:
+    def set_policy(self, policy: PolicyNames) -> None:
         """Use another policy for later reads. Resident bytes are kept."""
         self._check_open("set_policy")
         chosen = find_policy(policy, operation="set_policy", path=self.path)
@@ -359,7 +363,8 @@ class RangeReader:
             reads.opened.close()
             events = reads.runtime.events
             if events.listeners:
-                events.publish("reader.closed", self.path, size=self.size, etag=self.etag)
+                number = reads.opened.session.reader_id
+                events.publish("reader.closed", self.path, reader_id=number, size=self.size, etag=self.etag)
             if logger.isEnabledFor(logging.DEBUG):
                 logger.debug("closed %r: %s", self, self.statistics.described())
 
@@ -384,7 +389,7 @@ class RangeReader:
         view = None if reads is None else reads.resident(offset, size)
         if reads is None or view is None:
             return None
-        reads.count_hit(len(view), size)
+        reads.count_hit(offset, len(view), size)
         return bytes(view)
 
     def _peek_view(self, offset: int, size: int | None) -> memoryview | None:
@@ -393,7 +398,7 @@ class RangeReader:
         view = None if reads is None else reads.resident(offset, size)
         exported = None if reads is None or view is None else reads.exported(offset, len(view))
         if reads is not None and exported is not None and len(exported):
-            reads.count_hit(len(exported), size)
+            reads.count_hit(offset, len(exported), size)
         return exported
 
     def _peek_into(self, offset: int, target: memoryview) -> int | None:
@@ -404,8 +409,26 @@ class RangeReader:
             return None
         count = len(view)
         target[:count] = view
-        reads.count_hit(count, len(target))
+        reads.count_hit(offset, count, len(target))
         return count
+
+    def _shown_at(self, cursor: int | None) -> str:
+        """The bar of the object as HTML, with a cursor. From any thread."""
+        from aioprefetch.display.bars import ObjectBytes, object_html
+
+        reads, counts, shown = self._reads, self.statistics, ObjectBytes(self.size, cursor=cursor)
+        file = None if self._closed or reads is None or reads.runtime.closed else reads.file
+        if reads is not None and file is not None:
+            found, disk = file.residency(), BlockStore.of(reads.runtime).on_disk(file)
+            shown = ObjectBytes(self.size, found.ranges, found.unread, found.requested, disk, cursor)
+        return object_html(
+            f"{type(self).__name__} {redact(self._url())}{' (closed)' if self._closed else ''}",
+            shown,
+            counts["prefetch_bytes_wasted"],
+            f"policy {self.policy}; {counts['stream_read_bytes']:,} bytes read,"
+            f" {counts['stream_read_total_bytes']:,} received in {counts['action_http_get_request']:,} requests",
+            counts._repr_html_() if any(counts.values()) else "",
+        )
 
     def _count_delivered(self, count: int, *, reads: int = 0) -> None:
         """Count bytes that went to the caller out of an earlier read; below 0, those that did not after all."""
@@ -439,7 +462,8 @@ class RangeReader:
         self._cursor.mark = mark = reads.opened.position
         mark.keeps_behind = self._cursor.keeps_behind
         if runtime.events.listeners:
-            runtime.events.publish("reader.opened", self.path, policy=self.policy)
+            number = reads.opened.session.reader_id
+            runtime.events.publish("reader.opened", self.path, reader_id=number, policy=self.policy)
         return reads
 
     def _check_open(self, operation: str) -> None:

@@ -8,6 +8,7 @@ kept in blocks, where a hit costs less still.
 from __future__ import annotations
 
 from aioprefetch.accessor.protocols import Accessor, read_now_of
+from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.blocks.file import BlockFile
 from aioprefetch.reader.opening import OpenObject
@@ -66,6 +67,9 @@ class WarmReads:
         account.counters["stream_read_block_read"] += 1
         account.counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
         if runtime.events.listeners:
+            reported = ReportedRequest(runtime.events, request)
+            reported.received_bytes = size
+            reported.finished()
             opened.publish_range(start, end, size, "demand", None)
         return sink.to_view()
 

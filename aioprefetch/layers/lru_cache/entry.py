@@ -68,6 +68,7 @@ class ObjectFacts:
     version: str | None
     last_modified: datetime | None
     content_type: str | None
+    content_encoding: str | None = None
     filled_at: datetime
 
     def encode(self) -> bytes:
@@ -77,6 +78,7 @@ class ObjectFacts:
             "version": self.version,
             "last_modified": self.last_modified.isoformat() if self.last_modified else None,
             "content_type": self.content_type,
+            "content_encoding": self.content_encoding,
             "filled_at": self.filled_at.isoformat(timespec="microseconds"),
         }
         return json.dumps(fields, separators=(",", ":")).encode("ascii")
@@ -92,6 +94,7 @@ class ObjectFacts:
                 version=_text_or_none(fields["version"]),
                 last_modified=None if last_modified is None else datetime.fromisoformat(last_modified),
                 content_type=_text_or_none(fields["content_type"]),
+                content_encoding=_text_or_none(fields.get("content_encoding")),  # Entries of old have none.
                 filled_at=datetime.fromisoformat(_text(fields["filled_at"])),
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -143,6 +146,7 @@ class CacheEntry:
             version=self.facts.version,
             last_modified=self.facts.last_modified,
             content_type=self.facts.content_type,
+            content_encoding=self.facts.content_encoding,
         )
 
 
@@ -185,4 +189,5 @@ def part_of(request: ReadRequest, whole: ReadHead) -> ReadHead:
         version=whole.version,
         last_modified=whole.last_modified,
         content_type=whole.content_type,
+        content_encoding=whole.content_encoding,
     )

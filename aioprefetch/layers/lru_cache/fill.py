@@ -402,6 +402,7 @@ class Fill:
                 version=head.version,
                 last_modified=head.last_modified,
                 content_type=head.content_type,
+                content_encoding=head.content_encoding,
                 filled_at=datetime.now(UTC),
             )
             self.entry = CacheEntry(

@@ -34,9 +34,19 @@ from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
 from aioprefetch.layers.lru_cache.fill import FillReader
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.runtime.options import checked_seconds
+from aioprefetch.ranges import ByteCount
+from aioprefetch.runtime.options import checked_seconds, keep_byte_counts
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, ReadHead, ReadReply, ReadRequest, WriteRequest
+from aioprefetch.values import (
+    CompleteUploadRequest,
+    CopyRequest,
+    DeleteRequest,
+    Metadata,
+    ReadHead,
+    ReadReply,
+    ReadRequest,
+    WriteRequest,
+)
 
 _EVENTS = {
     "cache_hits": "cache.hit",
@@ -70,14 +80,15 @@ class LruCacheLayer(Layer):
     """
 
     cache: CacheSource
-    capacity_bytes: int = 1 << 30
-    object_bytes_max: int = 64 << 20
+    capacity_bytes: ByteCount = 1 << 30
+    object_bytes_max: ByteCount = 64 << 20
     revalidate_seconds: float | None = 0.0
     cache_timeout_seconds: float = 5.0
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.cache, "accessor", None)):
             raise ConfigInvalid(f"cache must be an Operator, not {type(self.cache).__name__}", operation="configure")
+        keep_byte_counts(self, "capacity_bytes", "object_bytes_max")
         for name in ("capacity_bytes", "object_bytes_max"):
             count = getattr(self, name)
             if type(count) is not int or count < 1:
@@ -92,7 +103,7 @@ class LruCacheLayer(Layer):
 
     def _make_state(self, runtime: Runtime) -> CacheState:
         calls = CacheCalls(self.cache, runtime, self.cache_timeout_seconds)
-        return CacheState(CacheStore(calls, runtime, capacity_bytes=self.capacity_bytes), runtime)
+        return CacheState(CacheStore(calls, runtime, capacity_bytes=int(self.capacity_bytes)), runtime)
 
 
 class LruCacheAccessor(WrappedAccessor):
@@ -106,7 +117,7 @@ class LruCacheAccessor(WrappedAccessor):
         self._lookup = Lookup(
             inner,
             state,
-            object_bytes_max=min(layer.object_bytes_max, layer.capacity_bytes),
+            object_bytes_max=min(int(layer.object_bytes_max), int(layer.capacity_bytes)),
             revalidate_seconds=layer.revalidate_seconds,
         )
 
@@ -278,9 +289,14 @@ class LruCacheAccessor(WrappedAccessor):
 
     # --- writes -------------------------------------------------------------------------------------------------
 
-    async def invalidate(self, paths: Iterable[str]) -> list[str]:
-        """Drop the entries of these paths; returns their names. The files are gone unless the cache fails."""
-        names = [slot_of(self.inner.info.namespace, path, None).name for path in paths]
+    async def invalidate(self, paths: Iterable[str], version: str | None = None) -> list[str]:
+        """Drop the entries of these paths; returns their names. The files are gone unless the cache fails.
+
+        The entry of a ``version`` goes too: other versions stay as they are.
+        """
+        namespace = self.inner.info.namespace
+        versions = (None,) if version is None else (None, version)
+        names = [slot_of(namespace, path, each).name for path in paths for each in versions]
         self._stop_fills(names)
         await self._state.cache.invalidate(names)
         return names
@@ -302,6 +318,13 @@ class LruCacheAccessor(WrappedAccessor):
         finally:
             self.forget(names)
 
+    async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
+        names = await self.invalidate((request.path,))
+        try:
+            return await self.inner.complete_upload(request)
+        finally:
+            self.forget(names)
+
     async def copy(self, request: CopyRequest) -> Metadata:
         names = await self.invalidate((request.target,))
         try:
@@ -310,7 +333,7 @@ class LruCacheAccessor(WrappedAccessor):
             self.forget(names)
 
     async def delete(self, request: DeleteRequest) -> None:
-        names = await self.invalidate(request.paths)
+        names = await self.invalidate(request.paths, request.version)
         try:
             await self.inner.delete(request)
         finally:

@@ -117,6 +117,8 @@ class Lookup:
         """
         slots = self._slots(request)
         is_empty = request.size == 0 or request.suffix == 0
+        if not (request.if_modified_since is request.if_unmodified_since is None):
+            return None  # The store knows when the object was modified.
         if is_empty or request.offset >= self._object_bytes_max or slots[0].name in self._state.bypassed:
             return None
         if not (self._cache.is_ready or await self._cache.ready()):
