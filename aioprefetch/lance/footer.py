@@ -9,20 +9,21 @@ once. Encodings stay bytes, which the decoders of the file's version parse.
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
 from aioprefetch.lance.schema import SCHEMA_TABLE, Field, arrow_schema, build_fields, number_columns
 from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, one_of, parse, uint
+from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import OFFSET_MAX, Range, coalesce
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scheduler.pinned_file import PinnedFile
 
 if TYPE_CHECKING:
@@ -150,23 +151,6 @@ def _encoding(data: bytes) -> tuple[str, bytes]:
     return wrapped.get("type_url", ""), wrapped.get("value", b"")
 
 
-T = TypeVar("T")
-
-
-async def gather_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results in order.
-
-    The first failure, or a cancellation, cancels the others and is raised when all have ended.
-    """
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class MetadataBytes:
     """The metadata bytes of one file: its tail, extended once if it is too short, and single reads."""
 
@@ -181,6 +165,7 @@ class MetadataBytes:
             return memoryview(b"")
         if start < self.start:
             return None
+        self._pinned.publish_served(start, end)
         return self._view[start - self.start : end - self.start]
 
     async def read(self, start: int, end: int) -> memoryview:
@@ -296,7 +281,7 @@ class LanceFile:
     async def _read_blocks(self, indices: Sequence[int]) -> None:
         blocks = [self._blocks[index] for index in indices]
         requests = coalesce(blocks, gap_bytes=_METADATA_GAP_BYTES, request_bytes_max=_METADATA_REQUEST_BYTES_MAX)
-        views = await gather_all(self.pinned.read(request.start, request.end) for request in requests)
+        views = await gather_all(partial(self.pinned.read, request.start, request.end) for request in requests)
         for request, view in zip(requests, views, strict=True):
             for member in request.members:
                 start, end = blocks[member]
@@ -340,6 +325,7 @@ async def open_file(
     for a file that is not a Lance file or contradicts itself, ``NotFound`` for a missing file. A cancelled call leaves
     nothing behind.
     """
+    checked_operator(operator, "open")
     accessor, runtime = operator.accessor(), operator.runtime()
     memory = runtime.shared(("lance", "tail"), TailMemory)
     try:
@@ -368,7 +354,9 @@ async def describe(pinned: PinnedFile, runtime: Runtime, memory: TailMemory) -> 
     memory.note(pinned.size - start)
     if metadata.start - start <= SECOND_READ_BYTES_MAX:
         await metadata.lengthen(start)
-    described, blocks = await gather_all(metadata.read(*place) for place in (global_buffers[0], footer.column_table))
+    described, blocks = await gather_all(
+        partial(metadata.read, *place) for place in (global_buffers[0], footer.column_table)
+    )
     if len(described) < _THREAD_BYTES_MIN:
         rows, fields, schema = _describe(described, footer, len(blocks) // 16, path)
     else:

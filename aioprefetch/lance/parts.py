@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.reordered import ReorderedColumn, ReorderedRoot
 from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
 from aioprefetch.lance.schema import Field, needed_columns
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.scan import column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
@@ -202,10 +202,10 @@ def scan_request(
     columns: object | None = None,
     rows: object | None = None,
     take: object | None = None,
-    gap_bytes: int | None = None,
-    request_bytes_max: int | None = None,
-    budget_bytes: int | None = None,
-    slots: int | None = None,
+    gap_bytes: object | None = None,
+    request_bytes_max: object | None = None,
+    budget_bytes: object | None = None,
+    slots: object | None = None,
 ) -> ScanRequest:
     """Check the arguments of a call. ``InvalidArgument`` before any I/O."""
     if rows is not None and take is not None:
@@ -220,3 +220,23 @@ def scan_request(
         path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
     )
     return ScanRequest(columns=columns, rows=rows, take=take, limits=limits)
+
+
+class TakeOptions(TypedDict, total=False):
+    """The options of ``LanceDataset.take``; ``scan`` documents them."""
+
+    columns: Sequence[str] | None
+    batch_rows: int
+    batch_bytes: ByteCount | None
+    readahead: int
+    gap_bytes: ByteCount | None
+    request_bytes_max: ByteCount | None
+    budget_bytes: ByteCount | None
+    slots: int | None
+
+
+class ScanOptions(TakeOptions, total=False):
+    """The options of ``scan`` and ``read_table``; ``scan`` documents them."""
+
+    rows: Sequence[int] | None
+    take: Any

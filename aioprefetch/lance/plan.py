@@ -12,6 +12,7 @@ from aioprefetch.errors import Closed, Error
 from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.parts import FileColumns, TablePart, scan_request
 from aioprefetch.lance.scan import find_table
+from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.io_queue import plan_requests
 from aioprefetch.scheduler.io_service import IoService
@@ -84,6 +85,18 @@ class Plan:
         """The number of pages with reads that are not in the plan."""
         return sum(page.is_indirect for file in self.files for page in file.pages)
 
+    def _repr_html_(self) -> str:
+        from aioprefetch.display.bars import PlannedFile, plan_html
+        from aioprefetch.display.units import bytes_text
+
+        later = f"; {self.indirect_pages:,} pages need more, which a plan cannot know" if self.indirect_pages else ""
+        return plan_html(
+            f"Plan of {self.files[0].path if len(self.files) == 1 else f'{len(self.files):,} files'}",
+            f"{self.rows:,} rows: {bytes_text(self.projected_bytes)} wanted, {len(self.requests):,} requests for"
+            f" {bytes_text(self.requested_bytes)}{later}",
+            [PlannedFile(file.path, file.size, file.requests) for file in self.files],
+        )
+
 
 class PlanningIo:
     """A ``PageIo`` that records submissions and starts nothing."""
@@ -146,6 +159,7 @@ async def plan(
     Reads the metadata of the file, or of the files of the dataset that hold wanted rows. The requests are those of a
     scan whose budget holds all of them. Raises as ``scan`` does. A cancelled call leaves nothing behind.
     """
+    checked_operator(operator, "plan")
     request = scan_request(
         path, columns=columns, rows=rows, take=take, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max
     )

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
 from aioprefetch.errors import IsADirectory, NotFound
 from aioprefetch.lance.dataset import open_dataset
 from aioprefetch.lance.footer import LanceFile, open_file
-from aioprefetch.lance.parts import ScanRequest, TablePart, TableScan, file_table, prepared_scan, scan_request
+from aioprefetch.lance.parts import (
+    ScanOptions,
+    ScanRequest,
+    TablePart,
+    TableScan,
+    file_table,
+    prepared_scan,
+    scan_request,
+)
 from aioprefetch.lance.schema import arrow_schema, project
 from aioprefetch.operator.listing import list_literally
+from aioprefetch.ranges import ByteCount
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.pages import PreparedScan
@@ -29,11 +38,11 @@ def scan(
     rows: Sequence[int] | None = None,
     take: Any = None,
     batch_rows: int = BATCH_ROWS,
-    batch_bytes: int | None = None,
+    batch_bytes: ByteCount | None = None,
     readahead: int = READAHEAD_BATCHES,
-    gap_bytes: int | None = None,
-    request_bytes_max: int | None = None,
-    budget_bytes: int | None = None,
+    gap_bytes: ByteCount | None = None,
+    request_bytes_max: ByteCount | None = None,
+    budget_bytes: ByteCount | None = None,
     slots: int | None = None,
 ) -> BatchScan:
     """The record batches of a Lance file of version 2.0, 2.1 or 2.2, or of a dataset; a plain call without I/O.
@@ -80,7 +89,7 @@ def scan(
     return BatchScan(operator, prepare, path=path, options=options)
 
 
-async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
+async def read_table(operator: Operator, path: str, **options: Unpack[ScanOptions]) -> pa.Table:
     """The result of ``scan`` with the same options, as one table."""
     return await scan(operator, path, **options).read_all()
 

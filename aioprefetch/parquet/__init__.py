@@ -1,7 +1,7 @@
 """Parquet files over any store: few requests, known beforehand, decoded by pyarrow while they arrive.
 
-``scan`` streams record batches, ``read_table`` collects them, ``plan`` lists their reads, ``footer`` reads the
-metadata alone, once for all scans of a file.
+``scan`` streams record batches of a file or of many as one table, ``read_table`` collects them, ``count_rows`` counts
+them, ``plan`` and ``plan_files`` list the reads, ``footer`` reads the metadata alone, once for all scans of a file.
 
 These names load at their first use, and pyarrow with them: ``layout``, which a reader imports when the footer of a
 Parquet file passes by, needs neither.
@@ -15,20 +15,36 @@ from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
     from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
+    from aioprefetch.parquet.count import count_rows
     from aioprefetch.parquet.footer import Footer, footer
     from aioprefetch.parquet.plan import plan
+    from aioprefetch.parquet.plan_files import FilesPlan, plan_files
     from aioprefetch.parquet.scan import read_table, scan
 
-__all__ = ["Footer", "Plan", "PlannedChunk", "footer", "plan", "read_table", "scan"]
+__all__ = [
+    "FilesPlan",
+    "Footer",
+    "Plan",
+    "PlannedChunk",
+    "count_rows",
+    "footer",
+    "plan",
+    "plan_files",
+    "read_table",
+    "scan",
+]
 
 load_at_first_use(
     __name__,
     {
+        "FilesPlan": "plan_files",
         "Footer": "footer",
         "Plan": "byte_plan",
         "PlannedChunk": "byte_plan",
+        "count_rows": "count",
         "footer": "footer",
         "plan": "plan",
+        "plan_files": "plan_files",
         "read_table": "scan",
         "scan": "scan",
     },

@@ -132,6 +132,33 @@ class Plan:
             f" projected_bytes={self.projected_bytes}>"
         )
 
+    def _repr_html_(self) -> str:
+        return plans_html(
+            self.path, [self], f"{self.row_count:,} rows of {len(self.columns)} column{'s' * (len(self.columns) != 1)}"
+        )
+
+
+def plans_html(path: str, plans: Sequence[Plan], rows: str) -> str:
+    """The plan of a scan of files as HTML."""
+    from aioprefetch.display.bars import PlannedFile, plan_html
+    from aioprefetch.display.units import bytes_text
+
+    wanted, resident, requested = (
+        sum(getattr(plan, name) for plan in plans) for name in ("projected_bytes", "resident_bytes", "requested_bytes")
+    )
+    ends = [[end for chunk in plan.chunks for _, end in chunk.ranges] for plan in plans]
+    files = [
+        PlannedFile(plan.path, max([*end, *(stop for _, stop in plan.requests)], default=0), plan.requests)
+        for plan, end in zip(plans, ends, strict=True)
+    ]
+    return plan_html(
+        f"Plan of {path}",
+        f"{rows}: {bytes_text(wanted)} wanted, of which {bytes_text(resident)} are there already;"
+        f" {sum(len(plan.requests) for plan in plans):,} requests for {bytes_text(requested)},"
+        f" {bytes_text(requested - wanted + resident)} of gaps among them",
+        files,
+    )
+
 
 def planned_chunk(chunk: ColumnChunk, rows: Sequence[Range], index: OffsetIndex | None) -> PlannedChunk:
     """The reads of a chunk for ``rows`` of its row group (sorted, disjoint): pages if it has an index and they pay.

@@ -76,11 +76,12 @@ def filtered(batch: pa.RecordBatch, expression: pc.Expression, columns: Sequence
     that pyarrow cannot filter.
     """
     places = [batch.schema.get_field_index(name) for name in columns]
-    # The expression sees its own columns, by name; and one more, so that one that reads none still knows the rows.
-    seen = pa.Table.from_arrays(
-        [*(batch.column(place) for place in places), pa.nulls(batch.num_rows)], names=[*columns, _rows_name(columns)]
-    )
-    mask = _mask(seen, expression, path)
+    seen = pa.Table.from_arrays([batch.column(place) for place in places], names=list(columns))
+    return kept_rows(batch, row_mask(seen, expression, rows=batch.num_rows, path=path), path=path)
+
+
+def kept_rows(batch: pa.RecordBatch, mask: pa.BooleanArray, *, path: str) -> pa.RecordBatch:
+    """The rows of a batch that a mask keeps. ``Unsupported`` if pyarrow cannot filter a column of this type."""
     if mask.true_count == batch.num_rows:
         return batch
     try:
@@ -96,12 +97,21 @@ def filtered(batch: pa.RecordBatch, expression: pc.Expression, columns: Sequence
 def check_expression(schema: pa.Schema, expression: pc.Expression, columns: Sequence[str], *, path: str) -> None:
     """Raise the error of ``filtered`` if the expression does not fit batches of ``schema``."""
     fields = [schema.field(schema.get_field_index(name)) for name in columns]
-    _mask(pa.schema([*fields, pa.field(_rows_name(columns), pa.null())]).empty_table(), expression, path)
+    row_mask(pa.schema(fields).empty_table(), expression, rows=0, path=path)
 
 
-def _mask(seen: pa.Table, expression: pc.Expression, path: str) -> pa.BooleanArray:
+def row_mask(seen: pa.Table, expression: pc.Expression, *, rows: int | None = None, path: str) -> pa.BooleanArray:
+    """For each row whether it matches; ``seen`` has the columns that the expression reads, ``rows`` their number.
+
+    ``InvalidArgument`` if the expression does not fit their types.
+    """
     import pyarrow.dataset as ds  # Imported late: it imports pandas if there is one, a third of a second.
 
+    # The expression sees its own columns, by name; and one more, so that one that reads none still knows the rows.
+    counted = pa.nulls(seen.num_rows if rows is None else rows)
+    seen = pa.Table.from_arrays(
+        [*seen.columns, counted], schema=pa.schema([*seen.schema, pa.field(_rows_name(seen.column_names), pa.null())])
+    )
     try:
         # A dataset keeps the order of rows; the filter of a table is not documented to.
         matches = ds.InMemoryDataset(seen).to_table(columns={"matches": expression}, use_threads=False)

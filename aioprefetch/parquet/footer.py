@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
 from aioprefetch.operator.arguments import check_file
+from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.footer_walk import Outline, chunk_pattern, walk_footer
 from aioprefetch.parquet.thrift import MalformedThrift
 from aioprefetch.scheduler.pinned_file import PinnedFile
@@ -187,6 +188,7 @@ async def footer(
     ``Unsupported`` for encrypted footers and types that pyarrow does not read, ``ConditionNotMatch`` if the file is
     not the one of ``if_match``, ``NotFound``. A cancelled call leaves nothing behind.
     """
+    checked_operator(operator, "footer")
     check_file(path, "footer")
     accessor, runtime = operator.accessor(), operator.runtime()
     cache: FooterCache = runtime.shared(_CACHE, FooterCache)
@@ -219,7 +221,7 @@ async def footer(
         current = cached.held_by(pinned if pinned.tail_start <= cached.start else _repinned(cached.pinned, operator))
     else:
         current = await read_footer(pinned, runtime)
-    cache.add(place, current if len(pinned.tail) <= TAIL_BYTES_EVERYTHING else _without_data(current, operator))
+    cache.add(place, current if len(pinned.tail) <= TAIL_BYTES_EVERYTHING else without_data(current, operator))
     return current
 
 
@@ -235,7 +237,7 @@ def seen_size(operator: Operator, path: str) -> int | None:
     return None if file is None else int(file.size)
 
 
-def _without_data(footer: Footer, operator: Operator) -> Footer:
+def without_data(footer: Footer, operator: Operator) -> Footer:
     """A copy that holds only the footer's own bytes, so that the cache does not hold data."""
     end = memoryview(bytes(footer.pinned.tail[footer.start - footer.pinned.tail_start :]))
     return footer.held_by(_repinned(footer.pinned, operator, end))
@@ -266,6 +268,7 @@ async def read_footer(pinned: PinnedFile, runtime: Runtime) -> Footer:
         pinned.tail_start = start
     raw = pinned.resident(start, pinned.size - _END_BYTES)
     assert raw is not None
+    pinned.publish_served(start, pinned.size)
     end = pinned.tail[start - pinned.tail_start :]
     if len(raw) < _THREAD_BYTES_MIN:
         parsed = parse(raw, end, pinned.path)

@@ -5,15 +5,16 @@ They lie between data and footer, those of all chunks together, so they come in 
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.ranges import Range, coalesce
+from aioprefetch.runtime.task_group import gather_all
 
 if TYPE_CHECKING:
     from aioprefetch.parquet.chunks import ColumnChunk
@@ -184,6 +185,7 @@ async def _read_all(pinned: PinnedFile, ranges: Sequence[Range]) -> dict[Range, 
             missing.append(pair)
         else:
             views[pair] = view
+            pinned.publish_served(*pair)
     pieces = coalesce(missing, gap_bytes=INDEX_GAP_BYTES, request_bytes_max=INDEX_REQUEST_BYTES_MAX)
 
     async def read(start: int, end: int, members: Sequence[int]) -> None:
@@ -192,12 +194,7 @@ async def _read_all(pinned: PinnedFile, ranges: Sequence[Range]) -> dict[Range, 
             low, high = missing[member]
             views[low, high] = view[low - start : high - start]
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for piece in pieces:
-                group.create_task(read(piece.start, piece.end, piece.members))
-    except* Exception as failures:
-        raise failures.exceptions[0] from failures.exceptions[0].__cause__
+    await gather_all(partial(read, piece.start, piece.end, piece.members) for piece in pieces)
     return views
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.errors import InvalidArgument, InvalidType
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
+from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import (
     Plan,
     PlanLimits,
@@ -19,6 +20,7 @@ from aioprefetch.parquet.byte_plan import (
     planned_chunk,
 )
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
+from aioprefetch.parquet.dataset.files import checked_source
 from aioprefetch.parquet.filters import Filters, checked_filters
 from aioprefetch.parquet.footer import Footer, footer
 from aioprefetch.parquet.page_index import Indexes, load_page_indexes
@@ -29,8 +31,8 @@ from aioprefetch.parquet.pruning import (
     prune_pages,
     prune_row_groups,
 )
-from aioprefetch.ranges import Range, at_least, checked_int, intersected, joined, total_length
-from aioprefetch.scan import column_names, row_ranges
+from aioprefetch.ranges import ByteCount, Range, checked_int, intersected, joined, total_length
+from aioprefetch.scan import column_names, io_options, row_ranges
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
@@ -38,16 +40,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScanArguments:
-    """The arguments of a scan, checked as far as possible without the file. ``None`` stands for all."""
+    """The arguments of a scan, checked as far as possible without the file. ``None`` stands for all.
+
+    Without ``filters_rows`` the filters leave out row groups and pages alone, and their columns are not read for them.
+    """
 
     columns: Sequence[str] | None = None
     row_groups: Sequence[int] | None = None
     rows: Sequence[Range] | None = None
     filters: Filters = None
+    filters_rows: bool = True
 
 
 def scan_arguments(
-    path: str, *, columns: object = None, row_groups: object = None, rows: Any = None, filters: Any = None
+    path: str,
+    *,
+    columns: object = None,
+    row_groups: object = None,
+    rows: Any = None,
+    filters: Any = None,
+    filters_rows: bool = True,
 ) -> ScanArguments:
     """The arguments of a call. Raises ``InvalidArgument`` for invalid arguments."""
     return ScanArguments(
@@ -55,6 +67,7 @@ def scan_arguments(
         row_groups=None if row_groups is None else group_numbers(row_groups, path=path),
         rows=None if rows is None else row_ranges(rows, path=path),
         filters=checked_filters(filters, path=path),
+        filters_rows=filters_rows,
     )
 
 
@@ -81,8 +94,8 @@ async def plan(
     row_groups: Iterable[int] | None = None,
     rows: Any = None,
     filters: Any = None,
-    gap_bytes: int | None = None,
-    request_bytes_max: int | None = None,
+    gap_bytes: ByteCount | None = None,
+    request_bytes_max: ByteCount | None = None,
     slots: int | None = None,
     version: str | None = None,
     if_match: str | None = None,
@@ -92,18 +105,27 @@ async def plan(
     The requests are those of a scan that has memory for all of them. A scan with a smaller budget reads the same
     bytes in more and smaller requests, as memory becomes free, and may leave gaps out.
 
-    Arguments and errors are those of ``scan``. A cancelled call leaves nothing behind.
+    Arguments and errors are those of ``scan`` of one file; ``plan_files`` takes directories, globs and lists, which are
+    ``ConfigInvalid`` here. A cancelled call leaves nothing behind.
     """
+    checked_operator(operator, "plan")
+    source = checked_source(path, "plan")
+    if source.one_file is None:
+        raise ConfigInvalid(
+            "a plan is of one file; parquet.plan_files takes a directory, a glob or a list", operation="plan", path=path
+        )
+    path = source.one_file
     arguments = scan_arguments(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
-    if slots is not None:
-        slots = at_least(1, slots, "slots", operation="plan", path=path)
+    given = io_options(
+        path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=None, slots=slots, operation="plan"
+    )
     current = await footer(operator, path, version=version, if_match=if_match, everything=True)
     return await plan_scan(
         current,
         arguments,
-        gap_bytes=gap_bytes,
-        request_bytes_max=request_bytes_max,
-        limits=PlanLimits.of(operator.runtime(), current, slots),
+        gap_bytes=given.get("gap_bytes"),
+        request_bytes_max=given.get("request_bytes_max"),
+        limits=PlanLimits.of(operator.runtime(), current, given.get("slots")),
     )
 
 
@@ -121,7 +143,7 @@ async def plan_scan(
     row groups that are invalid, ``UntrustedMetadata`` for chunks and indexes that are damaged.
     """
     normalized = normalized_filters(arguments.filters, footer)
-    leaves = resolve_columns(footer, arguments.columns)
+    leaves = wanted_leaves = resolve_columns(footer, arguments.columns)
     if normalized is not None:
         leaves = tuple(sorted({*leaves, *resolve_columns(footer, filter_columns(footer, normalized))}))
     wanted = checked_rows(arguments.rows, footer)
@@ -132,6 +154,8 @@ async def plan_scan(
         for number in groups:
             rows_of[number] = intersected(rows_of[number], prune_pages(footer, normalized, number, indexes))
     groups = [number for number in groups if rows_of[number]]
+    if not arguments.filters_rows:
+        leaves = wanted_leaves
     planned = [
         planned_chunk(chunk, rows_of[chunk.row_group], indexes.get((chunk.row_group, chunk.column), (None, None))[0])
         for chunk in column_chunks(footer, groups, leaves)

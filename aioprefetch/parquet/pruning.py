@@ -52,20 +52,25 @@ def filter_columns(footer: Footer, filters: Filters) -> list[str]:
     if not isinstance(filters, pc.Expression):
         named = {clause[0] for clauses in filters for clause in clauses}
         return [name for name in footer.schema.names if name in named]
+    return named_columns(footer.schema, filters, path=footer.path)
+
+
+def named_columns(schema: pa.Schema, expression: pc.Expression, *, path: str) -> list[str]:
+    """The columns of a schema that an expression reads, in its order; see ``filter_columns``."""
     # pyarrow does not expose the columns of an expression; it only names one that is missing.
     names: set[int] = set()
     while True:
-        fields = [field for number, field in enumerate(footer.schema) if number in names]
+        fields = [field for number, field in enumerate(schema) if number in names]
         try:
-            pa.schema(fields).empty_table().filter(filters)
+            pa.schema(fields).empty_table().filter(expression)
             return [field.name for field in fields]
         except (pa.ArrowException, ValueError, TypeError) as error:
-            if "FieldRef.FieldPath(" in str(error) and len(names) < len(footer.schema):
-                names.update(range(len(footer.schema)))  # By position: it counts in all columns.
+            if "FieldRef.FieldPath(" in str(error) and len(names) < len(schema):
+                names.update(range(len(schema)))  # By position: it counts in all columns.
                 continue
-            more = {number for number, field in enumerate(footer.schema) if _is_missed(field.name, str(error))} - names
+            more = {number for number, field in enumerate(schema) if _is_missed(field.name, str(error))} - names
             if not more:
-                raise InvalidArgument(f"filters={filters}: {error}", operation="scan", path=footer.path) from error
+                raise InvalidArgument(f"filters={expression}: {error}", operation="scan", path=path) from error
             names |= more
 
 
@@ -83,18 +88,49 @@ def prune_row_groups(footer: Footer, filters: Filters, row_groups: Sequence[int]
 
     Filters whose values do not go with the types of their columns drop nothing, and neither do damaged statistics.
     """
-    kept = list(row_groups)
     expression = _safe_expression(footer, filters)
-    if expression is None or not kept:
-        return kept
-    leaves = _plain_leaves(footer, filter_columns(footer, filters))
-    if not leaves:
+    if expression is None:
+        return list(row_groups)
+    return _pruned(footer, expression, filter_columns(footer, filters), row_groups, footer.schema)
+
+
+def prune_by_expression(
+    footer: Footer,
+    expression: pc.Expression,
+    row_groups: Sequence[int],
+    *,
+    schema: pa.Schema,
+    names: Iterable[str],
+    guarantee: pc.Expression | None,
+) -> list[int]:
+    """``prune_row_groups`` by an expression over columns of ``schema``, by the statistics of ``names`` among them.
+
+    ``guarantee`` says what is true of all rows of the file, such as the values in its path.
+    """
+    floats = {field.name for field in schema if _has_floats(field.type)}
+    if _MAY_MATCH_NAN.search(str(expression)) and floats:
+        return list(row_groups)
+    return _pruned(footer, expression, names, row_groups, schema, guarantee)
+
+
+def _pruned(
+    footer: Footer,
+    expression: pc.Expression,
+    names: Iterable[str],
+    row_groups: Sequence[int],
+    schema: pa.Schema,
+    guarantee: pc.Expression | None = None,
+) -> list[int]:
+    kept = list(row_groups)
+    leaves = _plain_leaves(footer, names)
+    if not kept or not leaves:
         return kept
     import pyarrow.dataset as ds  # Imported late: it imports pandas if there is one, a third of a second.
 
     try:
         source = pa.BufferReader(statistics_footer(footer, kept, leaves))
-        fragments = ds.ParquetFileFormat().make_fragment(source).subset(expression, schema=footer.schema).row_groups
+        fragment = ds.ParquetFileFormat().make_fragment(source, partition_expression=guarantee)
+        fragments = fragment.subset(expression, schema=schema).row_groups
     except (pa.ArrowException, ValueError, TypeError, OverflowError, OSError):
         return kept
     return [kept[fragment.id] for fragment in fragments]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -123,7 +124,8 @@ class WindowsDecoder:
 
     pyarrow copies what it decodes, so pages go back as soon as a batch is decoded, and not when its consumer is done
     with it. ``on_loop`` has a function called on the loop's thread, from any. ``is_memory_short``: what is read
-    does not fit into the budget, and unused memory goes back to the kernel soon.
+    does not fit into the budget, and unused memory goes back to the kernel soon. ``on_close`` is called once, when all
+    pages are released: ``close`` waits for batches that threads are at.
     """
 
     def __init__(
@@ -133,8 +135,11 @@ class WindowsDecoder:
         *,
         on_loop: Callable[[Callable[[], None]], None],
         is_memory_short: bool = False,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self._on_loop = on_loop
+        self._on_close = on_close or _nothing
+        self._is_closing = False
         self._is_memory_short = is_memory_short
         self._draining: deque[_Drained] = deque()
         self._windows = [window for window in windows if window.rows]
@@ -198,10 +203,11 @@ class WindowsDecoder:
             self._on_loop(self._release_decoded)
             return batch
 
-        return DecodeTask(rows, decode, self._put_down)
+        return DecodeTask(rows, decode, partial(self._put_down, drained))
 
-    def _put_down(self) -> None:
+    def _put_down(self, drained: _Drained) -> None:
         """Release the pages of a delivered batch, and the allocator's unused memory if memory is short."""
+        drained.is_decoded = True  # Or it never will be.
         self._release_decoded()
         if self._is_memory_short:
             decode_pool().release_unused()
@@ -212,12 +218,21 @@ class WindowsDecoder:
             for window, last in self._draining.popleft().parts:
                 for source in window.sources:
                     source.release(last)
+        if self._is_closing and not self._draining:
+            self._release_all()
 
     def close(self) -> None:
-        self._draining.clear()
-        for window in self._windows:
+        self._is_closing = True
+        self._release_decoded()
+
+    def _release_all(self) -> None:
+        self._is_closing = False
+        windows, self._windows = self._windows, []
+        for window in windows:
             for source in window.sources:
                 source.close()
+        self._on_close()
+        self._on_close = _nothing
 
     def _parts(self, rows: int) -> list[tuple[Window, int, int]]:
         """The windows that the next ``rows`` rows lie in, and which of their rows these are."""
@@ -229,6 +244,10 @@ class WindowsDecoder:
             parts.append((window, max(self._drained - first, 0), min(end - first, window.rows)))
             index += 1
         return parts
+
+
+def _nothing() -> None:
+    pass
 
 
 def has_dictionaries(schema: pa.Schema) -> bool:

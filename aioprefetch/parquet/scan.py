@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.errors import ConfigInvalid, InvalidType
-from aioprefetch.operator.arguments import check_file
-from aioprefetch.parquet.byte_plan import Plan, PlanLimits
+from aioprefetch.errors import ConfigInvalid, InvalidType, IsADirectory, NotFound
+from aioprefetch.operator.arguments import Arguments
+from aioprefetch.operator.shared import checked_operator
+from aioprefetch.parquet.byte_plan import PlanLimits
+from aioprefetch.parquet.dataset.files import checked_source, files_instead
+from aioprefetch.parquet.dataset.scan import DatasetRequest, checked_partitioning, checked_schema, prepare_dataset
+from aioprefetch.parquet.file_part import Finish, file_part, memory_limits
 from aioprefetch.parquet.filters import Filters, check_expression, filter_expression, filtered
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
-from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan, scan_arguments
 from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
-from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder
-from aioprefetch.parquet.sparse_file import SparseFile
-from aioprefetch.parquet.windows import WindowMaker
-from aioprefetch.ranges import at_least
+from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, io_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.io_service import IoService
-from aioprefetch.scheduler.pages import PreparedScan, ScanPart
+from aioprefetch.scheduler.pages import PreparedScan
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
@@ -39,37 +36,46 @@ if TYPE_CHECKING:
 TABLE_BATCH_ROWS = 131_072
 TABLE_BATCH_BYTES = 256 << 20
 
-Finish = Callable[[pa.RecordBatch], "pa.RecordBatch | None"]
-
 
 def scan(
     operator: Operator,
-    path: str,
+    path: str | Sequence[str],
     *,
     columns: Iterable[str] | None = None,
     row_groups: Iterable[int] | None = None,
     rows: Sequence[int] | Iterable[Sequence[int]] | None = None,
     filters: Any = None,
     batch_rows: int = BATCH_ROWS,
-    batch_bytes: int | None = None,
+    batch_bytes: ByteCount | None = None,
     readahead: int = READAHEAD_BATCHES,
-    gap_bytes: int | None = None,
-    request_bytes_max: int | None = None,
-    budget_bytes: int | None = None,
+    gap_bytes: ByteCount | None = None,
+    request_bytes_max: ByteCount | None = None,
+    budget_bytes: ByteCount | None = None,
     slots: int | None = None,
     page_checksums: bool = True,
-    page_bytes_max: int | None = None,
+    page_bytes_max: ByteCount | None = None,
     footer: Footer | None = None,
     size: int | None = None,
     version: str | None = None,
     if_match: str | None = None,
+    ordered: bool = True,
+    schema: pa.Schema | None = None,
+    partitioning: Literal["hive"] | None = "hive",
+    filter_rows: bool = True,
 ) -> BatchScan:
-    """The record batches of a Parquet file, decoded by pyarrow; a plain call without I/O.
+    """The record batches of a Parquet file, or of many as one table, decoded by pyarrow; a plain call without I/O.
 
-    Values, types and schema are those of ``pyarrow.parquet.read_table`` with the same ``columns`` and ``filters``.
+    Values, types and schema of one file are those of ``pyarrow.parquet.read_table`` with the same ``columns`` and
+    ``filters``.
 
     Parameters
     ----------
+    path
+        A file; a directory (``"t/"``, or ``"t"`` where no such object is there); a glob (``"t/**/*.parquet"``); or a
+        list of any of these. Files of a directory and a glob come ordered by path, without names that begin with
+        ``_`` or ``.``, but for partitions such as ``_c0=5``. ``*``, ``?`` and ``[`` make a glob: ``[*]``, ``[?]`` and
+        ``[[]`` are the characters themselves, and ``glob.escape(path)`` of the standard library is the path as it
+        stands, for which nothing is listed.
     columns
         Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and comes as a column ``b``. An
         empty list gives batches with rows and no columns, for which no data is requested.
@@ -103,47 +109,88 @@ def scan(
         The size of the file, if it is known. A file of at most a block is then read whole by one request.
     version, if_match
         The version or the ETag that the file must have.
+    ordered
+        Of many files: their batches in the order of the files. ``False``: as they are ready, of several files at once.
+    schema
+        The schema of all batches, instead of the union of those of all files: then no footer is read ahead of its
+        turn, with ``rows`` none behind the last of them. What a file has beside it is left out.
+    partitioning
+        ``"hive"``: directories ``name=value`` are columns, below a directory that is scanned and in the whole path of
+        other files. ``None``: they are not.
+    filter_rows
+        ``False``: ``filters`` leave out files, row groups and pages alone, and all rows of the others come. For
+        callers that filter what they get themselves.
+
+    ``row_groups``, ``footer``, ``size``, ``version`` and ``if_match`` are for one file. ``rows`` count through all
+    files that the filters on partitions leave.
 
     Raises ``InvalidArgument`` at once for invalid options, and for the footer of another path. The first
     batch raises ``NotFound``, ``InvalidArgument`` for columns, row groups, rows and filters that do not go with the
     file, ``UntrustedMetadata`` for a damaged file, with the row group and the columns, and ``Unsupported`` for what
-    pyarrow does not read.
+    pyarrow does not read. Of many files it raises ``NotFound`` where there are none, ``ObjectChanged`` for one that was
+    overwritten after it was listed, and ``Unsupported`` for columns whose types have nothing in common.
     """
-    check_file(path, "scan")
-    options = batch_options(batch_rows, batch_bytes, readahead, path=path)
-    limits = io_options(
-        path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
+    source = checked_source(path)
+    name = str(source)
+    options = batch_options(batch_rows, batch_bytes, readahead, path=name)
+    filters_rows = Arguments("scan", name).flag("filter_rows", filter_rows)
+    arguments = scan_arguments(
+        name, columns=columns, row_groups=row_groups, rows=rows, filters=filters, filters_rows=filters_rows
     )
-    arguments = scan_arguments(path, columns=columns, row_groups=row_groups, rows=rows, filters=filters)
-    if size is not None:
-        size = at_least(0, size, "size", operation="scan", path=path)
     if page_bytes_max is not None:
-        page_bytes_max = at_least(1, page_bytes_max, "page_bytes_max", operation="scan", path=path)
-    if not isinstance(page_checksums, bool):
-        raise InvalidType(f"page_checksums must be a bool, not {page_checksums!r}", operation="scan", path=path)
-    if footer is not None:
-        _check_footer(footer, path)
+        page_bytes_max = bytes_at_least(1, page_bytes_max, "page_bytes_max", operation="scan", path=name)
+    request = DatasetRequest(
+        source=source,
+        columns=arguments.columns,
+        filters=arguments.filters,
+        rows=arguments.rows,
+        limits=io_options(
+            name, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
+        ),
+        batch_rows=options.rows,
+        page_checksums=Arguments("scan", name).flag("page_checksums", page_checksums),
+        page_bytes_max=page_bytes_max,
+        schema=checked_schema(schema, name),
+        has_partitions=checked_partitioning(partitioning, name),
+        is_ordered=Arguments("scan", name).flag("ordered", ordered),
+        filters_rows=filters_rows,
+    )
+    one = _OneFile(name, arguments, _checked_footer(footer, name), _checked_size(size, name), version, if_match)
+    if source.one_file is None or schema is not None:
+        one.refuse_many()
+        prepare = partial(prepare_dataset, operator, request)
+    else:
+        prepare = partial(_prepare_file, operator, one, request)
+    return BatchScan(operator, prepare, path=name, options=options)
 
-    async def prepare() -> PreparedScan:
-        current = footer
-        if current is None:
-            current = await read_footer(
-                operator,
-                path,
-                version=version,
-                if_match=if_match,
-                everything=True,
-                size=seen_size(operator, path) if size is None else size,
-            )
-        memory_bytes = operator.runtime().options.memory_bytes
-        page_bytes = page_bytes_max or min(PAGE_BYTES_DEFAULT, memory_bytes)
-        pages = PageOptions(page_checksums, page_bytes, max(page_bytes, memory_bytes))
-        return await _prepared(operator, current, arguments, limits, options.rows, pages)
 
-    return BatchScan(operator, prepare, path=path, options=options)
+class ScanOptions(TypedDict, total=False):
+    """The options of ``scan`` and ``read_table``; ``scan`` documents them."""
+
+    columns: Iterable[str] | None
+    row_groups: Iterable[int] | None
+    rows: Sequence[int] | Iterable[Sequence[int]] | None
+    filters: Any
+    batch_rows: int
+    batch_bytes: ByteCount | None
+    readahead: int
+    gap_bytes: ByteCount | None
+    request_bytes_max: ByteCount | None
+    budget_bytes: ByteCount | None
+    slots: int | None
+    page_checksums: bool
+    page_bytes_max: ByteCount | None
+    footer: Footer | None
+    size: int | None
+    version: str | None
+    if_match: str | None
+    ordered: bool
+    schema: pa.Schema | None
+    partitioning: Literal["hive"] | None
+    filter_rows: bool
 
 
-async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
+async def read_table(operator: Operator, path: str | Sequence[str], **options: Unpack[ScanOptions]) -> pa.Table:
     """The batches of ``scan`` with the same options as one table, equal to that of ``pyarrow.parquet.read_table``.
 
     Since the whole table will be in memory, its pages may take all memory of the runtime, and its chunks are larger
@@ -152,24 +199,66 @@ async def read_table(operator: Operator, path: str, **options: Any) -> pa.Table:
     large = {
         "batch_rows": TABLE_BATCH_ROWS,
         "batch_bytes": TABLE_BATCH_BYTES,
-        "budget_bytes": operator.runtime().options.memory_bytes,
+        "budget_bytes": checked_operator(operator, "scan").runtime().options.memory_bytes,
     }
-    options = large | options
-    return await scan(operator, path, **options).read_all()
+    given: dict[str, Any] = {**large, **options}
+    return await scan(operator, path, **given).read_all()
 
 
-async def _prepared(
-    operator: Operator,
-    footer: Footer,
-    arguments: ScanArguments,
-    limits: Mapping[str, int],
-    batch_rows: int,
-    pages: PageOptions,
-) -> PreparedScan:
-    runtime = operator.runtime()
+@dataclass(frozen=True, slots=True)
+class _OneFile:
+    """The arguments of a scan that speak of one file."""
+
+    path: str
+    arguments: ScanArguments
+    footer: Footer | None
+    size: int | None
+    version: str | None
+    if_match: str | None
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the arguments that were given."""
+        values = {
+            "row_groups": self.arguments.row_groups,
+            "footer": self.footer,
+            "size": self.size,
+            "version": self.version,
+            "if_match": self.if_match,
+        }
+        return [name for name, value in values.items() if value is not None]
+
+    def refuse_many(self) -> None:
+        """``ConfigInvalid`` if any was given."""
+        for name in self.given:
+            raise ConfigInvalid(
+                f"{name}= is for one file; a directory, a glob, a list and schema= make a table of many",
+                operation="scan",
+                path=self.path,
+            )
+
+
+async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetRequest) -> PreparedScan:
+    """Prepare the scan of a file, or of a directory where there is no such file."""
+    footer = one.footer
+    if footer is None:
+        try:
+            footer = await read_footer(
+                operator,
+                one.path,
+                version=one.version,
+                if_match=one.if_match,
+                everything=True,
+                size=seen_size(operator, one.path) if one.size is None else one.size,
+            )
+        except (NotFound, IsADirectory) as error:
+            if one.given:
+                raise
+            return await prepare_dataset(operator, request, await files_instead(operator, one.path, error))
+    runtime, limits = operator.runtime(), request.limits
     plan = await plan_scan(
         footer,
-        arguments,
+        one.arguments,
         gap_bytes=limits.get("gap_bytes"),
         request_bytes_max=limits.get("request_bytes_max"),
         limits=PlanLimits.of(runtime, footer, limits.get("slots")),
@@ -183,51 +272,21 @@ async def _prepared(
         budget_bytes=memory.held_bytes,
         slots=limits.get("slots"),
     )
-    prepared = prepared_scan(footer, plan, service, memory, arguments, batch_rows=batch_rows, pages=pages)
+    columns = one.arguments.columns
+    projection = Projection(footer.metadata, footer.shape.paths, plan.columns, columns, footer.int96_unit)
+    part = file_part(
+        footer,
+        plan,
+        projection,
+        service,
+        memory,
+        batch_rows=request.batch_rows,
+        pages=request.page_options(runtime.options.memory_bytes),
+        finish=_finish(projection, footer, one.arguments.filters if one.arguments.filters_rows else None),
+    )
     if len(footer.pinned.tail) > TAIL_BYTES_EVERYTHING:
         service.carry(len(footer.pinned.tail))
-    return prepared
-
-
-def prepared_scan(
-    footer: Footer,
-    plan: Plan,
-    service: IoService,
-    limits: MemoryLimits,
-    arguments: ScanArguments,
-    *,
-    batch_rows: int,
-    pages: PageOptions,
-) -> PreparedScan:
-    """The parts of a planned scan: a file has one."""
-    projection = Projection(footer.metadata, footer.shape.paths, plan.columns, arguments.columns, footer.int96_unit)
-    finish = _finish(projection, footer, arguments.filters)
-    memory = SparseFile(footer.size, path=footer.path)
-    windows, units = WindowMaker(footer, plan, projection, memory, pages, segment_bytes=limits.segment_bytes).make(
-        batch_rows
-    )
-    part = ScanPart(
-        columns=[LeafScheduler(unit, plan.row_count) for unit in units],
-        root=WindowsDecoder(
-            windows,
-            projection.read,
-            on_loop=partial(_on_loop, service.runtime.loop),
-            is_memory_short=limits.is_short,
-        ),
-        io=service.file(
-            footer.pinned,
-            memory=memory,
-            planned=(*plan.requests, *plan.held_ranges),
-            wanted=plan.wanted_ranges(footer.pinned.tail_start),
-        ),
-        rows=plan.row_count,
-    )
-    return PreparedScan(projection.schema, [part], service, finish)
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # The loop is closed, and with it the scan.
-        loop.call_soon_threadsafe(work)
+    return PreparedScan(projection.schema, [part], service)
 
 
 def _finish(projection: Projection, footer: Footer, filters: Filters) -> Finish | None:
@@ -247,69 +306,15 @@ def _filter_and_project(
     return projection.apply(kept) if kept.num_rows else None
 
 
-def _check_footer(footer: object, path: str) -> None:
+def _checked_footer(footer: object, path: str) -> Footer | None:
+    if footer is None:
+        return None
     if not isinstance(footer, Footer):
         raise InvalidType(f"footer must be a Footer, not {footer!r}", operation="scan", path=path)
     if footer.path != path:
         raise ConfigInvalid(f"the footer is that of {footer.path!r}, not of {path!r}", operation="scan", path=path)
+    return footer
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-# A scan without a budget takes 1/2 of the runtime's memory, so that readers and another scan have some.
-_BUDGET_SHARE = 2
-
-# If a scan's own budget is short, 1/2 of it is for received pages. The rest is for pyarrow's decoding: a decompressed
-# page of each column, and the memory of dropped batches that its allocator keeps.
-_PAGES_SHARE = 2
-
-# The number of row groups that must fit: the current one and the next. Larger ones stream through the memory in
-# segments, of which a leaf holds two at once while four are in flight.
-_ROW_GROUPS_HELD = 2
-_SEGMENTS_HELD = 6
-
-# If not everything fits, at least this number of requests must: a few large ones would arrive one after the other.
-_REQUESTS_HELD = 8
-
-# Smaller segments would cost more time in requests than they save in memory.
-_SEGMENT_BYTES_MIN = 256 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryLimits:
-    """``held_bytes`` of pages at once (0: no bound), of which chunks are read in pieces of ``segment_bytes`` at most.
-
-    No request has more than ``request_bytes_max``. ``is_short``: not everything fits, so that a slow consumer stops the
-    reads. ``is_cut``: row groups do not fit, and their chunks are cut into smaller segments than were planned.
-    """
-
-    held_bytes: int
-    segment_bytes: int
-    request_bytes_max: int
-    is_short: bool
-    is_cut: bool = False
-
-
-def memory_limits(plan: Plan, budget_bytes: int | None, memory_bytes: int) -> MemoryLimits:
-    """The limits for a plan with the scan's own budget, if it has one, in a runtime of ``memory_bytes``."""
-    segment_bytes = plan.request_bytes_max
-    # Held ranges are cut: they are copied on the loop in pieces, and may be as large as the runtime's memory.
-    largest = max((end - start for start, end in plan.requests), default=0)
-    largest = max(largest, segment_bytes)
-    if budget_bytes == 0:
-        return MemoryLimits(0, segment_bytes, largest, is_short=False)
-    budget = memory_bytes // _BUDGET_SHARE if budget_bytes is None else min(budget_bytes, memory_bytes)
-    if plan.projected_bytes <= budget:
-        return MemoryLimits(budget, segment_bytes, largest, is_short=False)
-    held = budget if budget_bytes is None else max(budget // _PAGES_SHARE, 1)
-    if _largest_row_group(plan) * _ROW_GROUPS_HELD <= held:
-        request_bytes_max = max(segment_bytes, min(largest, held // _REQUESTS_HELD))
-        return MemoryLimits(held, segment_bytes, request_bytes_max, is_short=True)
-    smaller = min(max(held // (_SEGMENTS_HELD * len(plan.columns)), _SEGMENT_BYTES_MIN), segment_bytes)
-    return MemoryLimits(held, smaller, smaller, is_short=True, is_cut=True)
-
-
-def _largest_row_group(plan: Plan) -> int:
-    groups = groupby(plan.chunks, key=lambda planned: planned.chunk.row_group)
-    return max((sum(high - low for chunk in group for low, high in chunk.ranges) for _, group in groups), default=0)
+def _checked_size(size: object, path: str) -> int | None:
+    return None if size is None else at_least(0, size, "size", operation="scan", path=path)

@@ -234,6 +234,8 @@ class WindowMaker:
             self._tail_is_there = True
             start = pinned.tail_start
             self._memory.put(start, pinned.tail[: self._footer.start - start])
+        for chunk in chunks:
+            pinned.publish_served(chunk.start, chunk.start + chunk.size)
         return True
 
     def _row_bytes(self, group: _RowGroup, leaves: Collection[int]) -> float:

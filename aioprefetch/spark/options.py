@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from aioprefetch.errors import ConfigInvalid, excerpt
+from aioprefetch.ranges import bytes_at_least
 from aioprefetch.source.columns.zones import zone_named
 from aioprefetch.source.formats import format_named, format_names, formats_that_take
 from aioprefetch.source.formats.encodings import codec_name
@@ -30,8 +31,6 @@ Parse = Callable[[str, str], Any]
 # Python also accepts digits of other scripts, underscores between digits, and numbers of any length.
 _INTEGER = re.compile(r"[0-9]{1,18}")
 _SECONDS = re.compile(r"([0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(e[+-]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE)
-_SIZE = re.compile(r"([0-9]{1,18})\s*(|b|k|m|g|t)(|b|ib)", re.ASCII | re.IGNORECASE)
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _FORMATS_OF_SPARK = {"json": "jsonl", "binaryfile": "binary"}
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 # Values of filters that JSON has no form for, each as an object with one key.
@@ -82,10 +81,19 @@ def time_zone(option: str, value: str) -> str:
 
 def size_bytes(option: str, value: str) -> int:
     """``1048576``, ``64m``, ``64 MB``, ``1g``: powers of 1024."""
-    match = _SIZE.fullmatch(value.strip())
-    if match is None or not int(match[1]):
-        raise invalid(option, value, "a size above 0 such as 1048576, 64m or 1g")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    return _size(option, value, 1, "a size above 0 such as 1048576, 64m or 1g")
+
+
+def size_or_zero(option: str, value: str) -> int:
+    """A size as for ``size_bytes``, or 0."""
+    return _size(option, value, 0, "a size such as 1048576, 64m or 0")
+
+
+def _size(option: str, value: str, lowest: int, right: str) -> int:
+    try:
+        return bytes_at_least(lowest, value, option, operation="configure", path="")
+    except ConfigInvalid:
+        raise invalid(option, value, right) from None
 
 
 def count(option: str, value: str) -> int:
@@ -355,6 +363,16 @@ _OPTIONS = (
     Option("allowHttp", "operator", "allow_http", flag),
     Option("sseCustomerSecretKey", "operator", "sse_customer_key", text, secret=True),
     Option("requestPayer", "operator", "request_payer", flag),
+    Option("serviceAccount", "operator", "service_account", text),
+    Option("serviceAccountSecretKey", "operator", "service_account_key", text, secret=True),
+    Option("applicationCredentials", "operator", "application_credentials", text),
+    Option("accountName", "operator", "account_name", text),
+    Option("accountSecretKey", "operator", "account_key", text, secret=True),
+    Option("sasToken", "operator", "sas_key", text, secret=True),
+    Option("tenantId", "operator", "tenant_id", text),
+    Option("clientId", "operator", "client_id", text),
+    Option("clientSecret", "operator", "client_secret", text, secret=True),
+    Option("useEmulator", "operator", "use_emulator", flag),
     Option("secretHeaders", "operator", "headers", mapping, secret=True),
     Option("authToken", "operator", "auth", text, secret=True),
     Option("followRedirects", "operator", "follow_redirects", flag),
@@ -365,7 +383,7 @@ _OPTIONS = (
     Option("concurrency", "operator", "concurrency", count),
     Option("diskCache", "operator", "disk_cache", text),
     Option("budgetWaitSeconds", "operator", "budget_wait_seconds", seconds),
-    Option("drainBytes", "operator", "drain_bytes", count_or_zero),
+    Option("drainBytes", "operator", "drain_bytes", size_or_zero),
     Option("connectTimeoutSeconds", "operator", "connect_timeout_seconds", seconds),
     Option("readTimeoutSeconds", "operator", "read_timeout_seconds", seconds),
     Option("partBytes", "operator", "part_bytes", size_bytes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -17,6 +17,9 @@ from aioprefetch.spark.hadoop import TIME_ZONE, SessionSettings, from_session
 from aioprefetch.spark.options import check_scope, filters_to_text, option_name
 from aioprefetch.spark.schema import narrowed, with_metadata
 from aioprefetch.spark.settings import parse_options
+
+if TYPE_CHECKING:
+    from aioprefetch.spark.read_options import BatchOptions, StreamOptions
 
 # The settings that each session registered last, so that it registers only changed ones.
 _registered: WeakKeyDictionary[SparkSession, SessionSettings] = WeakKeyDictionary()
@@ -44,7 +47,7 @@ def read(
     columns: Sequence[str] | None = None,
     filters: Sequence[Any] | None = None,
     format: str | None = None,  # noqa: A002 - the name of the option
-    **options: Any,
+    **options: Unpack[BatchOptions],
 ) -> DataFrame:
     """A DataFrame of the files at ``url``: one object, a directory, or a glob.
 
@@ -68,7 +71,7 @@ def stream(
     columns: Sequence[str] | None = None,
     filters: Sequence[Any] | None = None,
     format: str | None = None,  # noqa: A002 - the name of the option
-    **options: Any,
+    **options: Unpack[StreamOptions],
 ) -> DataFrame:
     """A streaming DataFrame of the new files at ``url``, each delivered once.
 

@@ -13,11 +13,12 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import os
 import pickle
 import typing
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from aioprefetch.accessor.protocols import Service
 from aioprefetch.credentials import Secret
@@ -30,6 +31,9 @@ from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.spark import worker
 from aioprefetch.sync import BlockingIterator, BlockingOperator, iterate, run
+
+if TYPE_CHECKING:
+    from aioprefetch.operator.options import UriOptions
 
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -210,7 +214,7 @@ class WarmOperator:
     a URL gets the worker's share of memory unless ``memory_bytes`` is given.
     """
 
-    def __init__(self, store: str | Operator, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, store: str | os.PathLike[str] | Operator, options: Mapping[str, Any] | None = None) -> None:
         if isinstance(store, Operator):
             if options:
                 raise ConfigInvalid(
@@ -218,7 +222,7 @@ class WarmOperator:
                 )
             recipe: _OperatorRecipe | _UrlRecipe = _OperatorRecipe(store)
             self._url = store.info.url
-        elif isinstance(store, str):
+        elif isinstance(store, str | os.PathLike):
             recipe = _UrlRecipe(*configure(store, options or {}))
             self._url = recipe.service.info.url
         else:
@@ -273,7 +277,9 @@ class _UrlRecipe:
         return shared_twin(operator) or operator
 
 
-def with_operator(store: str | Operator, **options: Any) -> Callable[[F], Callable[..., Any]]:
+def with_operator(
+    store: str | os.PathLike[str] | Operator, **options: Unpack[UriOptions]
+) -> Callable[[F], Callable[..., Any]]:
     """Decorate a function that Spark runs: it gets the keyword ``operator``, one for the life of its Python worker.
 
     For the body of a plain UDF, of a ``pandas_udf``, of ``mapInArrow`` or ``mapInPandas`` it is a ``BlockingOperator``;

@@ -19,6 +19,7 @@ from typing import Any
 
 from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
+from aioprefetch.ranges import bytes_at_least
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync import BlockingOperator
@@ -101,7 +102,8 @@ def with_memory(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of an Operator with this worker's share of memory, unless they have ``memory_bytes``."""
     if options.get("memory_bytes") is not None:
         return dict(options)
-    block_bytes = options.get("block_bytes") or BLOCK_BYTES
+    given = options.get("block_bytes") or BLOCK_BYTES
+    block_bytes = bytes_at_least(1, given, "block_bytes", operation="configure", path="")
     return {**options, "memory_bytes": max(memory_budget_bytes(), BLOCKS_MIN * block_bytes)}
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
@@ -14,10 +14,20 @@ from aioprefetch.lance.dataset.deletions import read_deletions
 from aioprefetch.lance.dataset.fragments import OpenFiles, fragment_parts, wanted_fragments
 from aioprefetch.lance.dataset.manifest import TRAILER, Fragment, Manifest, manifest_range, parse_manifest
 from aioprefetch.lance.dataset.versions import DatasetVersion, latest_version, list_versions, manifest_paths
-from aioprefetch.lance.footer import MetadataBytes, gather_all
-from aioprefetch.lance.parts import ScanRequest, TablePart, TableScan, prepared_scan, scan_request
+from aioprefetch.lance.footer import MetadataBytes
+from aioprefetch.lance.parts import (
+    ScanOptions,
+    ScanRequest,
+    TablePart,
+    TableScan,
+    TakeOptions,
+    prepared_scan,
+    scan_request,
+)
 from aioprefetch.lance.schema import arrow_schema, project
-from aioprefetch.ranges import at_least
+from aioprefetch.operator.shared import checked_operator
+from aioprefetch.ranges import ByteCount, at_least
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.pages import PreparedScan
@@ -77,11 +87,11 @@ class LanceDataset:
         rows: Sequence[int] | None = None,
         take: Any = None,
         batch_rows: int = BATCH_ROWS,
-        batch_bytes: int | None = None,
+        batch_bytes: ByteCount | None = None,
         readahead: int = READAHEAD_BATCHES,
-        gap_bytes: int | None = None,
-        request_bytes_max: int | None = None,
-        budget_bytes: int | None = None,
+        gap_bytes: ByteCount | None = None,
+        request_bytes_max: ByteCount | None = None,
+        budget_bytes: ByteCount | None = None,
         slots: int | None = None,
     ) -> BatchScan:
         """The record batches of the dataset, fragment by fragment; a plain call without I/O.
@@ -108,11 +118,11 @@ class LanceDataset:
 
         return BatchScan(self._operator, prepare, path=self.path, options=options)
 
-    async def read_table(self, **options: Any) -> pa.Table:
+    async def read_table(self, **options: Unpack[ScanOptions]) -> pa.Table:
         """The result of ``scan`` with the same options, as one table."""
         return await self.scan(**options).read_all()
 
-    async def take(self, indices: Any, **options: Any) -> pa.Table:
+    async def take(self, indices: Any, **options: Unpack[TakeOptions]) -> pa.Table:
         """The rows with the numbers ``indices``, in that order: ``read_table(take=indices)``."""
         return await self.read_table(take=indices, **options)
 
@@ -139,6 +149,7 @@ async def open_dataset(operator: Operator, path: str, version: int | None = None
     not exist, ``Unsupported`` if it uses unknown features, ``UntrustedMetadata`` for a damaged manifest.
     A cancelled call leaves nothing behind.
     """
+    checked_operator(operator, "open")
     base = _base(path)
     if version is not None:
         version = at_least(1, version, "version", operation="open", path=path)
@@ -147,8 +158,8 @@ async def open_dataset(operator: Operator, path: str, version: int | None = None
             manifest = await _read_manifest(operator, base, await latest_version(operator, base))
         else:
             manifest = await _manifest_of(operator, base, version)
-        room = asyncio.Semaphore(_DELETION_READS)
-        living = await gather_all(_living_rows(operator, fragment, room) for fragment in manifest.fragments)
+        calls = (partial(_living_rows, operator, fragment) for fragment in manifest.fragments)
+        living = await gather_all(calls, at_once=_DELETION_READS)
     except Error as error:
         error.add_context(operation="open", path=path)
         raise
@@ -177,15 +188,14 @@ async def _manifest_of(operator: Operator, base: str, version: int) -> Manifest:
     raise NotFound(f"the dataset has no version {version}", path=base)
 
 
-async def _living_rows(operator: Operator, fragment: Fragment, room: asyncio.Semaphore) -> int:
+async def _living_rows(operator: Operator, fragment: Fragment) -> int:
     """The number of living rows of a fragment. Old manifests do not state the number of deleted rows."""
     file = fragment.deletion_file
     if file is None:
         return fragment.rows
     if file.rows is not None:
         return fragment.rows - file.rows
-    async with room:
-        return fragment.rows - len(await read_deletions(operator, fragment))
+    return fragment.rows - len(await read_deletions(operator, fragment))
 
 
 def _base(path: str) -> str:

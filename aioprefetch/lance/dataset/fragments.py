@@ -21,7 +21,7 @@ from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges
 from aioprefetch.lance.dataset.manifest import DataFile, Fragment
 from aioprefetch.lance.field_decoder import ArrayTask
 from aioprefetch.lance.filtered import read_through
-from aioprefetch.lance.footer import LanceFile, gather_all, open_file
+from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.output import null_bits
 from aioprefetch.lance.parts import Column, FileColumns, TablePart, read_columns
 from aioprefetch.lance.physical.memory import check_nulls
@@ -29,6 +29,7 @@ from aioprefetch.lance.row_ranges import RowNumbers
 from aioprefetch.lance.schema import Field, walk
 from aioprefetch.ranges import Range, total_length
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scheduler.pages import PageIo
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
     fragment = wanted.fragment
     homes = [_home(field, fragment) for field in fields]
     files = list(dict.fromkeys(home for home in homes if home is not None))
-    opening = gather_all(_open(open_files, fragment.files[index], fragment) for index in files)
+    opening = gather_all(partial(_open, open_files, fragment.files[index], fragment) for index in files)
     deletions = asyncio.create_task(open_files.deletions(fragment))
     try:
         opened = await opening

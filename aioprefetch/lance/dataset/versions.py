@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from aioprefetch.errors import Error, NotFound, Unsupported
+from aioprefetch.layers.error_context import hint_at_path
 from aioprefetch.operator.listing import list_literally
 from aioprefetch.values import Entry
 
@@ -79,7 +80,8 @@ async def latest_version(operator: Operator, base: str) -> DatasetVersion:
             if listed[1]:
                 break
     if latest is None:
-        raise NotFound("there is no version of a Lance dataset", operation="open", path=base)
+        error = NotFound("there is no version of a Lance dataset", operation="open", path=base)
+        raise hint_at_path(error, operator.info)
     return latest
 
 

@@ -7,11 +7,13 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from aioprefetch.errors import AlreadyExists, ConfigInvalid, Error, NotFound, StateConflict, Unavailable
 from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.fetch.cleaning_notes import MARKER_NAME, CleaningProgress, DeadLists, MarkerFile, version_of
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.options import CleanSource
@@ -268,20 +270,16 @@ class Cleaner:
         if not files:
             return []
         await self._records.newest()  # Raises if another writer has taken over, which then owns these files.
-        slots = asyncio.Semaphore(self._options.in_flight)
         failed: list[SourceFile] = []
 
         async def clean(file: SourceFile) -> None:
-            async with slots:
-                result = await self._clean_one(file)
-                self.counts["failed" if result == "taken" else result] += 1
-                if result == "failed":
-                    self._attempts[file] += 1
-                    failed.append(file)
+            result = await self._clean_one(file)
+            self.counts["failed" if result == "taken" else result] += 1
+            if result == "failed":
+                self._attempts[file] += 1
+                failed.append(file)
 
-        async with asyncio.TaskGroup() as group:
-            for file in files:
-                group.create_task(clean(file))
+        await gather_all((partial(clean, file) for file in files), at_once=self._options.in_flight)
         return failed
 
     async def _clean_one(self, file: SourceFile) -> str:

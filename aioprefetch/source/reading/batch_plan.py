@@ -6,7 +6,6 @@ for files that are cut, to cut them between their parts. Tasks need the footers 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ import pyarrow as pa
 from aioprefetch.errors import Error
 from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.columns.directories import DirectoryFilter, directories_of, directory_fields, names_of
 from aioprefetch.source.fetch.partitioning import check_partition_options, divide, partition_count, piece_bytes
 from aioprefetch.source.files import FetchItem, SourceFile
@@ -136,13 +136,7 @@ async def _with_parts(
                 if reason_of(error) is None:
                     raise  # The task meets the same error, and applies the policy for it.
 
-    tasks = [asyncio.ensure_future(read_some()) for _ in range(_FOOTERS_IN_FLIGHT)]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await gather_all([read_some] * _FOOTERS_IN_FLIGHT)
     return [piece for pieces in parts for piece in pieces]
 
 

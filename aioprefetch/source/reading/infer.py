@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from aioprefetch.errors import Error, NotFound, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.columns.directories import DirectoryColumns, with_directory_fields
 from aioprefetch.source.columns.schema_union import united, with_texts_for_nulls
 from aioprefetch.source.files import SourceFile
@@ -168,10 +169,4 @@ async def _sampled(
             logger.warning("%s tells no schema, on_corrupt=%s: %s", file.key, on_corrupt, error)
             return file, pa.schema([])
 
-    tasks = [asyncio.ensure_future(schema_of(file)) for file in sample]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return await gather_all(partial(schema_of, file) for file in sample)

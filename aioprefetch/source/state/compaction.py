@@ -25,6 +25,7 @@ from math import ceil
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.file_index import KnownFile
 from aioprefetch.source.options import StateOptions
 from aioprefetch.source.state.delta import Changes, KeyChange, slice_of
@@ -34,12 +35,12 @@ from aioprefetch.source.state.runs import SCHEMA, RunInfo, encode_run, key_bytes
 from aioprefetch.source.state.snapshot import Base, Snapshot
 from aioprefetch.source.state.state_data import LoggedRecord
 from aioprefetch.source.state.store import (
+    CALLS_AT_ONCE,
     KEPT_SNAPSHOTS,
     PROBES,
     RUNS,
     SNAPSHOT,
     StateStore,
-    gather_in_turns,
     kept_snapshot_name,
     kept_through,
     log_name,
@@ -292,5 +293,5 @@ class Compactor:
                 self.leftovers.discard(name)
         work_seqs = set(snapshot.work_seqs)
         seqs = [seq for seq in await log_seqs(self._store) if seq < snapshot.log_from and seq not in work_seqs]
-        await gather_in_turns([partial(self._store.delete, log_name(seq)) for seq in seqs])
+        await gather_all((partial(self._store.delete, log_name(seq)) for seq in seqs), at_once=CALLS_AT_ONCE)
         await self._files.keep_only(run.name for run in snapshot.runs)

@@ -13,6 +13,7 @@ from functools import partial
 import pyarrow as pa
 
 from aioprefetch.errors import InvalidArgument, NotFound, StateConflict, UntrustedMetadata
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.json_fields import fields_of, text
 from aioprefetch.source.offset import Offset
 from aioprefetch.source.record import RECORD_VERSION, Record
@@ -20,7 +21,7 @@ from aioprefetch.source.state.checksummed_json import check_version, damaged, se
 from aioprefetch.source.state.meta import load_meta
 from aioprefetch.source.state.snapshot import read_snapshot
 from aioprefetch.source.state.state_data import Loaded, LoggedRecord, StateData
-from aioprefetch.source.state.store import CALLS_AT_ONCE, LOG, META, StateStore, gather_in_turns, log_name, seq_of
+from aioprefetch.source.state.store import CALLS_AT_ONCE, LOG, META, StateStore, log_name, seq_of
 
 # A planner takes 100,000 files at most, which is far below this.
 RECORD_BYTES_MAX = 1 << 30
@@ -312,7 +313,7 @@ async def read_records(store: StateStore, seqs: Sequence[int]) -> list[LoggedRec
         data = await store.read(name)
         return None if data is None else decode(data, seq, path=store.path(name))
 
-    return await gather_in_turns([partial(read_record, seq) for seq in seqs])
+    return await gather_all((partial(read_record, seq) for seq in seqs), at_once=CALLS_AT_ONCE)
 
 
 def check_chain(records: Sequence[LoggedRecord], previous: str, *, store: StateStore) -> None:

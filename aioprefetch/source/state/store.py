@@ -22,9 +22,8 @@ import asyncio
 import contextlib
 import re
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from aioprefetch.errors import (
     AlreadyExists,
@@ -41,8 +40,6 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.source.json_fields import parsed
 from aioprefetch.source.state.checksummed_json import damaged, to_bytes
 from aioprefetch.values import Metadata
-
-T = TypeVar("T")
 
 ATTEMPTS_MAX = 4
 PAUSE_SECONDS = 0.2
@@ -332,20 +329,3 @@ class SideFiles:
                 raise
         content = await self.get_json(name)
         return value if content is None else content
-
-
-async def gather_in_turns(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-    """The results in order, with at most ``CALLS_AT_ONCE`` calls at a time.
-
-    The first failure, or a cancellation, cancels the other calls and is raised after they have ended.
-    """
-    results: list[T] = []
-    for start in range(0, len(calls), CALLS_AT_ONCE):
-        tasks = [asyncio.ensure_future(call()) for call in calls[start : start + CALLS_AT_ONCE]]
-        try:
-            results += await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-    return results
