@@ -1,0 +1,88 @@
+"""Files as Arrow opens them: one to read whose look-ahead follows its layout, one to write that appears when closed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+
+from aioprefetch.errors import ObjectChanged
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import logger
+from aioprefetch.sync import SyncFile, SyncWriteFile
+
+# The files whose versions are remembered, the last ones that were read.
+FOOTERS_MAX = 1 << 16
+
+
+class Footers:
+    """The version of each file whose end was read last. Arrow keeps footers, and opens the file again for its data.
+
+    Without locks, which a fork might leave locked: each operation is one step of the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._versions: OrderedDict[str, str] = OrderedDict()
+
+    def keep(self, path: str, version: str | None) -> None:
+        """Remember the version whose footer was given out."""
+        if version is not None:
+            self._versions[path] = version
+            if len(self._versions) > FOOTERS_MAX:
+                with contextlib.suppress(KeyError):
+                    self._versions.popitem(last=False)
+
+    def other(self, path: str, version: str | None) -> str | None:
+        """The version whose footer was given out last, if that was another one."""
+        kept = self._versions.get(path)
+        return None if kept == version else kept
+
+
+class ReadFile(SyncFile):
+    """A ``SyncFile`` that Arrow drops without closing: then it is closed without a word, on any thread.
+
+    Arrow reads it by ``seek`` and ``read_buffer``, one thread at a time, and keeps the views that it gets.
+
+    A file whose footer was of another version, and that is first read elsewhere than at its start or end, is read by
+    what that footer said: ``ObjectChanged``. Its bytes would be decoded as others than they are.
+    """
+
+    warns_unclosed = False
+
+    def __init__(self, operator: Operator, path: str, footers: Footers) -> None:
+        super().__init__(operator, path)
+        self._footers = footers
+        self._other_footer: str | None = None  # The version of a footer that Arrow may read by.
+
+    def begin(self, *, at_end: bool = False) -> None:
+        """Send the first request: for the end of the object, which most formats need first, or for its start."""
+        super().begin(at_end=at_end)
+        self._other_footer = self._footers.other(self._path, self.etag)
+
+    def _read(self, start: int, length: int | None) -> bytes:
+        self._check_footer(start, length)
+        return super()._read(start, length)
+
+    def _view(self, start: int, length: int | None) -> memoryview:
+        self._check_footer(start, length)
+        return super()._view(start, length)
+
+    def _check_footer(self, start: int, length: int | None) -> None:
+        is_at_end = length is None or start + length >= (self._live("read").size or 0)
+        if self._other_footer is not None and start and not is_at_end:
+            raise ObjectChanged(
+                "the object was overwritten after its footer was read: make the dataset again, or read the table again",
+                operation="read",
+                path=self._path,
+                expected_etag=self._other_footer,
+                actual_etag=self.etag,
+            )
+        self._other_footer = None
+        if is_at_end:
+            self._footers.keep(self._path, self.etag)
+
+
+class WriteFile(SyncWriteFile):
+    """A ``SyncWriteFile`` that writes nothing if Arrow drops it, as it does when the write of a table has failed."""
+
+    def _warn_unclosed(self) -> None:
+        logger.warning("%s was dropped before it was closed: no object is written", self.name)

@@ -1,0 +1,224 @@
+"""The file system: Arrow's verbs over one operator, for any thread that is not the loop's own."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, PyFileSystem
+
+from aioprefetch.arrow import tree
+from aioprefetch.arrow.files import Footers, ReadFile, WriteFile
+from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, Unsupported
+from aioprefetch.operator.family_key import are_alike
+from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.shared import checked_operator
+from aioprefetch.sync.loop_thread import loop_thread
+from aioprefetch.values import Entry, Metadata
+
+T = TypeVar("T")
+
+CLOSE_SECONDS_MAX = 10.0
+
+# Arrow's words for what describes an object, as options of a write. Other names are the user's own metadata.
+_DESCRIBED: Mapping[str, str] = {
+    "content-type": "content_type",
+    "content-encoding": "content_encoding",
+    "content-disposition": "content_disposition",
+    "cache-control": "cache_control",
+}
+# Words that Arrow's own S3 file system knows, and for which there is nothing here.
+_REFUSED = ("acl", "content-language", "expires")
+
+
+def filesystem(operator: Operator) -> PyFileSystem:
+    """A ``pyarrow.fs.FileSystem`` over an operator, whose keys are the paths: ``"dir/table.parquet"``.
+
+    It may be used from any thread, after a fork, and where an event loop runs, which stands still meanwhile as in any
+    blocking call. It pickles as its operator does, with references instead of secrets. ``OperatorHandler`` says what
+    its verbs do; it is the ``handler`` of the file system. ``InvalidType`` for anything but an operator.
+    """
+    return PyFileSystem(OperatorHandler(operator))
+
+
+class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
+    """The verbs of Arrow's file systems over an operator. Paths are its keys, without a slash at the end.
+
+    Errors are those of ``aioprefetch.errors``: ``NotFound`` is a ``FileNotFoundError``, ``IsADirectory`` an
+    ``IsADirectoryError``, and so on. Where the store has no directories, those are there by what is in them;
+    ``create_dir`` writes an empty object that stands for one. Requests go over the loop thread of ``aioprefetch.sync``.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = checked_operator(operator, "configure")
+        self._footers = Footers()
+
+    def __repr__(self) -> str:
+        return f"<OperatorHandler {self.operator!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.operator,)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both reach the same objects as the same principal, by the same layers: Arrow then copies within."""
+        if not isinstance(other, OperatorHandler):
+            return NotImplemented
+        own, others = self.operator, other.operator
+        return own is others or (own.info.namespace == others.info.namespace and are_alike(own.layers, others.layers))
+
+    def __hash__(self) -> int:
+        return hash(self.operator.info.namespace)
+
+    def close(self) -> None:
+        """Release the connections and the memory of the loop thread. The file system stays usable."""
+        loop_thread().finish(self.operator.aclose, timeout_seconds=CLOSE_SECONDS_MAX)
+
+    def get_type_name(self) -> str:
+        """The name of the kind of file system; Arrow puts ``py::`` before it."""
+        return f"aioprefetch+{self.operator.info.scheme}"
+
+    def normalize_path(self, path: str) -> str:
+        """The path itself: keys may begin with a slash, and ``SubTreeFileSystem`` needs the one at the end."""
+        return path
+
+    # --- what is there --------------------------------------------------------------------------------------------
+
+    def get_file_info(self, paths: list[str]) -> list[FileInfo]:
+        """The object, or otherwise the directory, at each path, side by side. Missing ones are not an error."""
+        keys = [_key(path) for path in paths]
+        found = _run(tree.find_all(self.operator, keys))
+        return [_info(path, metadata) for path, metadata in zip(paths, found, strict=True)]
+
+    def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
+        """The entries of a directory; all below it with ``recursive``.
+
+        ``NotFound`` if there is none, unless ``allow_not_found``; ``NotADirectory`` for an object.
+        """
+        base = _key(selector.base_dir)
+        entries = _run(tree.below(self.operator, base, recursive=selector.recursive))
+        if entries is None and not selector.allow_not_found:
+            raise NotFound("there is no such directory", operation="list", path=selector.base_dir)
+        return [_info(entry.path, entry) for entry in entries or ()]
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        """Create a directory; an existing one is kept. ``AlreadyExists`` if an object has the name.
+
+        Without ``recursive`` it is ``NotFound`` if the parent is missing.
+        """
+        _run(tree.create(self.operator, _key(path), recursive=recursive))
+
+    def delete_dir(self, path: str) -> None:
+        """Delete a directory and all below it. ``NotFound``, ``NotADirectory``; ``InvalidPath`` for the root."""
+        _run(tree.remove(self.operator, _key(path)))
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        """Delete all below a directory, which stays. ``NotFound`` if there is none, unless ``missing_dir_ok``."""
+        key = _key(path)
+        if not key:
+            raise InvalidArgument(
+                "to delete all objects of the root, say accept_root_dir=True", operation="delete_dir_contents"
+            )
+        _run(tree.empty(self.operator, key, missing_allowed=missing_dir_ok))
+
+    def delete_root_dir_contents(self) -> None:
+        """Delete all objects."""
+        _run(tree.empty(self.operator, "", missing_allowed=False))
+
+    def delete_file(self, path: str) -> None:
+        """Delete an object. ``NotFound`` if there is none, ``IsADirectory`` for a directory."""
+        _run(tree.delete(self.operator, _key(path)))
+
+    def move(self, src: str, dest: str) -> None:
+        """Move an object, or a directory with all below it, within the store where it can copy by itself.
+
+        An object at ``dest`` is replaced by an object; a directory goes where there is none, or an empty one.
+        """
+        _run(tree.move(self.operator, _key(src), _key(dest)))
+
+    def copy_file(self, src: str, dest: str) -> None:
+        """Copy an object, within the store where it can. One at ``dest`` is replaced."""
+        _run(tree.copy(self.operator, _key(src), _key(dest)))
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        """Open an object to read at any position, by a GET of its last MiB, which most formats need first.
+
+        Never a HEAD. If the object is overwritten while the file is open, the next request is ``ObjectChanged``; so is
+        a read by the footer of a version before, which Arrow keeps.
+        ``NotFound`` if there is nothing, ``IsADirectory`` for a directory.
+        """
+        return self._opened(path, at_end=True)
+
+    def open_input_stream(self, path: str) -> pa.PythonFile:
+        """Open an object to read from its start, by a GET of its first block. As ``open_input_file`` otherwise."""
+        return self._opened(path, at_end=False)
+
+    def open_output_stream(self, path: str, metadata: Mapping[bytes, bytes] | None) -> pa.PythonFile:
+        """Write an object, which appears whole when the stream is closed, and replaces one that is there.
+
+        ``metadata`` may have ``Content-Type``, ``Content-Encoding``, ``Content-Disposition`` and ``Cache-Control``;
+        other names become metadata of the user. If a write fails, or the stream is dropped without closing, no object
+        is written.
+        """
+        options = _write_options(metadata, path)
+        return pa.PythonFile(WriteFile(self.operator, _key(path), options), mode="w")
+
+    def open_append_stream(self, path: str, metadata: Mapping[bytes, bytes] | None) -> NoReturn:
+        """Raise ``Unsupported``: an object is written whole."""
+        raise Unsupported(
+            "objects cannot be appended to: write another object, or this one again by open_output_stream",
+            operation="open_append_stream",
+            path=path,
+        )
+
+    def _opened(self, path: str, *, at_end: bool) -> pa.PythonFile:
+        key = _key(path)
+        file = ReadFile(self.operator, key, self._footers)
+        try:
+            file.begin(at_end=at_end)
+        except NotFound:
+            if _run(tree.find_directory(self.operator, key)) is None:
+                raise
+            raise IsADirectory(
+                "the path is a directory's; ds.dataset reads the files in it", operation="open", path=path
+            ) from None
+        return pa.PythonFile(file, mode="r")
+
+
+def _key(path: str) -> str:
+    """The key of a path of Arrow, in which a slash at the end says nothing."""
+    return path.rstrip("/")
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return loop_thread().run(coroutine)
+
+
+def _info(path: str, found: Metadata | Entry | None) -> FileInfo:
+    if found is None:
+        return FileInfo(path, FileType.NotFound)
+    kind = FileType.Directory if found.is_directory else FileType.File
+    return FileInfo(path, kind, size=None if found.is_directory else found.size, mtime=found.last_modified)
+
+
+def _write_options(metadata: Mapping[bytes, bytes] | None, path: str) -> dict[str, Any]:
+    """The options of a write that Arrow's metadata stand for."""
+    options: dict[str, Any] = {}
+    user_metadata: dict[str, str] = {}
+    try:
+        texts = {name.decode(): value.decode() for name, value in dict(metadata or {}).items()}
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"metadata is not UTF-8: {error}", operation="write", path=path) from None
+    for name, value in texts.items():
+        described = _DESCRIBED.get(name.lower())
+        if name.lower() in _REFUSED:
+            raise Unsupported(f"metadata {name!r} has no place here", operation="write", path=path)
+        if described is None:
+            user_metadata[name] = value
+        else:
+            options[described] = value
+    return options | ({"user_metadata": user_metadata} if user_metadata else {})

@@ -1,0 +1,223 @@
+"""Arrow's view of a store as a tree: what is at a path and below it, and changes of whole directories.
+
+Arrow's paths have no slash at their end. A directory of a store without directories is there as long as an object lies
+below it, or an empty one that stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from aioprefetch.errors import AlreadyExists, Error, InvalidPath, IsADirectory, NotADirectory, NotFound
+from aioprefetch.operator.listing import list_literally, parent_of
+from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.task_group import gather_all
+from aioprefetch.values import Entry, Metadata
+
+# Requests of one call that are made side by side, and copies of a moved directory.
+LOOKS_AT_ONCE = 64
+COPIES_AT_ONCE = 16
+
+
+def directory_of(path: str) -> str:
+    """The path as that of a directory; ``""`` is the root."""
+    return f"{path}/" if path else ""
+
+
+async def find(operator: Operator, path: str) -> Metadata | None:
+    """The object at a path, otherwise the directory; ``None`` if there is neither."""
+    try:
+        return await operator.stat(path)
+    except IsADirectory:
+        pass
+    except (NotFound, NotADirectory):
+        if not path:
+            return None
+    return await find_directory(operator, path)
+
+
+async def find_directory(operator: Operator, path: str) -> Metadata | None:
+    """The directory at a path, ``None`` if there is none."""
+    if not operator.capability.stat_directory:
+        return None
+    try:
+        return await operator.stat(directory_of(path))
+    except (NotFound, NotADirectory):
+        return None
+
+
+async def find_all(operator: Operator, paths: Iterable[str]) -> list[Metadata | None]:
+    """The object or directory at each of the paths, found side by side."""
+    return await gather_all((partial(find, operator, path) for path in paths), at_once=LOOKS_AT_ONCE)
+
+
+async def check_directory(operator: Operator, path: str, operation: str) -> None:
+    """Raise ``NotFound`` if there is nothing at a path, ``NotADirectory`` for an object."""
+    if await find_directory(operator, path) is None:
+        if await find(operator, path) is None:
+            raise _missing("directory", operation, path)
+        raise NotADirectory("there is an object, a directory is needed", operation=operation, path=path)
+
+
+async def check_object(operator: Operator, path: str, operation: str) -> None:
+    """Raise ``NotFound`` if there is nothing at a path, ``IsADirectory`` for a directory."""
+    found = await find(operator, path)
+    if found is None:
+        raise _missing("object", operation, path)
+    if found.is_directory:
+        raise _a_directory(operation, path)
+
+
+async def below(operator: Operator, base: str, *, recursive: bool) -> list[Entry] | None:
+    """The entries of a directory, or with ``recursive`` all below it, directories among them. Their paths are Arrow's.
+
+    ``None`` if there is nothing at ``base``; ``NotADirectory`` for an object.
+    """
+    found: dict[str, Entry] = {}
+    async for entry in list_literally(operator, directory_of(base), recursive=recursive):
+        path = entry.path.removesuffix("/")
+        above = parent_of(path)
+        while len(above) > len(base) and above not in found:
+            found[above] = Entry(path=above, kind="directory")
+            above = parent_of(above)
+        if not entry.is_directory or path not in found:
+            found[path] = Entry(
+                path=path, kind=entry.kind, size=entry.size, etag=entry.etag, last_modified=entry.last_modified
+            )
+    if not found:
+        there = await find(operator, base)
+        if there is None:
+            return None
+        if not there.is_directory:
+            raise NotADirectory("there is an object, a directory is needed", operation="list", path=base)
+    return list(found.values())
+
+
+async def create(operator: Operator, path: str, *, recursive: bool) -> None:
+    """Create a directory; an existing one is kept. Without ``recursive`` its parent must be there (``NotFound``).
+
+    ``AlreadyExists`` if there is an object of that name.
+    """
+    there = await find(operator, path)
+    if there is not None and there.is_directory:
+        return
+    if there is not None:
+        raise AlreadyExists("an object of that name is there", operation="create_dir", path=path)
+    parent = parent_of(path)
+    if parent and not recursive:
+        await check_directory(operator, parent, "create_dir")
+    await operator.create_dir(directory_of(path))
+
+
+async def remove(operator: Operator, path: str) -> None:
+    """Delete a directory and all below it."""
+    if not path:
+        raise InvalidPath(
+            "the root itself cannot be deleted: delete_dir_contents('', accept_root_dir=True) empties it",
+            operation="delete_dir",
+        )
+    await check_directory(operator, path, "delete_dir")
+    await operator.delete_all(directory_of(path))
+
+
+async def empty(operator: Operator, path: str, *, missing_allowed: bool) -> None:
+    """Delete all below a directory, which stays. ``NotFound`` if there is none, unless ``missing_allowed``."""
+    entries = await below(operator, path, recursive=False)
+    if entries is None:
+        if missing_allowed:
+            return
+        raise _missing("directory", "delete_dir_contents", path)
+    await operator.delete([entry.path for entry in entries if not entry.is_directory])
+    directories = [directory_of(entry.path) for entry in entries if entry.is_directory]
+    await gather_all((partial(operator.delete_all, path) for path in directories), at_once=COPIES_AT_ONCE)
+    if path and entries:  # Elsewhere than in files it may have been there by its contents alone.
+        await operator.create_dir(directory_of(path))
+
+
+async def delete(operator: Operator, path: str) -> None:
+    """Delete an object. ``NotFound`` if there is none, ``IsADirectory`` for a directory."""
+    await check_object(operator, path, "delete_file")
+    await operator.delete(path)
+
+
+async def copy(operator: Operator, source: str, target: str) -> None:
+    """Copy an object; one at ``target`` is replaced. ``IsADirectory`` if either is a directory."""
+    await check_object(operator, source, "copy_file")
+    await _check_no_directory(operator, target, "copy_file")
+    if source != target:
+        await operator.copy(source, target)
+
+
+async def move(operator: Operator, source: str, target: str) -> None:
+    """Move an object, which replaces one at ``target``, or a directory with all below it, to an empty one or none.
+
+    A directory is copied object by object, and then what was copied is deleted. If a copy fails, those that were made
+    are deleted, and nothing has moved. What others write below either directory meanwhile stays where it is.
+    """
+    there = await find(operator, source)
+    if there is None:
+        raise NotFound("there is no such object or directory", operation="move", path=source)
+    if source == target:
+        return
+    if not there.is_directory:
+        await _check_no_directory(operator, target, "move")
+        await operator.move(source, target)
+        return
+    if not source or target.startswith(directory_of(source)):
+        raise InvalidPath("a directory cannot be moved into itself", operation="move", path=source)
+    at_target = await below(operator, target, recursive=False)
+    if at_target:
+        raise AlreadyExists("the target is a directory that is not empty", operation="move", path=target)
+    await _move_directory(operator, source, target, keeps_target=at_target is not None)
+
+
+async def _move_directory(operator: Operator, source: str, target: str, *, keeps_target: bool) -> None:
+    before, after = directory_of(source), directory_of(target)
+    entries = [entry async for entry in list_literally(operator, before, recursive=True)]
+    begun: set[str] = set()
+
+    async def copy_entry(entry: Entry) -> None:
+        path = after + entry.path[len(before) :]
+        begun.add(path)
+        try:
+            await (operator.create_dir(path) if entry.is_directory else operator.copy(entry.path, path))
+        except Error:  # Nothing was made. Of a copy that is cancelled this is not known.
+            begun.discard(path)
+            raise
+
+    try:
+        if not entries:
+            await operator.create_dir(after)
+        await gather_all((partial(copy_entry, entry) for entry in entries), at_once=COPIES_AT_ONCE)
+    except BaseException:
+        above = {path[: end + 1] for path in begun for end in range(len(after), len(path)) if path[end] == "/"}
+        await _delete_named(operator, begun | above, None if keeps_target else after)
+        raise
+    await _delete_named(operator, {entry.path for entry in entries}, before)
+
+
+async def _delete_named(operator: Operator, paths: Iterable[str], root: str | None) -> None:
+    """Delete these objects and directories, and then ``root``, which they are in. One that has more in it stays."""
+    named = sorted(paths, reverse=True)  # The deepest directories first.
+    await operator.delete([path for path in named if not path.endswith("/")])
+    for directories in ([path for path in named if path.endswith("/")], [root] if root else []):
+        try:
+            await operator.delete(directories)
+        except IsADirectory as error:
+            failures = error.context.get("failures")
+            if not isinstance(failures, Mapping) or {*failures.values()} != {error.kind}:
+                raise
+
+
+async def _check_no_directory(operator: Operator, path: str, operation: str) -> None:
+    if not path or await find_directory(operator, path) is not None:
+        raise _a_directory(operation, path)
+
+
+def _missing(what: str, operation: str, path: str) -> NotFound:
+    return NotFound(f"there is no such {what}", operation=operation, path=path)
+
+
+def _a_directory(operation: str, path: str) -> IsADirectory:
+    return IsADirectory("the path is a directory's, an object is needed", operation=operation, path=path)

@@ -1,0 +1,58 @@
+"""fsspec's file system over aioprefetch, for pandas, dask, xarray, zarr, DuckDB and all else that takes its URLs.
+
+``aioprefetch+s3://bucket/key`` works wherever the package is installed; ``register("s3")`` takes ``s3://`` over.
+``AioPrefetchFileSystem(op)`` is the file system of one operator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
+
+if TYPE_CHECKING:
+    from aioprefetch.fsspec.files import AsyncReadFile, AsyncWriteFile, ReadFile, WriteFile
+    from aioprefetch.fsspec.filesystem import AioPrefetchFileSystem
+    from aioprefetch.fsspec.schemes import (
+        AzureFileSystem,
+        GSFileSystem,
+        HttpFileSystem,
+        LocalFileSystem,
+        MemoryFileSystem,
+        S3FileSystem,
+        register,
+    )
+
+__all__ = [
+    "AioPrefetchFileSystem",
+    "AsyncReadFile",
+    "AsyncWriteFile",
+    "AzureFileSystem",
+    "GSFileSystem",
+    "HttpFileSystem",
+    "LocalFileSystem",
+    "MemoryFileSystem",
+    "ReadFile",
+    "S3FileSystem",
+    "WriteFile",
+    "register",
+]
+
+load_at_first_use(
+    __name__,
+    {
+        "AioPrefetchFileSystem": "filesystem",
+        "AsyncReadFile": "files",
+        "AsyncWriteFile": "files",
+        "AzureFileSystem": "schemes",
+        "GSFileSystem": "schemes",
+        "HttpFileSystem": "schemes",
+        "LocalFileSystem": "schemes",
+        "MemoryFileSystem": "schemes",
+        "ReadFile": "files",
+        "S3FileSystem": "schemes",
+        "WriteFile": "files",
+        "register": "schemes",
+    },
+    extra="fsspec",
+)

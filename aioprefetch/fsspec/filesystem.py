@@ -1,0 +1,593 @@
+"""The file system: fsspec's verbs over operators."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from glob import has_magic
+from typing import Any
+
+from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.utils import isfilelike, stringify_path
+
+from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, NotFound, Unsupported
+from aioprefetch.fsspec import opening
+from aioprefetch.fsspec.blocking import blocking, mirror
+from aioprefetch.fsspec.files import AsyncReadFile, AsyncWriteFile, ReadFile, WholeTransaction, WriteFile
+from aioprefetch.fsspec.instances import Instances, as_json, file_system_settings, portable
+from aioprefetch.fsspec.listings import Info, digest_of
+from aioprefetch.fsspec.scopes import many, of_one
+from aioprefetch.fsspec.slices import Bounds, by_path, read_slice, read_slices
+from aioprefetch.fsspec.stores import Place, Stores
+from aioprefetch.fsspec.transfers import copy_object, get_object, into_directory, put_object
+from aioprefetch.fsspec.tree import Tree
+from aioprefetch.operator.operator import Operator
+from aioprefetch.sync.loop_thread import loop_thread
+
+# Listings are believed this long.
+LISTING_SECONDS = 30.0
+
+
+class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: ignore[misc]
+    """fsspec's file system over an operator, or over the stores of a scheme.
+
+    Parameters
+    ----------
+    op
+        The operator of which the paths are keys: ``AioPrefetchFileSystem(op).open("dir/key")``; also a URL, with the
+        options of its store beside it. Without it the file system is one of a scheme (``aioprefetch+s3``, ...), whose
+        paths begin with the bucket.
+    use_listings_cache, listings_expiry_time, max_paths
+        Listings are believed for 30 seconds; ``None`` is for ever, as in s3fs. Writes through this file system end that
+        for what they change, and so does ``invalidate_cache``.
+    asynchronous, loop, batch_size
+        As for every file system of fsspec. Without them the verbs run on the loop thread of ``aioprefetch.sync``, where
+        files are read too, so that all share connections and memory.
+    pickle_secrets
+        Whether literal keys are a part of pickles and of ``to_json``. By default they are references, which other
+        processes than this one and its forks cannot follow: give ``key="env:NAME"``, or the providers of AWS there.
+    storage_options
+        Options of ``Operator.from_uri`` and of ``Operator.reader``, and the words of s3fs for them.
+    """
+
+    protocol: Any = ("aioprefetch",)
+    scheme = ""
+    transaction_type = WholeTransaction
+    mirror_sync_methods = False  # They are mirrored by ``mirror``.
+    _extra_tokenize_attributes = ("identity",)
+
+    def __init__(
+        self,
+        op: Operator | str | None = None,
+        *,
+        asynchronous: bool = False,
+        loop: asyncio.AbstractEventLoop | None = None,
+        batch_size: int | None = None,
+        listings_expiry_time: float | None = LISTING_SECONDS,
+        pickle_secrets: bool = False,
+        **storage_options: Any,
+    ) -> None:
+        operator = op if isinstance(op, Operator) else None  # The class has made one of a URL.
+        own_loop = None if asynchronous else loop or loop_thread().loop
+        caching = {name: storage_options.pop(name, None) for name in ("use_listings_cache", "max_paths")}
+        caching = {name: value for name, value in caching.items() if value is not None}
+        super().__init__(
+            asynchronous=asynchronous,
+            loop=own_loop,
+            batch_size=batch_size,
+            listings_expiry_time=listings_expiry_time,
+            **caching,
+        )
+        self._given_loop = loop
+        self._settings = file_system_settings(self.scheme, {**storage_options, "op": operator})
+        settings = self._settings
+        self._stores = Stores(operator, self.scheme, self.split, settings.store, version_aware=settings.version_aware)
+        root = "" if operator is None else None
+        self._tree = Tree(self._stores.place_of, self.dircache, root=root, stores=self._stores.names)
+        self._pickles_secrets = pickle_secrets
+        mirror(self)
+
+    def __repr__(self) -> str:
+        what = repr(self._stores.only) if self._stores.only is not None else f"{self.scheme}://"
+        return f"<{type(self).__name__} {what}{' asynchronous' if self.asynchronous else ''}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), portable(self.storage_options, with_secrets=self._pickles_secrets))
+
+    def to_dict(self, *, include_password: bool = True) -> dict[str, Any]:
+        """The file system as plain values. Secrets and an operator are names that this process and its forks know.
+
+        With ``pickle_secrets`` and ``include_password`` secrets are themselves.
+        """
+        options = as_json(self.storage_options, with_secrets=self._pickles_secrets and include_password)
+        cls = type(self)
+        return {"cls": f"{cls.__module__}:{cls.__qualname__}", "protocol": self.protocol[0], "args": [], **options}
+
+    @property
+    def loop(self) -> Any:
+        """The loop of the verbs that block: that of ``aioprefetch.sync`` in this process, after a fork too."""
+        if self.asynchronous:
+            return None
+        return self._given_loop or loop_thread().loop
+
+    @property
+    def fsid(self) -> str:
+        """A name of the kind of file system, the same in all processes."""
+        return f"aioprefetch+{self.scheme if self._stores.only is None else self._stores.only.info.url}"
+
+    async def aclose(self) -> None:
+        """Release connections and memory on the running loop. The file system stays usable."""
+        for operator in self._stores.operators():
+            await operator.aclose()
+
+    def close(self) -> None:
+        """Release connections and memory of the verbs that block, and of files. The file system stays usable."""
+        loop_thread().run(self.aclose())
+
+    # --- paths ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        path = stringify_path(path)
+        for protocol in cls.protocol:
+            if path.startswith(f"{protocol}://"):
+                path = path[len(protocol) + 3 :]
+                break
+            if path.startswith(f"{protocol}::"):
+                path = path[len(protocol) + 2 :]
+                break
+        return path.strip("/")
+
+    def split(self, path: str) -> tuple[str, str, str]:
+        """The URL of the store of a stripped path, the key in it, and what stands before the key."""
+        name, _, key = path.partition("/")
+        if not name:
+            raise InvalidArgument(
+                f"the path names no store: paths of {self.scheme}:// begin with a bucket", operation="open"
+            )
+        return f"{self.scheme}://{name}", key, f"{name}/"
+
+    def place_of(self, path: str) -> Place:
+        """The store and the key of a path. Raises ``InvalidArgument`` for one that names no store."""
+        return self._stores.place_of(self._strip_protocol(path))
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Believe no listing any more; with ``path`` those of it, of what is below it, and of the directories above."""
+        if path is None:
+            self._tree.forget_all()
+        else:
+            self._tree.forget(self._strip_protocol(path))
+
+    @contextmanager
+    def _changing(self, *paths: str) -> Iterator[None]:
+        """Believe no listing of these paths after the block: what failed or was cancelled may have changed them too."""
+        try:
+            yield
+        finally:
+            for path in paths:
+                self.invalidate_cache(path)
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    async def _info(self, path: str, refresh: bool = False, version_id: str | None = None, **options: Any) -> Info:
+        return await self._tree.info(self._strip_protocol(path), refresh=refresh, version=version_id)
+
+    async def _isdir(self, path: str) -> bool:
+        return await self._tree.is_directory(self._strip_protocol(path))
+
+    async def _isfile(self, path: str) -> bool:
+        return await self._tree.is_file(self._strip_protocol(path))
+
+    async def _ls(
+        self, path: str, detail: bool = True, refresh: bool = False, versions: bool = False, **options: Any
+    ) -> list[Any]:
+        path = self._strip_protocol(path)
+        listing: list[Info] = await (
+            self._tree.versions(path) if versions else self._tree.entries(path, refresh=refresh)
+        )
+        if versions:
+            listing = [info for info in listing if not info.get("IsDeleteMarker")]
+        return [dict(info) for info in listing] if detail else [info["name"] for info in listing]
+
+    async def _object_version_info(self, path: str, **options: Any) -> list[Info]:
+        """The versions and delete markers of an object, the newest first; each name is one for ``version_aware``."""
+        return await self._tree.versions(self._strip_protocol(path), is_object=True)
+
+    object_version_info = blocking(_object_version_info)
+
+    async def _find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        prefix: str = "",
+        **options: Any,
+    ) -> Any:
+        path = self._strip_protocol(path)
+        found = await (
+            self._tree.below(path, prefix) if maxdepth is None else self._tree.levels(path, prefix, maxdepth)
+        )
+        if not withdirs:
+            found = [info for info in found if info["type"] != "directory"]
+        by_name = {info["name"]: info for info in sorted(found, key=lambda info: info["name"])}
+        return by_name if detail else list(by_name)
+
+    async def _du(self, path: str, total: bool = True, maxdepth: int | None = None, **options: Any) -> Any:
+        found = await self._find(path, maxdepth=maxdepth, detail=True, **options)
+        sizes = {name: info["size"] for name, info in found.items()}
+        return sum(sizes.values()) if total else sizes
+
+    def modified(self, path: str) -> datetime:
+        """When the object was written. ``IsADirectory`` for a directory, which has no time."""
+        info = self.info(path)
+        if info["type"] == "directory":
+            raise IsADirectory("a directory has no time of its own", operation="modified", path=path)
+        found: datetime = info["LastModified"]
+        return found
+
+    def created(self, path: str) -> datetime:
+        """When the object was written: each write makes another one."""
+        return self.modified(path)
+
+    def ukey(self, path: str) -> str:
+        """A digest that another version of the object does not have."""
+        return digest_of(self.info(path))
+
+    def checksum(self, path: str, refresh: bool = False) -> int:
+        """``ukey`` as a number."""
+        return int(digest_of(self.info(path, refresh=refresh)), 16)
+
+    async def _sign(self, path: str, expiration: float = 100, **options: Any) -> str:
+        """A URL whose bearer may read the object for ``expiration`` seconds; ``method="PUT"``: write it."""
+        place = self.place_of(path)
+        return await place.operator.presign(place.key, expires_seconds=expiration, version=place.version, **options)
+
+    sign = blocking(_sign)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    @of_one
+    async def _cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, version_id: str | None = None, **options: Any
+    ) -> bytes:
+        return await read_slice(self._versioned(path, version_id), (start, end), lambda: self._size(path))
+
+    async def _cat(self, path: Any, **options: Any) -> Any:
+        async with many():
+            return await super()._cat(path, **options)
+
+    async def _cat_ranges(
+        self,
+        paths: list[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        batch_size: int | None = None,
+        on_error: str = "return",
+        **options: Any,
+    ) -> list[Any]:
+        """The bytes of ranges of several objects, those of one object in as few requests as they take.
+
+        Ranges at most ``max_gap`` bytes apart share one; by default it is ``gap_bytes`` of ``Operator.read_ranges``.
+        """
+        wanted = by_path(paths, starts, ends)
+
+        @of_one
+        async def read(path: str, slices: list[tuple[int, Bounds]]) -> list[bytes]:
+            ranges = [bounds for _, bounds in slices]
+            return await read_slices(self.place_of(path), ranges, partial(self._size, path), max_gap)
+
+        async with many():
+            results = await _run_coros_in_chunks(
+                [read(path, slices) for path, slices in wanted.items()],
+                batch_size=batch_size or self.batch_size,
+                nofiles=True,
+                return_exceptions=True,
+            )
+        found: list[Any] = [None] * len(paths)
+        for slices, result in zip(wanted.values(), results, strict=True):
+            for order, (position, _) in enumerate(slices):
+                found[position] = result if isinstance(result, BaseException) else result[order]
+        if on_error != "return" and (error := next((one for one in found if isinstance(one, Exception)), None)):
+            raise error
+        return found
+
+    def _versioned(self, path: str, version_id: str | None) -> Place:
+        """The place of a path, at a version that is given beside it."""
+        place = self.place_of(path)
+        return place._replace(version=version_id or place.version)
+
+    @of_one
+    async def _get_file(
+        self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, version_id: str | None = None, **options: Any
+    ) -> None:
+        place = self._versioned(rpath, version_id)
+        if isfilelike(lpath):
+            await get_object(place, lpath, callback)
+            return
+        try:
+            if self._tree.known_directory(self._strip_protocol(rpath)):
+                raise IsADirectory("a directory", operation="get", path=rpath)
+            await get_object(place, lpath, callback)
+        except (IsADirectory, NotFound):
+            # fsspec has directories copied too: they are made.
+            if place.version or not await self._isdir(rpath):
+                raise
+            await asyncio.to_thread(os.makedirs, lpath, exist_ok=True)
+
+    async def _get(
+        self, rpath: Any, lpath: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
+    ) -> Any:
+        levels: dict[str, Any] = {"recursive": recursive, "maxdepth": maxdepth}
+        rpath, lpath = await into_directory(
+            self, rpath, lpath, lambda path: asyncio.to_thread(os.path.isdir, path), **levels
+        )
+        async with many():
+            return await super()._get(rpath, lpath, **levels, **options)
+
+    def head(self, path: str, size: int = 1024) -> bytes:
+        """The first ``size`` bytes."""
+        found: bytes = self.cat_file(path, start=0, end=size)
+        return found
+
+    def tail(self, path: str, size: int = 1024) -> bytes:
+        """The last ``size`` bytes."""
+        found: bytes = self.cat_file(path, start=-size) if size else b""
+        return found
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """A file of bytes (``rb``, ``wb``, ``xb``) or of text (``r``, ``w``, ``x``). No request is sent yet.
+
+        What is written appears when the file is closed, whole, in a transaction at its end; a ``with`` block that fails
+        leaves nothing, with ``compression`` and in text too. ``compression`` is a name of fsspec's, or ``infer``; text
+        is UTF-8 without an ``encoding``. ``options`` are those of ``Operator.reader``, or of a write.
+        """
+        path = self._strip_protocol(path)
+        checked = opening.checked_mode(mode, path)
+        text = opening.text_options(checked, options, path)
+        codec = opening.codec_of(compression, path)
+        autocommit = options.pop("autocommit", not self._intrans)
+        file = self._open(path, f"{checked.kind}b", block_size, autocommit=autocommit, **options)
+        if not autocommit and isinstance(file, WriteFile):
+            self.transaction.files.append(file)
+        return opening.wrapped_file(file, checked, codec=codec, text=text)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        version_id: str | None = None,
+        **options: Any,
+    ) -> ReadFile | WriteFile:
+        place = self.place_of(path)
+        kind = opening.checked_mode(mode, path).kind
+        defaults = self._settings
+        if kind == "r":
+            chosen = opening.reading_options(
+                defaults.reader, place, options, block_size=block_size, version_id=version_id
+            )
+            made = opening.read_file_type(options)
+            return made(self, path, place.operator, place.key, chosen)
+        if place.version is not None:
+            raise InvalidArgument("a version is not written: leave ?versionId= out", operation="open", path=path)
+        chosen = opening.opened_write_options(defaults.write, options)
+        if kind == "x":
+            if self.exists(path):
+                raise AlreadyExists("mode='xb' is for an object that is not there yet", operation="open", path=path)
+            chosen["if_not_exists"] = True
+        return WriteFile(self, path, place.operator, place.key, chosen, mode=f"{kind}b", autocommit=autocommit)
+
+    async def open_async(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        """A file of bytes of which ``read`` or ``write``, and ``close``, are awaited."""
+        place = self.place_of(path)
+        checked = opening.checked_mode(mode, path)
+        if checked.is_text or options.get("compression"):
+            raise Unsupported("open_async is for bytes as they are: 'rb', 'wb' and 'xb'", operation="open", path=path)
+        if checked.kind == "r":
+            size, version = options.pop("block_size", None), options.pop("version_id", None)
+            chosen = opening.reading_options(self._settings.reader, place, options, block_size=size, version_id=version)
+            return AsyncReadFile(place.operator.reader(place.key, **chosen), path)
+        chosen = self._writing("create" if checked.kind == "x" else "overwrite", options)
+        return AsyncWriteFile(self, path, place.operator.writer(place.key, **chosen))
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    @of_one
+    async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
+        place = self.place_of(path)
+        chosen = self._writing(mode, options)
+        if mode == "create":
+            await self._refuse_existing(path)
+        with self._changing(path):
+            await place.operator.write(place.key, value, **chosen)
+
+    async def _pipe(self, path: Any, value: Any = None, **options: Any) -> Any:
+        async with many():
+            return await super()._pipe(path, value, **options)
+
+    async def _put(self, lpath: Any, rpath: Any, **options: Any) -> Any:
+        async with many():
+            return await super()._put(lpath, rpath, **options)
+
+    async def _refuse_existing(self, path: str) -> None:
+        """Look first: there are stores that ignore the condition of a write."""
+        if await self._tree.is_file(self._strip_protocol(path)):
+            raise AlreadyExists("there is an object already", operation="write", path=path)
+
+    def _writing(self, mode: str, options: dict[str, Any]) -> dict[str, Any]:
+        return opening.writing_options(self._settings.write, mode, options)
+
+    @of_one
+    async def _put_file(
+        self, lpath: str, rpath: str, mode: str = "overwrite", callback: Any = DEFAULT_CALLBACK, **options: Any
+    ) -> None:
+        if await asyncio.to_thread(os.path.isdir, lpath):
+            await self._makedirs(rpath, exist_ok=True)
+            return
+        place = self.place_of(rpath)
+        chosen = self._writing(mode, options)
+        if mode == "create":
+            await self._refuse_existing(rpath)
+        with self._changing(rpath):
+            await put_object(lpath, place, chosen, callback)
+
+    async def _copy(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
+    ) -> None:
+        levels: dict[str, Any] = {"recursive": recursive, "maxdepth": maxdepth}
+        path1, path2 = await into_directory(self, path1, path2, self._isdir, **levels)
+        async with many():
+            await super()._copy(path1, path2, **levels, **options)
+
+    async def _mv(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
+    ) -> None:
+        """Copy, and delete what was copied; options as for ``cp_file``.
+
+        ``IsADirectory`` for a directory, unless ``recursive``; directories that a glob matches, or that lie deeper than
+        ``maxdepth``, stay where they are. So does all if a copy fails, and what others write meanwhile.
+        """
+        if path1 == path2:
+            return
+        if not recursive and isinstance(path1, str) and not has_magic(path1) and await self._isdir(path1):
+            raise IsADirectory("a directory: recursive=True moves what is below", operation="move", path=path1)
+        is_whole = recursive and maxdepth is None
+        if isinstance(path1, list) and isinstance(path2, list):  # fsspec copies these one by one, as they are.
+            names, is_whole = self._strip_protocol(path1), False
+        else:
+            names = await self._expand_path(path1, recursive=recursive and not is_whole, maxdepth=maxdepth)
+        if is_whole:
+            objects, directories = await self._tree.contents(names)
+        else:  # A copy passes over directories, also where an object has the name too.
+            objects, directories = [name for name in names if not await self._isdir(name)], []
+        copies: set[str] = set()
+        levels: dict[str, Any] = {"recursive": recursive, "maxdepth": maxdepth}
+        await self._copy(path1, path2, **levels, on_error="raise", copies=copies, **options)
+        with self._changing(*names):  # Of what has moved within a directory some may be where other objects were.
+            await self._stores.remove([path for path in objects if path not in copies], directories)
+
+    mv = blocking(_mv)
+
+    @of_one
+    async def _cp_file(
+        self,
+        path1: str,
+        path2: str,
+        preserve_etag: bool | None = None,
+        copies: set[str] | None = None,
+        **options: Any,
+    ) -> None:
+        chosen = opening.copying_options(self._settings.write, options, preserve_etag=preserve_etag)
+        try:
+            if self._tree.known_directory(self._strip_protocol(path1)):
+                raise IsADirectory("a directory", operation="copy", path=path1)
+            with self._changing(path2):
+                await copy_object(self.place_of(path1), self.place_of(path2), chosen)
+            if copies is not None:
+                copies.add(self._strip_protocol(path2))
+        except (IsADirectory, NotFound):
+            # fsspec has directories copied too: they are made, where there are any.
+            if not await self._isdir(path1) or await self._isfile(path1):
+                raise
+            await self._makedirs(path2, exist_ok=True)
+
+    async def _rm_file(self, path: str, **options: Any) -> None:
+        with self._changing(path):
+            await self._stores.remove([path])
+
+    async def _rm(
+        self,
+        path: Any,
+        recursive: bool = False,
+        batch_size: int | None = None,
+        maxdepth: int | None = None,
+        **options: Any,
+    ) -> None:
+        names = await self._expand_path(path)
+        objects, directories = names, list[str]()
+        if recursive and maxdepth is None:
+            objects, directories = await self._tree.contents(names)
+        elif recursive:
+            objects = [found for name in names for found in await self._find(name, maxdepth=maxdepth)]
+            if not (objects or await self._exists(names[0])):
+                raise NotFound("there is no such object or directory", operation="delete", path=names[0])
+        with self._changing(*names):
+            await self._stores.remove(objects, directories)
+
+    async def _mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
+        """Make a bucket, or a directory where directories are. Elsewhere these come and go with what is in them."""
+        place = self.place_of(path)
+        if not (place.key or place.has_directories) and self._stores.only is None:
+            if self._stores.are_made and await self._isdir(path):
+                raise AlreadyExists("the bucket exists", operation="create_dir", path=path)
+            with self._changing(path):
+                await self._stores.create(place.operator)
+            return
+        if not place.has_directories:
+            return
+        if await place.operator.exists(place.directory):
+            raise AlreadyExists("the directory exists", operation="create_dir", path=path)
+        parent = self._parent(self._strip_protocol(path))
+        if not create_parents and parent and not await self._isdir(parent):
+            raise NotFound("the directory above does not exist", operation="create_dir", path=path)
+        with self._changing(path):
+            await place.operator.create_dir(place.directory)
+
+    async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
+        if exist_ok and not self.place_of(path).key and await self._isdir(path):
+            return
+        try:
+            await self._mkdir(path)
+        except AlreadyExists:
+            if not exist_ok:
+                raise
+
+    async def _rmdir(self, path: str) -> None:
+        place = self.place_of(path)
+        with self._changing(path):
+            if not (place.key or place.has_directories) and self._stores.only is None:
+                await self._stores.delete(place.operator)
+            elif await self._tree.beginning(self._strip_protocol(path), ""):
+                raise IsADirectory("the directory is not empty", operation="delete", path=path)
+            elif not place.key:
+                raise Unsupported("the root of an operator is not deleted", operation="delete", path=path)
+            else:
+                await place.operator.stat(place.directory)
+                await place.operator.delete(place.directory)
+
+    rmdir = blocking(_rmdir)
+
+    async def _touch(self, path: str, truncate: bool = True, **options: Any) -> None:
+        if not truncate and await self._exists(path):
+            raise Unsupported(
+                "the time of an object is that of its last write: truncate=True makes an empty one",
+                operation="touch",
+                path=path,
+            )
+        await self._pipe_file(path, b"", **options)
+
+    touch = blocking(_touch)
+
+
+def _rebuilt(cls: type[AioPrefetchFileSystem], options: dict[str, Any]) -> AioPrefetchFileSystem:
+    return cls(**options)
