@@ -1,0 +1,195 @@
+"""The requests and reads of an operator as spans and metrics of OpenTelemetry.
+
+Requests over HTTP follow the semantic conventions for HTTP clients: names and attributes are theirs, and what they have
+no word for begins with ``aioprefetch.``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider, get_tracer
+
+from aioprefetch.errors import InvalidType, printable
+from aioprefetch.runtime.events import Event
+
+if TYPE_CHECKING:
+    from aioprefetch.operator.operator import Operator
+
+Attributes = dict[str, str | int | float]
+
+# The buckets that the conventions give for durations of HTTP clients, in seconds.
+SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_PORTS = {"http": 80, "https": 443}
+_EVENTS = (
+    *("request.started", "request.first_byte", "request.finished", "request.failed", "request.retried"),
+    "read.served",
+)
+
+
+def instrument(
+    operator: Operator,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> Callable[[], None]:
+    """Make spans and metrics of an operator's requests and reads from now on; the function returned ends that.
+
+    Without providers the global ones are used, whichever these are by then. Each request is a span of kind ``CLIENT``
+    below the span in which it was asked for. Metrics are those of all operators made from this one by ``layer``, too.
+    """
+    if not hasattr(operator, "events"):
+        raise InvalidType(f"an Operator is needed, not {type(operator).__name__}", operation="instrument")
+    return Instrumentation(operator, tracer_provider, meter_provider).start()
+
+
+class Instrumentation:
+    """Spans and metrics of one operator."""
+
+    def __init__(
+        self, operator: Operator, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None
+    ) -> None:
+        info = operator.info
+        self._operator = operator
+        self._is_on = False
+        self._spans: dict[int, Span] = {}
+        self._common: Attributes = {"aioprefetch.scheme": info.scheme, "aioprefetch.bucket": info.name}
+        self._tracer = get_tracer("aioprefetch", tracer_provider=tracer_provider)
+        meter = get_meter("aioprefetch", meter_provider=meter_provider)
+
+        def seconds(name: str, description: str) -> Callable[[float, Attributes], None]:
+            histogram = meter.create_histogram(
+                name, unit="s", description=description, explicit_bucket_boundaries_advisory=SECONDS_BUCKETS
+            )
+            return histogram.record
+
+        def counter(name: str, unit: str, description: str) -> Callable[[int, Attributes], None]:
+            return meter.create_counter(name, unit=unit, description=description).add
+
+        self._http_seconds = seconds("http.client.request.duration", "Duration of HTTP client requests.")
+        self._request_seconds = seconds("aioprefetch.request.duration", "Requests to the store, from start to end.")
+        self._first_byte_seconds = seconds("aioprefetch.request.first_byte", "Requests, from start to their head.")
+        self._wait_seconds = seconds("aioprefetch.read.wait", "How long reads took their callers.")
+        self._count_retry = counter("aioprefetch.retries", "{retry}", "Attempts after the first.")
+        self._count_bytes = counter("aioprefetch.request.bytes", "By", "Bytes of bodies, received or sent.")
+        self._count_read_bytes = counter("aioprefetch.read.bytes", "By", "Bytes that callers of reads got.")
+        meter.create_observable_up_down_counter(
+            "http.client.open_connections",
+            [self._connections],
+            unit="{connection}",
+            description="Connections of our transport, by state.",
+        )
+        meter.create_observable_up_down_counter(
+            "aioprefetch.memory.used", [self._memory], unit="By", description="Memory in use or reserved."
+        )
+        meter.create_observable_up_down_counter(
+            "aioprefetch.memory.limit", [self._memory_limit], unit="By", description="memory_bytes of the operator."
+        )
+
+    def start(self) -> Callable[[], None]:
+        """Listen; the function returned ends that, and the spans of requests in flight."""
+        self._is_on = True
+        unsubscribe = self._operator.events.subscribe(self._hear, *_EVENTS)
+
+        def stop() -> None:
+            unsubscribe()
+            self._is_on = False
+            while self._spans:
+                self._spans.popitem()[1].end()
+
+        return stop
+
+    def _hear(self, event: Event) -> None:
+        facts = event.facts
+        if event.name == "request.started":
+            self._start_span(event)
+        elif event.name == "request.first_byte":
+            span = self._spans.get(facts["request_id"])
+            if span is not None:
+                span.add_event("first byte")
+        elif event.name == "request.retried":
+            self._count_retry(
+                1, {**self._common, "aioprefetch.operation": facts["operation"], "error.type": facts["error"]}
+            )
+        elif event.name == "read.served":
+            attributes = {**self._common, "aioprefetch.tier": facts["tier"]}
+            self._count_read_bytes(facts["end"] - facts["start"], attributes)
+            if facts["waited_seconds"] is not None:
+                self._wait_seconds(facts["waited_seconds"], attributes)
+        else:
+            self._end_request(event)
+
+    def _start_span(self, event: Event) -> None:
+        facts = event.facts
+        attributes = {
+            **self._common,
+            **_of_http(event),
+            "aioprefetch.operation": facts["operation"],
+            "aioprefetch.path": printable(event.path),
+            "aioprefetch.lane": facts["lane"],
+        }
+        if facts["url"]:
+            attributes["url.full"] = facts["url"]
+        if facts["attempt"] > 1:
+            attributes["http.request.resend_count"] = facts["attempt"] - 1
+        for name in ("start", "end"):
+            if facts[name] is not None:
+                attributes[f"aioprefetch.{name}"] = facts[name]
+        self._spans[facts["request_id"]] = self._tracer.start_span(
+            facts["method"] or facts["operation"], kind=SpanKind.CLIENT, attributes=attributes
+        )
+
+    def _end_request(self, event: Event) -> None:
+        facts = event.facts
+        ended: Attributes = {}
+        if facts["status"] is not None:
+            ended["http.response.status_code"] = facts["status"]
+        if "error" in facts:
+            ended["error.type"] = facts["error"]
+        if facts["method"]:
+            self._http_seconds(facts["seconds"], {**_of_http(event), **ended})
+        own = {**self._common, "aioprefetch.operation": facts["operation"]}
+        self._request_seconds(facts["seconds"], own | ended)
+        if facts["first_byte_seconds"] is not None:
+            self._first_byte_seconds(facts["first_byte_seconds"], own)
+        self._count_bytes(facts["bytes"], own)
+        span = self._spans.pop(facts["request_id"], None)
+        if span is not None:
+            span.set_attributes({**ended, "aioprefetch.bytes": facts["bytes"]})
+            if "error" in facts:
+                span.set_status(StatusCode.ERROR, facts["message"] or facts["error"])
+            span.end()
+
+    # --- gauges, read by the SDK on its thread ------------------------------------------------------------------
+
+    def _connections(self, options: CallbackOptions) -> Iterable[Observation]:
+        if self._is_on:
+            statistics = self._operator.statistics
+            idle = statistics["transport_connections_idle"]
+            active = statistics["transport_connections_open"] - idle
+            for state, count in (("idle", idle), ("active", active)):
+                yield Observation(count, {**self._common, "http.connection.state": state})
+
+    def _memory(self, options: CallbackOptions) -> Iterable[Observation]:
+        if self._is_on:
+            yield Observation(self._operator.statistics["stream_read_active_memory_in_use"], self._common)
+
+    def _memory_limit(self, options: CallbackOptions) -> Iterable[Observation]:
+        if self._is_on:
+            yield Observation(self._operator.options.memory_bytes, self._common)
+
+
+def _of_http(event: Event) -> Attributes:
+    """The attributes of a request over HTTP that its span and its metrics share."""
+    method, url = event.facts["method"], event.facts["url"]
+    if not method:
+        return {}
+    attributes: Attributes = {"http.request.method": method}
+    if url:
+        parts = urlsplit(url)
+        attributes |= {"url.scheme": parts.scheme, "server.address": parts.hostname or ""}
+        attributes["server.port"] = parts.port or _PORTS.get(parts.scheme, 0)
+    return attributes

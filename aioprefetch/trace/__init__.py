@@ -1,0 +1,30 @@
+"""The picture of a read: which bytes were fetched, used and wasted, and where the time went.
+
+``with ap.trace.record(op) as t: ...`` records an operator, ``record()`` all operators of the process. Then
+``t.write_html("read.html")`` writes one page that needs no network, ``t.write_chrome_json("read.json")`` a trace for
+Perfetto, and ``t.advice`` says what to change. With the variable ``AIOPREFETCH_TRACE=read.html`` a process records
+itself and writes the page when it ends.
+
+The model of a trace is pure: ``recording`` is fed with events, ``advice``, ``timeline`` and ``byte_map`` look at it,
+``page`` and ``chrome`` write it; ``trace`` listens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aioprefetch.first_use import load_at_first_use
+
+if TYPE_CHECKING:
+    from aioprefetch.trace.advice import Advice
+    from aioprefetch.trace.recording import Recording
+    from aioprefetch.trace.trace import Trace, record
+
+# The file of a process that records itself.
+VARIABLE = "AIOPREFETCH_TRACE"
+# In its name: the number of the process.
+PID = "{pid}"
+
+__all__ = ["Advice", "Recording", "Trace", "record"]
+
+load_at_first_use(__name__, {"Advice": "advice", "Recording": "recording", "Trace": "trace", "record": "trace"})

@@ -1,0 +1,276 @@
+"""The page of a trace: one HTML file that needs no network. What moves in it is drawn by ``page.js``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import heapq
+import html
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from string import Template
+
+from aioprefetch.display.units import bytes_text, counted, seconds_text, share_text
+from aioprefetch.trace.advice import advise, unused_bytes
+from aioprefetch.trace.byte_map import HATCH, object_section
+from aioprefetch.trace.payload import payload
+from aioprefetch.trace.recording import Recording, TracedRequest, Wait
+from aioprefetch.trace.timeline import busy_seconds, in_flight, interval_of
+
+OBJECTS_MAX = 8
+OBJECT_LINES_MAX = 200
+TABLE_LINES = 10
+# Less is not worth a line.
+UNUSED_BYTES_MIN = 1024
+ROWS_WITHOUT_OVERVIEW = 24
+OBJECT_KEY = (
+    ("used", "fetched and used"),
+    ("wasted", "fetched, not used"),
+    ("again", "fetched again"),
+    ("store", "read from store"),
+    ("disk", "read from disk"),
+    ("memory", "read from memory"),
+)
+
+
+def page(recording: Recording, *, title: str, written_at: dt.datetime) -> str:
+    """The page as text."""
+    room = files("aioprefetch.trace")
+    template, style, script = (room.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
+    figures = (
+        counted(len(recording.requests), "request"),
+        bytes_text(recording.fetched_bytes),
+        seconds_text(recording.ended_seconds),
+    )
+    headline = ", ".join(figure.replace(" ", "\N{NO-BREAK SPACE}") for figure in figures)
+    steps = in_flight(interval_of(request, recording.ended_seconds) for request in recording.requests)
+    return Template(template).substitute(
+        title=html.escape(title or headline),
+        brand=html.escape(f"aioprefetch · {title or 'trace'}"),
+        headline=headline,
+        origin=_origin(recording, written_at),
+        tiles=_tiles(recording, steps),
+        advice=_advice(recording),
+        waits=_lane("Reads that waited", "waits", recording.waits),
+        memory=_lane("Requests that waited for memory", "memory", recording.memory_waits),
+        overview="" if len(recording.requests) > ROWS_WITHOUT_OVERVIEW else " hidden",
+        highest=max((number for _, number in steps), default=0),
+        objects=_objects(recording),
+        tables=_tables(recording),
+        omitted=_omitted(recording),
+        data=payload(recording),
+        style=style,
+        script=script,
+    )
+
+
+def _origin(recording: Recording, written_at: dt.datetime) -> str:
+    paths = {request.path for request in recording.requests}
+    what = (
+        f"{counted(len(paths), 'object')}, " if len(paths) != 1 else f"<code>{html.escape(next(iter(paths)))}</code>, "
+    )
+    return f"{what}written {written_at:%Y-%m-%d %H:%M} UTC"
+
+
+def _omitted(recording: Recording) -> str:
+    omitted, others = recording.counts["requests_not_kept"], recording.others
+    notes = [
+        f"{counted(omitted, 'later request')} came after the recording was full, and are not shown." if omitted else "",
+        f"{bytes_text(others.received_bytes)} in {counted(others.counts['requests'], 'request')} were of further "
+        f"objects, which have no map."
+        if others.counts
+        else "",
+        "There were more ranges than are kept: those with small gaps between them count as one, and figures of bytes "
+        "are approximate."
+        if recording.counts["ranges_joined"]
+        else "",
+    ]
+    return "".join(f"{note} " for note in notes if note)
+
+
+def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
+    requests, reads = recording.requests, recording.reads
+    distinct, wasted = recording.distinct_bytes, recording.wasted_bytes
+    again = recording.refetched_bytes
+    busy, total = busy_seconds(steps)
+    first = sorted(
+        request.first_byte_seconds - request.begun_seconds
+        for request in reads
+        if request.first_byte_seconds is not None
+    )
+    outcomes = Counter(request.outcome for request in requests)
+    cancelled = f", {outcomes['cancelled']:,} cancelled" if outcomes["cancelled"] else ""
+    others = len(requests) - len(reads)
+    tiles = [
+        (
+            "Requests",
+            f"{len(requests):,}",
+            f"{len(reads):,} for bytes, {others:,} other" if others else "all for bytes",
+        ),
+        ("Received", bytes_text(recording.fetched_bytes), f"of {counted(len(recording.objects), 'object')}"),
+        (
+            "Used",
+            share_text(distinct - wasted, distinct),
+            f"{bytes_text(wasted)} not used" if wasted else "no byte in vain",
+        ),
+        ("Fetched again", bytes_text(again), share_text(again, recording.fetched_bytes) + " of what came"),
+        (
+            "Reads waited",
+            seconds_text(recording.counts["wait_microseconds"] / 1e6),
+            f"{recording.counts['waits']:,} of {counted(recording.counts['read.served'], 'read')}",
+        ),
+        (
+            "First byte",
+            seconds_text(first[len(first) // 2]) if first else "–",
+            f"99 %: {seconds_text(first[int(0.99 * (len(first) - 1))])}" if first else "no response",
+        ),
+        (
+            "In flight",
+            f"{max((number for _, number in steps), default=0)}",
+            f"at most; mean {total / busy if busy else 0:.1f}",
+        ),
+        ("Tried again", f"{recording.counts['request.retried']:,}", f"{outcomes['failed']:,} failed{cancelled}"),
+    ]
+    return "".join(
+        f'<div><dt>{name}</dt><dd><div class="figure">{figure}</div><div class="note">{note}</div></dd></div>'
+        for name, figure, note in tiles
+    )
+
+
+def _advice(recording: Recording) -> str:
+    lines = [
+        f'<li><span class="sign" aria-hidden="true">!</span><span><strong>{html.escape(_sentence(one.finding))}:'
+        f"</strong> {html.escape(one.remedy)}.</span></li>"
+        for one in advise(recording)
+    ]
+    if not lines:
+        lines = [
+            '<li class="good"><span class="sign" aria-hidden="true">✓</span><span>No rule found anything to improve.'
+            "</span></li>"
+        ]
+    return "".join(lines)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _lane(title: str, identity: str, waits: Sequence[Wait]) -> str:
+    """A row of the timeline for waits, if there were any."""
+    if not waits:
+        return ""
+    return (
+        f'<div class="lane"><div class="name"><strong>{title}</strong>{counted(len(waits), "wait")}</div>'
+        f'<div class="track waits" id="{identity}" role="listbox" aria-label="{title}"></div></div>'
+    )
+
+
+def _objects(recording: Recording) -> str:
+    items = sorted(recording.objects.values(), key=lambda item: item.received_bytes or len(item.used), reverse=True)
+    shown = [item for item in items if item.end][:OBJECTS_MAX]
+    if not shown:
+        return ""
+    requests: dict[str, list[TracedRequest]] = {item.path: [] for item in shown}
+    for request in recording.reads:
+        if request.path in requests and request.received_bytes:
+            requests[request.path].append(request)
+    sections = "".join(object_section(item, requests[item.path]) for item in shown)
+    rest = items[OBJECTS_MAX:]
+    lines = [
+        [item.path, item.counts["requests"], bytes_text(item.received_bytes), bytes_text(len(item.wasted))]
+        for item in rest[:OBJECT_LINES_MAX]
+    ]
+    more = ""
+    if rest:
+        table = _table("Other objects", ["Object", "Requests", "Received", "Not used"], lines, numbers=(1, 2, 3))
+        more = f"<details><summary>{counted(len(rest), 'other object')}</summary>{table}</details>"
+    there = {"used", "wasted", *(tier for item in shown for tier in item.tier_bytes)}
+    if any(item.refetched_bytes for item in shown):
+        there.add("again")
+    key = "".join(f'<li><i class="swatch is-{style}"></i>{text}</li>' for style, text in OBJECT_KEY if style in there)
+    return (
+        '<section class="card" aria-labelledby="objects"><div class="head"><h2 id="objects">Bytes of each object</h2>'
+        f'<ul class="key">{key}</ul></div>{HATCH}{sections}{more}</section>'
+    )
+
+
+def _tables(recording: Recording) -> str:
+    slowest = heapq.nlargest(TABLE_LINES, recording.requests, key=lambda request: request.seconds)
+    unused = [(unused_bytes(recording, request), request) for request in recording.reads]
+    wasteful = heapq.nlargest(
+        TABLE_LINES, [pair for pair in unused if pair[0] >= UNUSED_BYTES_MIN], key=lambda pair: pair[0]
+    )
+    tables = []
+    if slowest:
+        tables.append(_slowest(slowest))
+    if wasteful:
+        lines = [
+            [request.number, request.path, _range(request), request.lane, bytes_text(request.received_bytes),
+             bytes_text(count), share_text(count, request.received_bytes)]
+            for count, request in wasteful
+        ]  # fmt: skip
+        titles = ["No.", "Object", "Bytes", "Lane", "Received", "Not used", "Share"]
+        tables.append(_table("Most unused bytes", titles, lines, numbers=(0, 4, 5, 6)))
+    if recording.retries:
+        longest = heapq.nlargest(TABLE_LINES, recording.retries, key=lambda retry: retry.wait_seconds)
+        lines = [
+            [seconds_text(retry.at_seconds), retry.path, retry.operation, retry.attempt,
+             seconds_text(retry.wait_seconds), retry.error]
+            for retry in longest
+        ]  # fmt: skip
+        titles = ["At", "Object", "Operation", "Attempt", "Pause", "Error"]
+        tables.append(_table("Longest pauses before another attempt", titles, lines, numbers=(0, 3, 4)))
+    if not tables:
+        return ""
+    return (
+        '<section class="card" aria-labelledby="tables"><div class="head">'
+        '<h2 id="tables">Where to look first</h2></div>'
+        f'<div class="tables">{"".join(tables)}</div></section>'
+    )
+
+
+def _slowest(requests: Sequence[TracedRequest]) -> str:
+    lines = []
+    for request in requests:
+        first = request.first_byte_seconds
+        lines.append(
+            [
+                request.number,
+                request.path,
+                request.operation,
+                _range(request),
+                request.lane,
+                "–" if first is None else seconds_text(first - request.begun_seconds),
+                seconds_text(request.seconds),
+                bytes_text(request.received_bytes),
+                request.error or request.status or "",
+            ]
+        )
+    titles = ["No.", "Object", "Operation", "Bytes", "Lane", "First byte", "Took", "Received", "Result"]
+    return _table("Slowest requests", titles, lines, numbers=(0, 5, 6, 7))
+
+
+def _range(request: TracedRequest) -> str:
+    if request.start is None:
+        return "–"
+    if request.start < 0:
+        return f"the last {-request.start:,}"
+    return f"{request.start:,} – {'end' if request.end is None else f'{request.end:,}'}"
+
+
+def _table(caption: str, titles: Sequence[str], lines: Iterable[Sequence[object]], *, numbers: Sequence[int]) -> str:
+    styles = [
+        ' class="number"' if index in numbers else ' class="path"' if title == "Object" else ""
+        for index, title in enumerate(titles)
+    ]
+    head = "".join(f'<th scope="col"{style}>{title}</th>' for title, style in zip(titles, styles, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{style}>{html.escape(str(cell))}</td>" for cell, style in zip(line, styles, strict=True))
+        + "</tr>"
+        for line in lines
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table><caption>{caption}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

@@ -1,0 +1,83 @@
+"""Requests over time: how many are in flight, and which of them may share a row."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+from aioprefetch.trace.recording import TracedRequest
+
+T = TypeVar("T")
+Interval = tuple[float, float]
+
+
+def in_flight(intervals: Iterable[Interval]) -> list[tuple[float, int]]:
+    """The number of open intervals from each moment on, where it changes. Empty intervals count for nothing."""
+    changes: dict[float, int] = {}
+    for begun, ended in intervals:
+        if begun < ended:
+            changes[begun] = changes.get(begun, 0) + 1
+            changes[ended] = changes.get(ended, 0) - 1
+    steps, number = [], 0
+    for at in sorted(changes):
+        if changes[at]:
+            number += changes[at]
+            steps.append((at, number))
+    return steps
+
+
+def highest_in_bins(steps: Sequence[tuple[float, int]], duration: float, bins: int) -> list[int]:
+    """The highest number in each of ``bins`` equal parts of ``[0, duration)``."""
+    highest = [0] * bins
+    if duration <= 0:
+        return highest
+    for index, (at, number) in enumerate(steps):
+        until = steps[index + 1][0] if index + 1 < len(steps) else duration
+        first = min(bins - 1, max(0, int(at / duration * bins)))
+        last = min(bins - 1, max(first, int(until / duration * bins - 1e-9)))
+        for position in range(first, last + 1):
+            highest[position] = max(highest[position], number)
+    return highest
+
+
+def busy_seconds(steps: Sequence[tuple[float, int]]) -> tuple[float, float]:
+    """How long at least one was open, and the sum of how long each was."""
+    busy = total = 0.0
+    for (at, number), (until, _) in pairwise(steps):
+        if number:
+            busy += until - at
+            total += number * (until - at)
+    return busy, total
+
+
+def packed(intervals: Sequence[Interval]) -> list[int]:
+    """A row for each interval, in their order by beginning: no two of a row overlap, and rows are as few as can be."""
+    rows = [0] * len(intervals)
+    free: list[int] = []
+    taken: list[tuple[float, int]] = []
+    for index in sorted(range(len(intervals)), key=lambda index: intervals[index][0]):
+        begun, ended = intervals[index]
+        while taken and taken[0][0] <= begun:
+            heapq.heappush(free, heapq.heappop(taken)[1])
+        row = heapq.heappop(free) if free else len(taken)
+        heapq.heappush(taken, (max(ended, begun), row))
+        rows[index] = row
+    return rows
+
+
+def interval_of(request: TracedRequest, until: float) -> Interval:
+    """The beginning of a request, and its end, or ``until`` while it is in flight."""
+    return request.begun_seconds, until if request.ended_seconds is None else request.ended_seconds
+
+
+def microseconds(seconds: float) -> int:
+    """A time in whole microseconds; what was before the recording began is at its begin."""
+    return max(0, round(1e6 * seconds))
+
+
+def chunks(items: Sequence[T], chunks_max: int) -> list[Sequence[T]]:
+    """The items in order, in at most ``chunks_max`` chunks of equal length; the last may be shorter."""
+    size = max(1, -(-len(items) // chunks_max))
+    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -1,0 +1,192 @@
+"""``record``: listens to an operator, or to all of the process, and writes the picture."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from aioprefetch.display.units import counted
+from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
+from aioprefetch.runtime.events import Event, EventBus, subscribe_to_all
+from aioprefetch.trace.advice import Advice, advise
+from aioprefetch.trace.chrome import chrome_json
+from aioprefetch.trace.page import page
+from aioprefetch.trace.recording import NAMES, Recording
+
+if TYPE_CHECKING:
+    from aioprefetch.operator.operator import Operator
+    from aioprefetch.sync.blocking_operator import BlockingOperator
+
+# A read adds its events to a queue; they are sorted into the recording later, or when there are this many: that takes
+# some 20 ms.
+PENDING_MAX = 4_000
+# What may still come of requests that began in time.
+LATE_NAMES = frozenset({"request.finished", "request.failed"})
+
+
+def record(operator: Operator | BlockingOperator | None = None) -> Trace:
+    """Record the requests and reads of an operator, and of those made from it; without one, of all in this process.
+
+    ``with ap.trace.record(op) as t: ...`` records the block, on all loops and threads; then
+    ``t.write_html("read.html")``. ``InvalidType`` for other objects.
+    """
+    if operator is None:
+        return Trace(None)
+    events = getattr(operator, "events", None)
+    if not isinstance(events, EventBus):
+        raise InvalidType(f"an Operator or BlockingOperator is recorded, not {operator!r}", operation="record")
+    return Trace(events)
+
+
+class Trace:
+    """The requests and reads of a block of code, and what can be made of them.
+
+    It may be read and written while it records; what it has is then what has happened so far. Memory is bounded:
+    of more than 200,000 requests and 10,000 objects the later ones are counted only, and of more than 200,000 ranges
+    of bytes those with the smallest gaps between them become one.
+    """
+
+    def __init__(self, events: EventBus | None) -> None:
+        self._events = events
+        self._pending: deque[Event] = deque()
+        self._recording = Recording()
+        self._lock = threading.Lock()
+        self._has_begun = False
+        self._unsubscribe: Callable[[], None] | None = None
+        self._in_flight: set[Hashable] | None = None  # Once it has ended.
+
+    def __enter__(self) -> Self:
+        """Begin to record. ``InvalidArgument`` where it has begun before: a trace records one block."""
+        with self._lock:
+            if self._has_begun:
+                raise InvalidArgument(
+                    "a trace records one block: take another record() for the next", operation="record"
+                )
+            self._has_begun = True
+        subscribe = subscribe_to_all if self._events is None else self._events.subscribe
+        self._unsubscribe = subscribe(self._on_event, *NAMES)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        with self._lock:
+            self._sort()
+            requests = counted(len(self._recording.requests), "request")
+            return f"<Trace of {requests}, {counted(self._recording.fetched_bytes, 'byte')}>"
+
+    def stop(self) -> None:
+        """End the recording, as the end of the ``with`` block does. Requests in flight are followed to their end.
+
+        A read has its bytes a moment before its request has ended.
+        """
+        with self._lock:
+            self._sort()
+            if self._in_flight is None:
+                self._in_flight = self._recording.in_flight()
+            self._leave()
+
+    def forget(self) -> None:
+        """Begin again with nothing, as a forked child does: another thread of its parent may have held the lock."""
+        self._lock = threading.Lock()
+        self._pending = deque()
+        self._recording = Recording()
+
+    @property
+    def recording(self) -> Recording:
+        """The requests, reads, retries and bytes of each object so far. It may grow while it is looked at."""
+        with self._lock:
+            self._sort()
+            return self._recording
+
+    @property
+    def advice(self) -> list[Advice]:
+        """Sentences that say what to change, where a rule applies."""
+        with self._lock:
+            self._sort()
+            return advise(self._recording)
+
+    def html(self, *, title: str = "") -> str:
+        """The page as text: one file that needs no network."""
+        now = dt.datetime.now(dt.UTC)
+        with self._lock:  # Events that come meanwhile wait in the queue.
+            self._sort()
+            return page(self._recording, title=printable(redact(title)), written_at=now)
+
+    def chrome_json(self) -> str:
+        """The trace as text, in the JSON object format of Chrome's trace events."""
+        with self._lock:
+            self._sort()
+            return chrome_json(self._recording)
+
+    def write_html(self, path: str | os.PathLike[str], *, title: str = "") -> None:
+        """Write the page into a local file, which it replaces when the page is whole. ``OSError`` as of ``open``."""
+        _write(path, self.html(title=title))
+
+    def write_chrome_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace for chrome://tracing or https://ui.perfetto.dev into a local file, as ``write_html`` does."""
+        _write(path, self.chrome_json())
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the page, or where the name ends in ``.json`` the trace for Chrome."""
+        if os.fspath(path).endswith(".json"):
+            self.write_chrome_json(path)
+        else:
+            self.write_html(path)
+
+    def _on_event(self, event: Event) -> None:
+        if self._in_flight is not None:
+            self._on_late_event(event, self._in_flight)
+            return
+        self._pending.append(event)
+        if len(self._pending) > PENDING_MAX and self._lock.acquire(blocking=False):
+            try:
+                self._sort()
+            finally:
+                self._lock.release()
+
+    def _on_late_event(self, event: Event, in_flight: set[Hashable]) -> None:
+        """Take an event that came after the end, if it is of a request that began before."""
+        if event.name in LATE_NAMES and event.facts["request_id"] in in_flight:
+            self._pending.append(event)
+            in_flight.discard(event.facts["request_id"])
+            self._leave()
+
+    def _leave(self) -> None:
+        unsubscribe = self._unsubscribe
+        if not self._in_flight and unsubscribe is not None:
+            unsubscribe()
+            self._unsubscribe = None
+
+    def _sort(self) -> None:
+        pending, add = self._pending, self._recording.add
+        while pending:
+            event = pending.popleft()
+            add(event.name, event.at_seconds, event.path, event.facts)
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file under another name beside it, then replace it: a disk that is full costs no earlier trace."""
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):  # A pipe or a terminal is not replaced.
+        with open(target, "w", encoding="utf-8") as file:
+            file.write(text)
+        return
+    partial = f"{target}.{os.getpid()}-{threading.get_ident()}.partial"
+    try:
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(partial, target)
+    except BaseException:
+        with suppress(OSError):
+            os.remove(partial)
+        raise
