@@ -9,17 +9,22 @@ from __future__ import annotations
 import contextlib
 import http.client
 import io
-import json
+import os
 import random
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from aioprefetch.errors import MissingDependency, ProtocolError, UntrustedMetadata
+import click
+
+from aioprefetch.cli.completion import place_argument
+from aioprefetch.cli.places import Stores, command
+from aioprefetch.cli.printing import print_json
+from aioprefetch.cli.screen import Display, choose_display
+from aioprefetch.errors import MissingDependency, ProtocolError, UntrustedMetadata, printable, redact
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import S3
 from aioprefetch.sync import BlockingOperator, SyncFile, split_url
@@ -88,20 +93,32 @@ class Comparison:
         return self.naive.count.gets / max(1, self.ours.count.gets)
 
 
-def run_demo(url: str | None, options: Mapping[str, Any], *, row_groups_max: int, as_json: bool) -> int:
-    """Run the demo and show the result.
+@command(
+    "demo",
+    examples="""
+aioprefetch demo
+aioprefetch demo s3://bucket/file.parquet
+aioprefetch demo --json --row-groups 5 data.parquet
+""",
+)
+@place_argument("url", "[PLACE]", required=False)
+@click.option("--row-groups", "row_groups_max", metavar="N", type=click.IntRange(1), default=50, help="Read at most N.")
+@click.option("--json", "as_json", is_flag=True, help="Only the numbers, as one JSON object.")
+def demo(url: str | None, stores: Stores, row_groups_max: int, as_json: bool) -> int:
+    """Compare pyarrow on a naive reader and on ours.
 
-    Returns the exit code: 1 when the tables differ or the embedded file took more than one GET, else 0.
+    Without a PLACE, a Parquet object, the file is in an embedded S3 server. The exit code is 1 when the tables differ
+    or the embedded file took more than one GET.
     """
     display = choose_display(silent=as_json)
     if url is None:
         comparison = compare_embedded(display)
         good = comparison.is_equal and comparison.ours.count.gets == 1
     else:
-        comparison = compare_own(url, options, display, row_groups_max)
+        comparison = compare_own(url, stores.options_of(url), display, row_groups_max)
         good = comparison.is_equal
     if as_json:
-        print(json.dumps(describe(comparison)))
+        print_json(describe(comparison))
     else:
         show(comparison, display)
     return 0 if good else 1
@@ -187,10 +204,11 @@ def embedded_operator(server: CountingS3Server) -> Operator:
 
 def compare_own(url: str, options: Mapping[str, Any], display: Display, row_groups_max: int) -> Comparison:
     """Read an object of the user twice. Each client counts its requests."""
-    root, path = split_url(url)
+    root, path = split_url(url if "://" in url else f"file://{os.path.abspath(url)}")
     with BlockingOperator(Operator.from_uri(root, **options)) as operator:
         size = operator.stat(path).size or 0
-        display.say(f"{url}: {size:,} bytes; at most {row_groups_max} row groups are read")
+        label = printable(redact(url))
+        display.say(f"{label}: {size:,} bytes; at most {row_groups_max} row groups are read")
 
         def fetch(start: int, end: int) -> bytes:
             return operator.read(path, offset=start, size=end - start)
@@ -199,7 +217,7 @@ def compare_own(url: str, options: Mapping[str, Any], display: Display, row_grou
         naive = read_naively(fetch, size, display, lambda: client_count(operator, before), row_groups_max)
     with BlockingOperator(Operator.from_uri(root, **options)) as operator, operator.open(path) as file:
         ours = read_table(file, OURS, display, lambda: client_count(operator), row_groups_max)
-    return Comparison(url, size, "client", naive, ours)
+    return Comparison(label, size, "client", naive, ours)
 
 
 def read_naively(
@@ -348,114 +366,3 @@ class HttpRanges:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-
-Advance = Callable[[], None]
-
-# A plain log gets a line after each of this many parts of the work.
-PLAIN_STEPS = 5
-
-
-class Display(Protocol):
-    """The output of the demo: progress while it reads, and a table at the end."""
-
-    def say(self, text: str) -> None:
-        """A line of text."""
-
-    def progress(self, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
-        """Show that work of ``total`` steps goes on; what the context yields is called after each step."""
-
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table whose first column is text and whose others are numbers."""
-
-
-class SilentDisplay:
-    """Shows nothing, for output that a program reads."""
-
-    def say(self, text: str) -> None:
-        """Show nothing."""
-
-    @contextlib.contextmanager
-    def progress(self, title: str, total: int) -> Iterator[Advance]:
-        """Show nothing."""
-        yield lambda: None
-
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Show nothing."""
-
-
-class PlainDisplay:
-    """Lines of text on standard output."""
-
-    def say(self, text: str) -> None:
-        """A line of text."""
-        print(text, flush=True)
-
-    @contextlib.contextmanager
-    def progress(self, title: str, total: int) -> Iterator[Advance]:
-        """A line now and then."""
-        done = 0
-
-        def advance() -> None:
-            nonlocal done
-            done += 1
-            if done * PLAIN_STEPS // total > (done - 1) * PLAIN_STEPS // total:
-                self.say(f"{title}: {done} of {total} row groups")
-
-        yield advance
-
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns of equal width."""
-        widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
-        self.say("")
-        for row in (columns, ["-" * width for width in widths], *rows):
-            first, *numbers = (
-                cell.rjust(width) if index else cell.ljust(width)
-                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-            )
-            self.say("  ".join((first, *numbers)).rstrip())
-
-
-class RichDisplay:
-    """A progress bar and a table drawn by rich."""
-
-    def __init__(self, console: Any) -> None:
-        self._console = console
-
-    def say(self, text: str) -> None:
-        """A line of text."""
-        self._console.print(text, markup=False, highlight=False)
-
-    @contextlib.contextmanager
-    def progress(self, title: str, total: int) -> Iterator[Advance]:
-        """A bar."""
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self._console) as bar:
-            task = bar.add_task(title, total=total)
-            yield lambda: bar.advance(task)
-
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table with borders."""
-        from rich.table import Table
-
-        table = Table()
-        for index, column in enumerate(columns):
-            table.add_column(column, justify="right" if index else "left")
-        for row in rows:
-            table.add_row(*row)
-        self._console.print(table)
-
-
-def choose_display(*, silent: bool) -> Display:
-    """Rich where it is installed and the output is a terminal, plain lines otherwise."""
-    if silent:
-        return SilentDisplay()
-    if not sys.stdout.isatty():
-        return PlainDisplay()
-    try:
-        from rich.console import Console
-    except ImportError:
-        return PlainDisplay()
-    return RichDisplay(Console())

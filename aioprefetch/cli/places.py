@@ -1,0 +1,212 @@
+"""The part that all commands share: places, the options of their stores, and the form of a command."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import click
+
+from aioprefetch.cli.printing import note_failure, note_nothing
+from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, IsADirectory, MissingDependency, NotFound
+from aioprefetch.operator.from_uri import option_from_text, split_uri, store_options
+from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.transfer.copying import side_of
+from aioprefetch.operator.transfer.sides import Selection, Side, select
+from aioprefetch.sync import run
+from aioprefetch.sync.listing import BlockingListing
+from aioprefetch.values import Entry, Metadata
+
+if TYPE_CHECKING:
+    from aioprefetch.operator.options import UriOptions
+
+HELP_COLUMNS_MAX = 100
+# Options of stores that have a name of their own beside ``-o``.
+_NAMED = ("endpoint_url", "region", "profile", "anonymous", "addressing_style", "ca_bundle")
+
+
+class Stores:
+    """The stores of one command: the options for them, and the operators that are open until the command ends."""
+
+    def __init__(self, texts: Sequence[tuple[str, str]] = ()) -> None:
+        self._texts = tuple(texts)
+        self._operators: list[Operator] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        run(self._close())
+
+    async def _close(self) -> None:
+        for operator in self._operators:
+            await operator.aclose()
+
+    def check(self, *places: str) -> None:
+        """``ConfigInvalid`` for an option that the store of no place takes, ``InvalidArgument`` for a place ``-``."""
+        if "-" in places:
+            raise InvalidArgument(
+                "- is neither standard input nor output here",
+                context={"hint": "cat PLACE writes to standard output; a file of this name is ./-"},
+            )
+        schemes = [scheme_of(place) for place in places]
+        for name, text in self._texts:
+            if not any(name in store_options(scheme) for scheme in schemes):
+                option_from_text(schemes[0], name, text)
+
+    def options_of(self, place: str, others: Sequence[tuple[str, str]] = ()) -> UriOptions:
+        """The options of ``Operator.from_uri`` for a place: those that its store takes, and all of ``others``."""
+        scheme = scheme_of(place)
+        allowed = store_options(scheme)
+        texts = [*((name, text) for name, text in self._texts if name in allowed), *others]
+        options: Any = {name: option_from_text(scheme, name, text) for name, text in texts}
+        return cast("UriOptions", options)
+
+    def side(self, place: str) -> Side:
+        """The operator of a place, which is open until the command ends, and the path in it."""
+        operator, side = run(side_of(place, self.options_of(place), "place"))
+        self._operators.append(operator)
+        return side
+
+    def operator_of(self, side: Side) -> Operator:
+        """The operator of a side that was opened here."""
+        return next(operator for operator in self._operators if operator is side.operator)
+
+    def operator(self, place: str) -> tuple[Operator, str]:
+        """The operator of a place that is one object, and its path. ``ConfigInvalid`` without a path."""
+        side = self.side(place)
+        if not side.path or side.path.endswith("/"):
+            raise ConfigInvalid(f"{side.label!r} names no object, but a store or a directory", operation="open")
+        return self._operators[-1], side.path
+
+
+def scheme_of(place: str) -> str:
+    """The scheme of a URL; that of files for a local path."""
+    return split_uri(place)[0] if "://" in place else "file"
+
+
+def stem_of(side: Side) -> str:
+    """The text before the path of an entry that makes it a place again, as the caller wrote it."""
+    if not side.path:
+        return side.label if side.label.endswith("/") else f"{side.label}/"
+    if side.label.endswith(side.path):
+        return side.label[: -len(side.path)]
+    return f"{side.operator.info.url.rstrip('/')}/"
+
+
+def selection_of(side: Side, *, is_recursive: bool = True, hint: str = "") -> Selection:
+    """The objects that a place names: one, all that match, or with ``is_recursive`` all below a directory.
+
+    ``NotFound`` for a missing object, ``IsADirectory`` for a directory without ``is_recursive``, with the ``hint``.
+    """
+    hints: dict[str, object] = {"hint": hint} if hint else {}
+    try:
+        selection: Selection = run(select(side, None))
+    except IsADirectory:
+        if not is_recursive:
+            raise IsADirectory("it is a directory", path=side.label, context=hints) from None
+        selection = run(select(replace(side, path=f"{side.path}/"), None))
+    if not is_recursive and selection.single is None and selection.glob is None:
+        raise IsADirectory("it is a directory", path=side.label, context=hints)
+    if not side.path and side.root is not None and not os.path.isdir(side.root):
+        raise NotFound("there is no such directory", path=side.label)
+    return selection
+
+
+def objects_of(selection: Selection) -> Iterator[Entry | Metadata]:
+    """The objects of a selection."""
+    if selection.single is not None:
+        yield selection.single
+        return
+    with BlockingListing(selection.listing()) as entries:
+        yield from (entry for entry in entries if not entry.is_directory)
+
+
+def visit_each(sides: Iterable[Side], visit: Callable[[Side], bool]) -> dict[str, str]:
+    """Call ``visit`` for each place; it returns whether there was something. One that fails leaves the others.
+
+    The places that have failed, or have nothing, with the kinds of their errors. Each is noted on standard error.
+    Arguments that cannot work are raised.
+    """
+    failures: dict[str, str] = {}
+    for side in sides:
+        try:
+            is_something = visit(side)
+        except (InvalidArgument, MissingDependency):
+            raise
+        except Error as error:
+            note_failure(error)
+            failures[side.label] = error.kind
+            continue
+        if not is_something:
+            note_nothing(side)
+            failures[side.label] = "NotFound"
+    return failures
+
+
+Callback = Callable[..., int]
+
+
+def command(name: str, *, examples: str, summary: str | None = None) -> Callable[[Callback], click.Command]:
+    """Make a function a command: it gets the stores as ``stores``, and returns the exit code.
+
+    ``examples`` are lines for the end of its help; ``summary`` is its line in the list of commands, if not the first
+    line of the help.
+    """
+    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+
+    def decorate(callback: Callback) -> click.Command:
+        @functools.wraps(callback)
+        def run_callback(**values: Any) -> int:
+            texts = [*values.pop("option"), *_named_texts(values)]
+            with Stores(texts) as stores:
+                return callback(stores=stores, **values)
+
+        made = click.command(
+            name,
+            epilog=f"\b\nExamples:\n{lines}",
+            short_help=summary,
+            context_settings={"max_content_width": HELP_COLUMNS_MAX},
+        )(run_callback)
+        made.params += _store_options()
+        return made
+
+    return decorate
+
+
+def pairs(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """The names and texts of options that are written NAME=VALUE."""
+    if any(not text.partition("=")[1] for text in texts):
+        raise click.BadParameter("an option is written NAME=VALUE", context, parameter)
+    return [(name.strip().replace("-", "_"), value) for name, _, value in (text.partition("=") for text in texts)]
+
+
+def _store_options() -> list[click.Parameter]:
+    """The options of all commands. Secrets are not among them: command lines are public."""
+    option_help = "An option of the store, such as memory_bytes=1GiB; a secret as secret_access_key=env:VARIABLE."
+    return [
+        click.Option(["-o", "option"], multiple=True, metavar="NAME=VALUE", callback=pairs, help=option_help),
+        click.Option(["--endpoint-url"], metavar="URL", help="The address of the store, if not AWS."),
+        click.Option(["--region"], metavar="NAME", help="The region of the bucket."),
+        click.Option(["--profile"], metavar="NAME", help="The AWS profile to take credentials from."),
+        click.Option(["--anonymous"], is_flag=True, default=None, help="Send no credentials."),
+        click.Option(["--addressing-style"], metavar="STYLE", help="How URLs name the bucket: auto, path or virtual."),
+        click.Option(["--ca-bundle"], metavar="FILE", help="Certificates to trust."),
+        click.Option(["--debug"], is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks."),
+    ]
+
+
+def _debug(context: click.Context, parameter: click.Parameter, is_set: bool) -> None:
+    if is_set:
+        context.meta["aioprefetch.debug"] = True
+
+
+def _named_texts(values: dict[str, Any]) -> list[tuple[str, str]]:
+    named: Mapping[str, Any] = {name: values.pop(name) for name in _NAMED}
+    return [(name, "true" if value is True else str(value)) for name, value in named.items() if value]

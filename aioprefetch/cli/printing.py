@@ -1,0 +1,155 @@
+"""The output of commands: sizes and times for people, objects for programs, lines for errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from aioprefetch.display.units import bytes_text
+from aioprefetch.errors import Error, printable, redact
+from aioprefetch.operator.transfer.sides import Side
+from aioprefetch.values import Entry, Metadata
+
+# The library's errors name arguments of Python: the words of the command line for them.
+_TYPE = r"(\w+(?:[\[(<][^\])>]*[\])>])?)"
+_COMMAND_LINE_WORDS = (
+    (r"and overwrite=False", "and -n replaces nothing"),
+    (r"\ballow_http=True", "-o allow_http=true"),
+    (r"\bprofile= and", "--profile and"),
+    (
+        rf"filters=\(([^()]+?) (?:[=!<>]=|<|>) ([^()]+)\): Function '\w+' has no kernel.* \({_TYPE}, {_TYPE}\)",
+        r"--filter: the column '\1' is \3, and \2 is \4",
+    ),
+    (
+        rf"(?s:filters=.*)(?:has no kernel.* \(|match type of values set: ){_TYPE}(?:, | vs ){_TYPE}\)?",
+        r"--filter compares a column of \1 with a value of \2",
+    ),
+)
+
+_DOCTOR = "aioprefetch doctor PLACE shows what was found and what the store does"
+_HINTS = {
+    "ClockSkew": "set the clock of this machine",
+    "CredentialsExpired": "renew the credentials",
+    "PermissionDenied": _DOCTOR,
+    "TimedOut": _DOCTOR,
+    "Unavailable": _DOCTOR,
+}
+
+
+def message_of(error: Error) -> str:
+    """The message of an error in the words of the command line, on one line and without secrets."""
+    message = error.message
+    for pattern, words in _COMMAND_LINE_WORDS:
+        message = re.sub(pattern, words, message)
+    return printable(redact(message))
+
+
+def size_text(count: int, *, is_human: bool) -> str:
+    """A number of bytes: ``1.5 MiB`` for people, the number itself otherwise."""
+    return bytes_text(count) if is_human else str(count)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One object on one line."""
+    click.echo(json_text(value))
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """An object as strict JSON, which can be encoded: numbers that are not finite are ``null``."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=plain, allow_nan=False)
+    except ValueError:
+        value = _with_finite_numbers(value)
+        text = json.dumps(value, ensure_ascii=False, default=plain, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # The name of a file that is not a text.
+        text = json.dumps(value, default=plain, allow_nan=False)
+    return text
+
+
+def _with_finite_numbers(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _with_finite_numbers(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_finite_numbers(part) for part in value]
+    return value
+
+
+def plain(value: object) -> object:
+    """A value that JSON lacks: bytes as hexadecimal digits, all others as text."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def note(text: str) -> None:
+    """A line on standard error."""
+    click.echo(f"aioprefetch: {text}", err=True)
+
+
+def note_nothing(side: Side) -> None:
+    """Say on standard error that there is nothing at a place."""
+    path = side.label.removeprefix("file://")
+    is_relative = path != side.label and not path.startswith("/")
+    note(f"nothing here: {side.label}{f'; hint: file:///{path} has three slashes' if is_relative else ''}")
+
+
+def note_failure(error: BaseException) -> None:
+    """A failure on one line of standard error, or with ``--debug`` its traceback."""
+    if click.get_current_context().meta.get("aioprefetch.debug"):
+        click.echo(redact("".join(traceback.format_exception(error))), err=True, nl=False)
+    else:
+        note(line_of(error))
+
+
+def line_of(error: BaseException) -> str:
+    """A failure on one line: where, what, and what to do."""
+    if not isinstance(error, Error):
+        text = printable(redact(" ".join(str(error).split())))
+        return f"{type(error).__name__}: {text} (--debug shows where)"
+    store = str(error.context.get("service", ""))
+    path = printable(redact(error.path))
+    where = f"{path!r} in {store}" if path and store else store or (repr(path) if path else "")
+    hint = error.context.get("hint") or _HINTS.get(error.kind, "")
+    if error.kind == "Unsupported" and error.operation == "list" and store.startswith("http"):
+        hint = "over https give the URL of a file: cat, stat, cp"
+    return (
+        f"{f'{where}: ' if where else ''}{message_of(error)} ({error.kind})"
+        f"{f'; hint: {redact(str(hint))}' if hint else ''}"
+    )
+
+
+def remark(text: str) -> None:
+    """A line on standard error for a person: nothing where that is not a terminal."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
+
+
+def fields_of(side: Side, entry: Entry | Metadata) -> dict[str, Any]:
+    """An object or a directory for JSON: all known fields."""
+    fields: dict[str, Any] = {
+        "url": f"{side.operator.info.url.rstrip('/')}/{'' if entry.path == '/' else entry.path}",
+        "path": entry.path,
+        "kind": entry.kind,
+        "size": entry.size,
+        "etag": entry.etag,
+        "version": entry.version,
+        "last_modified": entry.last_modified and entry.last_modified.isoformat(),
+    }
+    if isinstance(entry, Metadata):
+        names = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
+        fields |= {name: getattr(entry, name) for name in names}
+    return {name: value for name, value in fields.items() if value is not None and value != {}}
+
+
+def path_text(path: str) -> str:
+    """A path on one line."""
+    return printable(path)

@@ -1,0 +1,132 @@
+"""``trace``: runs a program, and writes the picture of what it reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from aioprefetch.cli import EXIT_FAILED
+from aioprefetch.cli.places import HELP_COLUMNS_MAX
+from aioprefetch.cli.printing import note
+from aioprefetch.errors import printable
+from aioprefetch.trace import PID, VARIABLE
+
+EXIT_NOT_EXECUTABLE = 126  # as shells report these two
+EXIT_NOT_FOUND = 127
+EXIT_SIGNAL = 128
+
+
+@click.command(
+    "trace",
+    epilog="\b\nExamples:\n  aioprefetch trace -- python job.py\n  aioprefetch trace --to scan.html -- pytest -k scan"
+    "\n  aioprefetch trace --to read.json -- python -m package   # for Perfetto",
+    context_settings={"max_content_width": HELP_COLUMNS_MAX, "ignore_unknown_options": True},
+)
+@click.option(
+    "--to", "name", metavar="FILE", default="read.html", show_default=True, help="A page, or .json for Chrome."
+)
+@click.argument("program", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def trace(name: str, program: Sequence[str]) -> int:
+    """Run a Python program and write the picture of what it reads.
+
+    The program records all of its operators, and writes the page when it ends. SIGINT and SIGTERM are passed on to
+    it, and the second one kills it. The exit code is that of the program, and 1 if it wrote none.
+    """
+    if PID in name:
+        raise click.BadParameter(f"{PID} has no meaning here: other processes add their numbers", param_hint="'--to'")
+    path = os.path.abspath(name)
+    before = _identity(path)
+    code = _run(program, {**os.environ, VARIABLE: path})
+    if _identity(path) != before:
+        note(f"the trace is in {printable(name)}")
+        return code
+    if code in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND):
+        return code
+    note("no trace was written: the program has not imported aioprefetch, was killed, or cannot write there")
+    return code or EXIT_FAILED
+
+
+def _run(program: Sequence[str], environment: dict[str, str]) -> int:
+    """The exit code of a program, as shells report it: 128 and the number of a signal that ended it."""
+    signals = _Signals()
+    with signals.caught():
+        try:
+            process = subprocess.Popen(program, env=environment)
+        except FileNotFoundError:
+            note(f"there is no program {printable(program[0])}")
+            return EXIT_NOT_FOUND
+        except OSError as error:
+            note(f"{printable(program[0])} cannot be run: {error.strerror}")
+            return EXIT_NOT_EXECUTABLE
+        with process:
+            signals.pass_to(process)
+            code = process.wait()
+    return code if code >= 0 else EXIT_SIGNAL - code
+
+
+class _Signals:
+    """Passes signals on to a program, which ends by the first and writes its trace; the second one kills it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._number: int | None = None
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Catch them, but for those that this process ignores; only the main thread can."""
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def pass_to(self, process: subprocess.Popen[bytes]) -> None:
+        """The program has started; a signal may have come before."""
+        self._process = process
+        if self._number is not None:
+            self._pass_on(self._number)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        number = number if self._number is None else signal.SIGKILL
+        self._number = number
+        self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        # A program that gets Ctrl-C twice at once is interrupted while it ends.
+        if self._process is not None and not (number == signal.SIGINT and _is_in_foreground()):
+            self._process.send_signal(number)
+
+
+def _is_in_foreground() -> bool:
+    """Whether Ctrl-C at a terminal reaches this process, and with it the programs that it has started."""
+    try:
+        terminal = os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY)
+    except OSError:  # There is none.
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """When a file was written, and its place on the disk; ``None`` if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino

@@ -1,0 +1,381 @@
+"""``cp``, ``sync`` and ``rm``: objects copied between any two places, and removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import click
+
+from aioprefetch import progress
+from aioprefetch.cli import EXIT_FAILED
+from aioprefetch.cli.completion import place_argument
+from aioprefetch.cli.places import Stores, command, objects_of, pairs, scheme_of, selection_of, stem_of, visit_each
+from aioprefetch.cli.printing import message_of, note, path_text, print_json, remark
+from aioprefetch.display.units import bytes_text, counted, seconds_text
+from aioprefetch.errors import Error, InvalidArgument, IsADirectory, NotFound, printable, redact
+from aioprefetch.operator.listing import has_wildcard
+from aioprefetch.operator.progress import ProgressBar, ProgressDisplay
+from aioprefetch.operator.removal import DELETE_PATHS
+from aioprefetch.operator.transfer.copying import copy
+from aioprefetch.operator.transfer.report import CopyFailure, CopyProgress, CopyReport
+from aioprefetch.operator.transfer.sides import Selection, Side
+from aioprefetch.runtime.task_group import gather_all
+from aioprefetch.sync import run
+
+RECURSIVE_HINT = "-r takes what is below it"
+# Copies of single places that run at once, each of which has up to 32 objects in flight.
+PLACES_AT_ONCE = 8
+
+_Option = Callable[[Any], Any]
+
+
+def _copy_options(function: Any) -> Any:
+    for option in reversed(_COPY_OPTIONS):
+        function = option(function)
+    return function
+
+
+_COPY_OPTIONS: tuple[_Option, ...] = (
+    click.option("--glob", metavar="PATTERN", help="Of a directory only what matches, such as '**/*.csv'."),
+    click.option("--concurrency", metavar="N", type=click.IntRange(1), help="Objects that are copied at once (32)."),
+    click.option("--src-o", "src_texts", multiple=True, metavar="NAME=VALUE", callback=pairs, help="-o for SRC alone."),
+    click.option("--dst-o", "dst_texts", multiple=True, metavar="NAME=VALUE", callback=pairs, help="-o for DST alone."),
+    click.option("-q", "--quiet", "is_quiet", is_flag=True, help="No progress."),
+    click.option("--json", "as_json", is_flag=True, help="The report as one JSON object."),
+)
+
+
+@command(
+    "cp",
+    summary="Copy objects and directories between stores.",
+    examples="""
+aioprefetch cp s3://bucket/key .
+aioprefetch cp -r data/ s3://bucket/data/
+aioprefetch cp 's3://bucket/logs/*.gz' /tmp/logs/
+aioprefetch cp -r --dst-o profile=other s3://a/x/ s3://b/x/
+""",
+)
+@place_argument("sources", "SRC...", nargs=-1, required=True)
+@place_argument("target", "DST")
+@click.option("-r", "--recursive", "is_recursive", is_flag=True, help="Also directories: what is below them.")
+@click.option("-n", "--no-clobber", "keeps", is_flag=True, help="An object that is there already counts as failed.")
+@_copy_options
+def cp(sources: Sequence[str], target: str, stores: Stores, is_recursive: bool, keeps: bool, **options: Any) -> int:
+    """Copy objects, directories and what patterns match, between stores and local files.
+
+    What is below a directory, or below the last / before a wildcard, goes below DST under the same names. A store
+    copies by itself where it can. What is proven to be the same already is left out. A large download that was cut off
+    goes on where it ended.
+    """
+    for source in sources:
+        _check_source(stores, source, is_recursive=is_recursive)
+    how = {"overwrite": not keeps, "skip_same": False if keeps else None}
+    return _copy(stores, sources, target, how, is_recursive=is_recursive, **options)
+
+
+@command(
+    "sync",
+    examples="""
+aioprefetch sync data/ s3://bucket/data/
+aioprefetch sync --glob '**/*.parquet' s3://bucket/tables/ /data/tables
+aioprefetch sync --exact s3://bucket/data/ data/
+""",
+)
+@place_argument("source", "SRC")
+@place_argument("target", "DST")
+@click.option("--exact", "is_exact", is_flag=True, help="Leave out only what is proven to be the same.")
+@_copy_options
+def sync(source: str, target: str, stores: Stores, is_exact: bool, **options: Any) -> int:
+    """Copy what is new or has changed below SRC. Nothing is deleted at DST.
+
+    Size and time tell what has changed, and ETags where they can be compared.
+    """
+    return _copy(stores, [source], target, {"skip_same": None if is_exact else True}, is_recursive=True, **options)
+
+
+def _check_source(stores: Stores, source: str, *, is_recursive: bool) -> None:
+    """``IsADirectory`` for a directory that is named without ``-r``; it needs no request."""
+    is_local = scheme_of(source) == "file"
+    if not is_recursive and (source.endswith("/") or (is_local and os.path.isdir(source.removeprefix("file://")))):
+        raise IsADirectory("it is a directory", path=source, context={"hint": RECURSIVE_HINT})
+
+
+def _copy(
+    stores: Stores,
+    sources: Sequence[str],
+    target: str,
+    how: Mapping[str, Any],
+    *,
+    is_recursive: bool,
+    glob: str | None,
+    concurrency: int | None,
+    src_texts: Sequence[tuple[str, str]],
+    dst_texts: Sequence[tuple[str, str]],
+    is_quiet: bool,
+    as_json: bool,
+) -> int:
+    """Copy each source, and show how it went; the exit code is 1 if anything failed."""
+    stores.check(*sources, target)
+    if len(sources) > 1 and not (target.endswith("/") or (scheme_of(target) == "file" and os.path.isdir(target))):
+        raise InvalidArgument(f"several sources go into a directory: {printable(redact(target))}/", operation="copy")
+    began = time.monotonic()
+    options = {
+        "glob": glob,
+        "concurrency": concurrency,
+        "on_progress": None if is_quiet or as_json else _bars(),
+        "dst_options": stores.options_of(target, dst_texts),
+        **how,
+    }
+
+    def copy_source(source: str) -> Coroutine[Any, Any, CopyReport]:
+        own = {**options, "src_options": stores.options_of(source, src_texts)}
+        return _copy_place(source, target, own, is_recursive=is_recursive)
+
+    total = run(_copy_all(sources, target, copy_source))
+    _show(total, time.monotonic() - began, as_json=as_json)
+    return EXIT_FAILED if total.failures else 0
+
+
+async def _copy_place(source: str, target: str, options: Mapping[str, Any], *, is_recursive: bool) -> CopyReport:
+    """Copy one source. A directory that is named without its slash costs one request more."""
+    try:
+        return await copy(source, target, **options)
+    except IsADirectory:
+        if not is_recursive or source.endswith("/"):
+            raise
+        return await copy(f"{source}/", target, **options)
+
+
+async def _copy_all(
+    sources: Sequence[str], target: str, copy_source: Callable[[str], Coroutine[Any, Any, CopyReport]]
+) -> CopyReport:
+    """Copy all sources, some of them at once. One of several that fails leaves the others."""
+
+    async def copy_one(source: str) -> CopyReport:
+        try:
+            return await copy_source(source)
+        except Error as error:
+            if len(sources) == 1:
+                raise
+            return CopyReport(failures=(CopyFailure(path=source, target=target, error=error),))
+
+    reports = await gather_all([partial(copy_one, source) for source in sources], at_once=PLACES_AT_ONCE)
+    return CopyReport(
+        copied=sum(report.copied for report in reports),
+        skipped=sum(report.skipped for report in reports),
+        bytes=sum(report.bytes for report in reports),
+        bytes_skipped=sum(report.bytes_skipped for report in reports),
+        failures=tuple(failure for report in reports for failure in report.failures),
+    )
+
+
+def _show(report: CopyReport, seconds: float, *, as_json: bool) -> None:
+    for failure in report.failures:
+        note(f"{path_text(redact(failure.path))}: {message_of(failure.error)} ({failure.error.kind})")
+    if as_json:
+        failures = [
+            {
+                "path": redact(each.path),
+                "target": redact(each.target),
+                "kind": each.error.kind,
+                "message": message_of(each.error),
+            }
+            for each in report.failures
+        ]
+        fields = {name: getattr(report, name) for name in ("copied", "skipped", "failed", "bytes", "bytes_skipped")}
+        print_json({**fields, "seconds": round(seconds, 3), "failures": failures})
+        return
+    parts = [f"{counted(report.copied, 'object')} copied, {bytes_text(report.bytes)} in {seconds_text(seconds)}"]
+    if report.skipped:
+        parts.append(f"{report.skipped:,} there already ({bytes_text(report.bytes_skipped)})")
+    if report.failures:
+        parts.append(f"{report.failed:,} failed")
+    remark("; ".join(parts))
+
+
+class _LateBars(ProgressDisplay):
+    """Bars that open when a copy begins: a directory without ``/`` at its end is looked for as an object first."""
+
+    def __init__(self, display: ProgressDisplay) -> None:
+        super().__init__()
+        self._display = display
+
+    def open(self, name: str) -> _LateBar:
+        """The bar of a call, which is drawn with its first update."""
+        return _LateBar(self._display, name)
+
+
+class _LateBar:
+    """The bar of one call."""
+
+    def __init__(self, display: ProgressDisplay, name: str) -> None:
+        self._display = display
+        self._name = name
+        self._bar: ProgressBar | None = None
+
+    def update(self, progress: CopyProgress) -> None:
+        """Show how far the call is."""
+        if self._bar is None:
+            self._bar = self._display.open(self._name)
+        self._bar.update(progress)
+
+    def close(self, error: BaseException | None) -> None:
+        """End the bar, if it was drawn."""
+        if self._bar is not None:
+            self._bar.close(error)
+
+
+def _bars() -> ProgressDisplay | None:
+    """Bars with rate and time left on standard error, where that is a terminal and rich is installed."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        from rich.console import Console
+
+        return _LateBars(progress.rich(console=Console(stderr=True), transient=True))
+    except ImportError:
+        return None
+
+
+@command(
+    "rm",
+    examples="""
+aioprefetch rm s3://bucket/key
+aioprefetch rm --dry-run 's3://bucket/tmp/**/*.part'
+aioprefetch rm -r s3://bucket/old/
+""",
+)
+@place_argument("places", "PLACE...", nargs=-1, required=True)
+@click.option("-r", "--recursive", "is_recursive", is_flag=True, help="Also directories, with all that is below them.")
+@click.option("-f", "--force", "is_forced", is_flag=True, help="Ignore missing objects.")
+@click.option("-n", "--dry-run", "is_dry", is_flag=True, help="Print what would be removed, and remove nothing.")
+@click.option("--yes", "is_sure", is_flag=True, help="Really remove a whole bucket, / or the home directory.")
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+def rm(
+    places: Sequence[str],
+    stores: Stores,
+    is_recursive: bool,
+    is_forced: bool,
+    is_dry: bool,
+    is_sure: bool,
+    as_json: bool,
+) -> int:
+    """Remove objects, what patterns match, and directories.
+
+    A store that keeps versions keeps them. Removing a whole bucket, / or the home directory needs --yes as well.
+    """
+    stores.check(*places)
+    sides = [stores.side(place) for place in places]
+    for side in sides:
+        if _is_everything(side) and not (is_sure or is_dry):
+            raise InvalidArgument(
+                f"{side.label} is a whole bucket, / or the home directory: give --yes as well to remove all of it",
+                operation="delete",
+            )
+    removal = _Removal(stores, is_recursive=is_recursive, is_forced=is_forced, is_dry=is_dry, as_json=as_json)
+    failures = visit_each(sides, removal.remove) | removal.left
+    removed, freed = removal.objects, removal.bytes
+    if as_json:
+        print_json({"removed": 0 if is_dry else removed, "found": removed, "bytes": freed, "failures": failures})
+    elif not is_dry:
+        remark(f"{counted(removed, 'object')} removed, {bytes_text(freed)}")
+    return EXIT_FAILED if failures else 0
+
+
+@dataclass(slots=True)
+class _Removal:
+    """A run of ``rm`` over its places: the numbers of removed objects and bytes; ``left`` has the errors of others."""
+
+    stores: Stores
+    is_recursive: bool
+    is_forced: bool
+    is_dry: bool
+    as_json: bool
+    objects: int = 0
+    bytes: int = 0
+    left: dict[str, str] = field(default_factory=dict)
+
+    def remove(self, side: Side) -> bool:
+        """Remove what a place names; whether there was something, or need not be."""
+        try:
+            selection = selection_of(side, is_recursive=self.is_recursive, hint=RECURSIVE_HINT)
+        except NotFound:
+            if self.is_forced:
+                return True
+            raise
+        is_something = is_left = False
+        for batch in _batches(selection):
+            is_something = True
+            is_left |= self._remove_batch(side, batch)
+        is_directory = selection.single is None and selection.glob is None
+        if is_directory and not is_something and not self.is_dry:
+            is_something = run(side.operator.exists(selection.base or "/"))
+        if is_directory and is_something and not (self.is_dry or is_left):
+            _delete_directory(self.stores, side, selection.base)
+        return is_something or self.is_forced
+
+    def _remove_batch(self, side: Side, batch: Sequence[tuple[str, int]]) -> bool:
+        """Remove objects, or print them; whether some are left."""
+        left: dict[str, str] = {}
+        if self.is_dry:
+            for path, _ in batch:
+                click.echo(path_text(stem_of(side) + path), err=self.as_json)
+        else:
+            left = _delete(self.stores, side, [path for path, _ in batch])
+        self.left |= {path_text(stem_of(side) + path): kind for path, kind in left.items()}
+        self.objects += len(batch) - len(left)
+        self.bytes += sum(size for path, size in batch if path not in left)
+        return bool(left)
+
+
+def _is_everything(side: Side) -> bool:
+    """Whether a place is a whole store, or such a directory of this machine that no one means it."""
+    prefix = side.path.rstrip("*/")
+    if has_wildcard(prefix):
+        return False
+    if side.root is None:
+        return not prefix
+    root = os.path.realpath(os.path.join(side.root, prefix))
+    return root in (os.sep, os.path.realpath(os.path.expanduser("~")))
+
+
+def _batches(selection: Selection) -> Iterator[list[tuple[str, int]]]:
+    """Paths and sizes, as many as one request deletes."""
+    batch: list[tuple[str, int]] = []
+    for entry in objects_of(selection):
+        batch.append((entry.path, entry.size or 0))
+        if len(batch) == DELETE_PATHS:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _delete(stores: Stores, side: Side, paths: Sequence[str]) -> dict[str, str]:
+    """Delete objects; those that are left, and why."""
+    try:
+        run(stores.operator_of(side).delete(paths))
+    except Error as error:
+        failures = error.context.get("failures")
+        left = dict(failures) if isinstance(failures, Mapping) else dict.fromkeys(paths, error.kind)
+        for path, kind in left.items():
+            note(f"{path_text(stem_of(side) + path)}: {kind}")
+        return left
+    return {}
+
+
+def _delete_directory(stores: Stores, side: Side, base: str) -> None:
+    """Delete the directory itself, and those below it, when its objects are gone."""
+    if base:
+        run(stores.operator_of(side).delete_all(base))
+    if base or side.root is None:
+        return
+    parent, name = os.path.split(side.root.rstrip("/"))
+    if name and not os.path.islink(side.root):
+        run(stores.operator_of(stores.side(f"{parent}/")).delete_all(f"{name}/"))
