@@ -1,4 +1,4 @@
-"""aioprefetch reads bytes from object storage: the fewest requests, the least waiting, and never a wrong byte.
+"""aioprefetch reads and writes object storage: the fewest requests, the least waiting, and never a wrong byte.
 
 The way of a read::
 
@@ -14,6 +14,7 @@ load at their first use, and so does each optional dependency.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch import errors
@@ -22,31 +23,57 @@ from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import *  # noqa: F403
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.options import DiskCache
+from aioprefetch.runtime.statistics import StatisticsSnapshot
 from aioprefetch.values import Capability, Entry, Metadata, ReadHead, ReadReply, ReadRequest, ServiceInfo
 
 if TYPE_CHECKING:
+    from aioprefetch import arrow as arrow
+    from aioprefetch import asgi as asgi
+    from aioprefetch import fsspec as fsspec
     from aioprefetch import lance as lance
     from aioprefetch import layers as layers
+    from aioprefetch import obspec as obspec
+    from aioprefetch import otel as otel
     from aioprefetch import parquet as parquet
+    from aioprefetch import polars as polars
+    from aioprefetch import progress as progress
+    from aioprefetch import prometheus as prometheus
     from aioprefetch import services as services
     from aioprefetch import spark as spark
     from aioprefetch import sync as sync
     from aioprefetch import testing as testing
+    from aioprefetch import trace as trace
+    from aioprefetch import zarr as zarr
+    from aioprefetch.operator.transfer.copying import copy as copy
+    from aioprefetch.operator.transfer.report import CopyFailure as CopyFailure
+    from aioprefetch.operator.transfer.report import CopyProgress as CopyProgress
+    from aioprefetch.operator.transfer.report import CopyReport as CopyReport
     from aioprefetch.reader import RangeReader as RangeReader
     from aioprefetch.scan import BatchScan as BatchScan
 
 __version__ = "0.1.0"
 
 # Rooms load at first use; those of an extra say so when one of their names needs it.
-_EXTRAS = ("lance", "parquet", "spark", "testing")
-_ROOMS = ("layers", "services", "sync", *_EXTRAS)
-# Classes of rooms that load at first use.
-_CLASSES = {"BatchScan": "scan", "RangeReader": "reader"}
+_EXTRAS = (
+    *("arrow", "fsspec", "lance", "obspec", "otel", "parquet", "polars", "progress", "prometheus", "spark", "testing"),
+    "zarr",
+)
+_ROOMS = ("asgi", "layers", "services", "sync", "trace", *_EXTRAS)
+# Classes and functions that load at first use.
+_CLASSES = {
+    "BatchScan": "scan",
+    "RangeReader": "reader",
+    "copy": "operator.transfer.copying",
+    **dict.fromkeys(("CopyFailure", "CopyProgress", "CopyReport"), "operator.transfer.report"),
+}
 
 __all__ = [
     "Accessor",
     "BatchScan",
     "Capability",
+    "CopyFailure",
+    "CopyProgress",
+    "CopyReport",
     "DiskCache",
     "Entry",
     "Layer",
@@ -58,11 +85,15 @@ __all__ = [
     "ReadRequest",
     "Service",
     "ServiceInfo",
+    "StatisticsSnapshot",
     "WrappedAccessor",
+    "asgi",
+    "copy",
     "errors",
     "layers",
     "services",
     "sync",
+    "trace",
 ]
 __all__ += errors.__all__
 
@@ -75,6 +106,10 @@ if not TYPE_CHECKING:  # A type checker knows the names, and reports others.
         if name in _ROOMS:
             return importlib.import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if os.environ.get("AIOPREFETCH_TRACE"):
+    importlib.import_module(f"{__name__}.trace.of_process")
 
 
 def __dir__() -> list[str]:

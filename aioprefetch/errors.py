@@ -51,12 +51,26 @@ import errno as errno_codes
 import io
 import re
 from functools import cache
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from aioprefetch.values import ReadHead
 
 Text = TypeVar("Text", str, str | None)
 Status = Literal["permanent", "temporary", "persistent"]
+
+if TYPE_CHECKING:
+    from typing import TypedDict, Unpack
+
+    class ErrorFields(TypedDict, total=False):
+        """The fields of an error beside its message; ``Error`` documents them."""
+
+        operation: str
+        path: str
+        status: Status | None
+        context: dict[str, object] | None
+        head: ReadHead | None
+        received: int
+        retry_after_seconds: float | None
 
 
 class Error(Exception):
@@ -220,7 +234,7 @@ class RangeNotSatisfied(Error, EOFError):
 
     errno_default = errno_codes.ESPIPE
 
-    def __init__(self, message: str, *, total: int | None = None, **fields: Any) -> None:
+    def __init__(self, message: str, *, total: int | None = None, **fields: Unpack[ErrorFields]) -> None:
         super().__init__(message, **fields)
         self.total = total
         if total is not None:
@@ -243,7 +257,12 @@ class ObjectChanged(Error, OSError):
     errno_default = errno_codes.ESTALE
 
     def __init__(
-        self, message: str, *, expected_etag: str | None = None, actual_etag: str | None = None, **fields: Any
+        self,
+        message: str,
+        *,
+        expected_etag: str | None = None,
+        actual_etag: str | None = None,
+        **fields: Unpack[ErrorFields],
     ) -> None:
         super().__init__(message, **fields)
         self.expected_etag = expected_etag
@@ -306,7 +325,7 @@ class Stalled(TimedOut):
 
 
 class BudgetExhausted(Error, OSError):
-    """Memory, a request slot or a retry token was not to be had within the time allowed."""
+    """Memory or a retry token was not to be had within the time allowed."""
 
     errno_default = errno_codes.ENOBUFS
 
@@ -423,8 +442,10 @@ _NAMES = (
     r"|(?:aws_?)?(?:secret_?access_?key|(?:access|bearer|id|refresh|session|web_?identity)_?token)"
     r"(?=[\s\"'\\]{0,3}[:=>])"
 )
-_SIGNED = rf"(?<![\w-])((?:{_NAMES}){_BETWEEN}){_VALUE}"
-_SIGNATURE = rf"(?<!\w)(signature(?:provided)?{_BETWEEN})[0-9a-f]{{16,}}+"
+# A name begins where no word goes on, or after an encoded character, as in ``%3Fx-amz-signature%3D``.
+_BEGIN = r"(?:(?<![\w-])|(?<=%[0-9a-f]{2}))"
+_SIGNED = rf"{_BEGIN}((?:{_NAMES}){_BETWEEN}){_VALUE}"
+_SIGNATURE = rf"(?:(?<!\w)|(?<=%[0-9a-f]{{2}}))(signature(?:provided)?{_BETWEEN})[0-9a-f]{{16,}}+"
 _AUTHORIZATION = (
     rf"(?<!\w)((?:proxy-)?authorization{_BETWEEN}(?:aws4-hmac-sha256|aws|basic|bearer|digest|negotiate|token)"
     rf"(?:\s|%20|\+){{1,4}}+(?:credential=)?){_VALUE}"

@@ -109,12 +109,14 @@ def _check_fields(made: Any) -> None:
 
 
 def _check_order(made: Any) -> None:
-    is_optional = False
+    optional = None
     for one in dataclasses.fields(made):
+        if one.kw_only:
+            continue
         if one.default is not MISSING or one.default_factory is not MISSING:
-            is_optional = is_optional or not one.kw_only
-        elif is_optional and not one.kw_only:
-            raise TypeError(f"non-default argument {one.name!r} follows default argument")
+            optional = one.name
+        elif optional is not None:
+            raise TypeError(f"non-default argument {one.name!r} follows default argument {optional!r}")
 
 
 def _set_hash(made: Any, own: dict[str, Any], *, eq: bool, frozen: bool, unsafe_hash: bool) -> None:

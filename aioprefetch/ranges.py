@@ -5,6 +5,7 @@ Ranges are half open, ``[start, end)``, in bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import SupportsIndex
@@ -13,6 +14,11 @@ from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType, RangeNo
 from aioprefetch.lean_dataclass import dataclass
 
 Range = tuple[int, int]
+# A number of bytes from a caller, also as text: see ``byte_count``.
+ByteCount = int | str
+
+# A number, whole or with a fraction, and a unit. It is compiled at the first text.
+_BYTE_COUNT = r"([0-9]{1,18})(?:\.([0-9]{1,9}))?\s*(?:([KMGT])I?B?|B)?"
 
 # Beyond this no store has an object (S3 ends at 5 TiB, a signed 64-bit offset at 8 EiB): a larger number is a slip.
 OFFSET_MAX = (1 << 63) - 1
@@ -38,6 +44,36 @@ def at_least(lowest: int, value: object, name: str, *, operation: str, path: str
     if number < lowest:
         raise ConfigInvalid(f"{name} must be at least {lowest}, not {number}", operation=operation, path=path)
     return number
+
+
+def byte_count(value: object, name: str, *, operation: str, path: str = "") -> object:
+    """The number of bytes of a text (``"64MiB"``, ``"1.5 GB"``, ``"4096"``); another value stays as it is.
+
+    Units are powers of 1024, with and without their ``i``, in any case: ``K``, ``KB`` and ``KiB`` are the same, as in
+    the tools of AWS and in Spark; so are ``M``, ``G`` and ``T``. ``ConfigInvalid`` for other text, and for a fraction
+    of a byte.
+    """
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(_BYTE_COUNT, value.strip(), re.ASCII | re.IGNORECASE)
+    if match is not None:
+        whole, fraction, unit = match[1], match[2] or "", match[3]
+        scaled = int(whole + fraction) << (" KMGT".index(unit.upper()) * 10 if unit else 0)
+        count, rest = divmod(scaled, 10 ** len(fraction))
+        if not rest:
+            return count
+    raise ConfigInvalid(
+        f"{name}={value!r} must be a number of bytes, such as 67108864 or '64 MiB'; the units KiB, MiB, GiB and TiB are"
+        " powers of 1024",
+        operation=operation,
+        path=path,
+    )
+
+
+def bytes_at_least(lowest: int, value: object, name: str, *, operation: str, path: str) -> int:
+    """``at_least`` for a number of bytes, which may be text."""
+    number = byte_count(value, name, operation=operation, path=path)
+    return at_least(lowest, number, name, operation=operation, path=path)
 
 
 def checked_range(

@@ -1,7 +1,7 @@
 """A scan of a table: an asynchronous stream of record batches, and an Arrow stream.
 
-The same object serves both: ``async for batch in scan`` on an event loop, and consumers of an Arrow stream without
-one (``pyarrow``, pandas, polars, DuckDB) through the Arrow PyCapsule interface.
+The same object serves both: ``async for batch in scan`` on an event loop, and without one ``for batch in scan`` and
+consumers of an Arrow stream (``pyarrow``, pandas, polars, DuckDB) through the Arrow PyCapsule interface.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Closed, Error, InvalidType
-from aioprefetch.ranges import Range, at_least, checked_ranges
+from aioprefetch.operator.shared import checked_operator
+from aioprefetch.ranges import Range, at_least, bytes_at_least, checked_ranges
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.decode_loop import BATCH_BYTES, READAHEAD_BATCHES, BatchOptions, DecodeLoop
 from aioprefetch.scheduler.pages import PreparedScan
+from aioprefetch.scheduler.unordered_loop import UnorderedLoop
 from aioprefetch.sync.loop_thread import LoopThread, loop_thread
 
 if TYPE_CHECKING:
@@ -33,7 +35,9 @@ Prepare = Callable[[], Awaitable[PreparedScan]]
 
 
 class BatchScan:
-    """The record batches of a table, in row order. Nothing is requested before a batch, or the schema, is awaited.
+    """The record batches of a table, in row order unless another was asked for.
+
+    Nothing is requested before a batch, or the schema, is awaited.
 
     Batches have ``batch_rows`` rows, with pages of any size. Shorter ones come at the end of a file, where
     ``batch_bytes`` is reached, where a filter took rows away, and when a read keeps the consumer waiting for more than
@@ -43,21 +47,21 @@ class BatchScan:
     cancelled, all memory is released, and another batch is ``Closed``. A scan that is dropped does so when it is
     collected. Batches stay readable. Several tasks may take batches in turns; a cancelled one takes none with it.
 
-    As an Arrow stream (``to_reader``, ``__arrow_c_stream__``) it runs on the loop thread of ``aioprefetch.sync``, each
-    time from the beginning, apart from any ``async for``.
+    In a plain ``for``, and as an Arrow stream (``to_reader``, ``__arrow_c_stream__``), it runs on the loop thread of
+    ``aioprefetch.sync``, each time from the beginning, apart from any ``async for``.
     """
 
     def __init__(
         self, operator: Operator, prepare: Prepare, *, path: str, options: BatchOptions, operation: str = "scan"
     ) -> None:
-        self._operator = operator
+        self._operator = checked_operator(operator, operation)
         self._prepare = prepare
         self._path = path
         self._operation = operation
         self._options = options
         self._runtime: Runtime | None = None
         self._prepared: PreparedScan | None = None
-        self._loop: DecodeLoop | None = None
+        self._loop: DecodeLoop | UnorderedLoop | None = None
         self._turn: asyncio.Lock | None = None
         self._closed = False
         self._is_finished = False
@@ -140,12 +144,13 @@ class BatchScan:
             error.add_context(operation=self._operation, path=self._path)
             raise
 
-    async def _started(self) -> DecodeLoop:
+    async def _started(self) -> DecodeLoop | UnorderedLoop:
         """Start both loops. ``Closed`` if it was closed before its end: a part is never taken for the whole."""
         if self._loop is None and not self._closed:
             assert self._runtime is not None
             self._prepared = prepared = await self._prepare()
-            loop = DecodeLoop(self._runtime, prepared, self._options, path=self._path)
+            make = DecodeLoop if prepared.is_ordered else UnorderedLoop
+            loop = make(self._runtime, prepared, self._options, path=self._path)
             if self.is_closed:  # While the metadata was read.
                 loop.close()
             else:
@@ -170,11 +175,19 @@ class BatchScan:
         """
         import pyarrow as pa
 
-        thread = loop_thread()
+        batches = iter(self)
+        return pa.RecordBatchReader.from_batches(batches.schema(), batches)
+
+    def __iter__(self) -> BlockingBatches:
+        """The batches for code without an event loop: ``for batch in scan``, each time from the beginning.
+
+        It runs on the loop thread of ``aioprefetch.sync``, and ends when the ``for`` is left. Where an event loop runs
+        in the caller's thread, it stops that loop while it waits: there ``async for`` is better.
+        """
         scan = BatchScan(
             self._operator, self._prepare, path=self._path, options=self._options, operation=self._operation
         )
-        return pa.RecordBatchReader.from_batches(thread.run(scan.schema()), _BlockingBatches(scan, thread))
+        return BlockingBatches(scan, loop_thread())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
         """The Arrow PyCapsule interface, by which pandas, polars, DuckDB and pyarrow take a stream."""
@@ -185,14 +198,18 @@ class BatchScan:
         return await anext(self, None)
 
 
-class _BlockingBatches:
+class BlockingBatches:
     """The batches of a scan, each awaited on the loop thread. Threads may take them in turns."""
 
     def __init__(self, scan: BatchScan, thread: LoopThread) -> None:
         self._scan = scan
         self._thread = thread
 
-    def __iter__(self) -> _BlockingBatches:
+    def schema(self) -> pa.Schema:
+        """The schema of the batches; the metadata of the file is read if it has not been yet."""
+        return self._thread.run(self._scan.schema())
+
+    def __iter__(self) -> BlockingBatches:
         return self
 
     def __next__(self) -> pa.RecordBatch:
@@ -201,9 +218,18 @@ class _BlockingBatches:
             raise StopIteration
         return batch
 
-    def __del__(self) -> None:
+    @property
+    def is_closed(self) -> bool:
+        """Whether the scan has ended, by itself or by ``close``."""
+        return self._scan.is_closed
+
+    def close(self) -> None:
+        """End the scan: requests are cancelled, and memory is released. Batches that were given stay readable."""
         if self._thread.is_alive and not self._scan.is_closed:  # Not in a fork, nor at the end of the process.
             self._thread.finish(self._scan.aclose, timeout_seconds=CLOSE_SECONDS_MAX)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def batch_options(
@@ -216,7 +242,9 @@ def batch_options(
 
     return BatchOptions(
         rows=positive(batch_rows, "batch_rows"),
-        bytes=BATCH_BYTES if batch_bytes is None else positive(batch_bytes, "batch_bytes"),
+        bytes=BATCH_BYTES
+        if batch_bytes is None
+        else bytes_at_least(1, batch_bytes, "batch_bytes", operation="scan", path=path),
         readahead=positive(readahead, "readahead"),
     )
 
@@ -228,17 +256,18 @@ def io_options(
     request_bytes_max: object | None,
     budget_bytes: object | None,
     slots: object | None,
+    operation: str = "scan",
 ) -> dict[str, int]:
     """The options of the I/O service that the caller set. ``ConfigInvalid`` or ``InvalidType``."""
     limits = (
-        ("gap_bytes", gap_bytes, 0),
-        ("request_bytes_max", request_bytes_max, 1),
-        ("budget_bytes", budget_bytes, 0),
-        ("slots", slots, 1),
+        ("gap_bytes", gap_bytes, 0, bytes_at_least),
+        ("request_bytes_max", request_bytes_max, 1, bytes_at_least),
+        ("budget_bytes", budget_bytes, 0, bytes_at_least),
+        ("slots", slots, 1, at_least),
     )
     return {
-        name: at_least(lowest, value, name, operation="scan", path=path)
-        for name, value, lowest in limits
+        name: check(lowest, value, name, operation=operation, path=path)
+        for name, value, lowest, check in limits
         if value is not None
     }
 

@@ -10,6 +10,7 @@ Byte ranges are half open, ``[start, end)``. Times are ``datetime`` with a time 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import field, replace
 from datetime import datetime
@@ -18,7 +19,13 @@ from typing import ClassVar, Literal, Protocol
 
 from aioprefetch.lean_dataclass import dataclass
 
-_described = attrgetter("content_type", "content_encoding", "content_disposition", "cache_control", "if_match")
+_described = attrgetter(
+    *("content_type", "content_encoding", "content_disposition", "cache_control"),
+    *("if_match", "storage_class", "sse_kms_key_id"),
+)
+_UNDESCRIBED = (None,) * 7
+
+_reader_ids = itertools.count(1)
 
 Lane = Literal["demand", "prefetch"]
 EntryKind = Literal["file", "directory"]
@@ -49,7 +56,12 @@ class Metadata:
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Entry:
-    """One line of a listing. A directory's path ends with ``/``; every file has its ``size`` in bytes."""
+    """One line of a listing. A directory's path ends with ``/``; every file has its ``size`` in bytes.
+
+    In a listing of versions each version is one, the newest first. ``is_latest`` is that which a plain read finds, or
+    the marker that hides them all: a delete marker has no bytes, and a delete of it (by ``version``) brings the object
+    back.
+    """
 
     path: str
     kind: EntryKind = "file"
@@ -57,6 +69,8 @@ class Entry:
     etag: str | None = None
     version: str | None = None
     last_modified: datetime | None = None
+    is_latest: bool = True
+    is_delete_marker: bool = False
 
     @property
     def is_directory(self) -> bool:
@@ -68,7 +82,10 @@ class Entry:
 class Capability:
     """The operations and conditions that a service, or a stack of layers over it, supports.
 
-    Tests and checks are selected by it.
+    Tests and checks are selected by it. ``read_version`` holds for ``stat`` too. ``write_part_bytes`` is the size of
+    the parts in which objects are uploaded, all but the last one; 0 where the store takes none. ``copy_bytes_max`` is
+    the largest object of one ``copy``, 0 where there is no limit; ``copy_part_bytes`` the size of a part of an upload
+    that is copied from another object, 0 where none can be.
     """
 
     read: bool = False
@@ -76,21 +93,31 @@ class Capability:
     read_suffix: bool = False
     read_if_match: bool = False
     read_if_none_match: bool = False
+    read_if_modified_since: bool = False
+    read_if_unmodified_since: bool = False
     read_version: bool = False
     stat: bool = False
     stat_directory: bool = False
     list: bool = False
     list_recursive: bool = False
     list_start_after: bool = False
+    list_versions: bool = False
     write: bool = False
     write_stream: bool = False
     write_if_match: bool = False
     write_if_not_exists: bool = False
     write_content_type: bool = False
     write_user_metadata: bool = False
+    write_storage_class: bool = False
+    write_sse_kms: bool = False
+    write_part_bytes: int = 0
+    write_parts_max: int = 0
     copy: bool = False
+    copy_bytes_max: int = 0
+    copy_part_bytes: int = 0
     delete: bool = False
     delete_paths_max: int = 1
+    delete_version: bool = False
     create_dir: bool = False
     presign: bool = False
 
@@ -109,6 +136,8 @@ class ServiceInfo:
     endpoint: str = ""
     region: str = ""
     principal: str = ""
+    # Where requests go, for people, if neither the URL nor an endpoint says so. No part of the identity.
+    address: str = field(default="", compare=False)
 
     @property
     def namespace(self) -> tuple[str, ...]:
@@ -123,7 +152,8 @@ class ServiceInfo:
     @property
     def location(self) -> str:
         """The URL with the endpoint, where that is not part of it. Errors name a store so."""
-        return f"{self.url} at {self.endpoint}" if "://" in self.endpoint else self.url
+        address = self.endpoint if "://" in self.endpoint else self.address
+        return f"{self.url} at {address}" if address else self.url
 
 
 class Closeable(Protocol):
@@ -138,11 +168,13 @@ class ReadSession:
     """The reads of one object by one reader: a service may keep what it opened for the next of them.
 
     ``kept`` is closed with the session, or when the session is dropped without closing, by its own destructor.
+    ``reader_id`` is the number of the reader in events.
     """
 
-    __slots__ = ("closed", "kept")
+    __slots__ = ("closed", "kept", "reader_id")
 
     def __init__(self) -> None:
+        self.reader_id = next(_reader_ids)
         self.closed = False
         self.kept: Closeable | None = None
 
@@ -177,7 +209,8 @@ class Request:
 class ReadRequest(Request):
     """Bytes of one object: ``[offset, offset + size)``, to the end without ``size``, or the last ``suffix`` bytes.
 
-    ``if_match`` pins the version: any other one is an error, whether or not the server knows the header.
+    ``if_match`` pins the version: any other one is an error, whether or not the server knows the header. All conditions
+    that are given have to hold.
     ``lane`` is the urgency: ``demand`` precedes ``prefetch`` for every scarce resource. ``session`` is that of the
     reader that sends the request, if one does.
 
@@ -193,6 +226,8 @@ class ReadRequest(Request):
     suffix: int | None = None
     if_match: str | None = None
     if_none_match: str | None = None
+    if_modified_since: datetime | None = None
+    if_unmodified_since: datetime | None = None
     version: str | None = None
     lane: Lane = "demand"
     first_bytes: int | None = None
@@ -227,6 +262,8 @@ class ReadRequest(Request):
             suffix=None,
             if_match=head.etag or self.if_match,
             if_none_match=None,
+            if_modified_since=None,
+            if_unmodified_since=None,
             version=self.version or head.version,
             first_bytes=None,
         )
@@ -246,6 +283,7 @@ class ReadHead:
     version: str | None = None
     last_modified: datetime | None = None
     content_type: str | None = None
+    content_encoding: str | None = None
 
     @property
     def end(self) -> int:
@@ -268,6 +306,7 @@ class UncheckedHead:
     version: str | None = None
     last_modified: datetime | None = None
     content_type: str | None = None
+    content_encoding: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
@@ -280,10 +319,17 @@ class ReadReply:
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class StatRequest(Request):
-    """Metadata of an object, or of a directory when ``path`` ends with ``/``."""
+    """Metadata of an object, or of a directory when ``path`` ends with ``/``.
+
+    Complete compares the conditions with the metadata. A service need not send them: there is no body to save.
+    """
 
     operation: ClassVar[str] = "stat"
 
+    if_match: str | None = None
+    if_none_match: str | None = None
+    if_modified_since: datetime | None = None
+    if_unmodified_since: datetime | None = None
     version: str | None = None
 
 
@@ -292,12 +338,13 @@ class ListRequest(Request):
     """One page of the entries whose path begins with ``path``.
 
     Without ``recursive``, keys below the next ``/`` are folded into one directory entry. ``start_after`` is
-    exclusive. ``page_token`` is opaque: it comes from the page before.
+    exclusive. ``page_token`` is opaque: it comes from the page before. With ``versions`` each version is an entry.
     """
 
     operation: ClassVar[str] = "list"
 
     recursive: bool = False
+    versions: bool = False
     start_after: str | None = None
     page_token: str | None = None
     page_entries_max: int | None = None
@@ -305,10 +352,15 @@ class ListRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPage:
-    """Some entries in the order of the store, and the token of the next page (``None``: there is none)."""
+    """Some entries in the order of the store, and the token of the next page (``None``: there is none).
+
+    ``has_marker``: whether an object stands for the listed directory itself. It is left out of the entries.
+    ``None`` where the store does not tell.
+    """
 
     entries: tuple[Entry, ...]
     next_token: str | None = None
+    has_marker: bool | None = None
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
@@ -324,29 +376,127 @@ class WriteRequest(Request):
     user_metadata: Mapping[str, str] = field(default_factory=dict)
     if_match: str | None = None
     if_not_exists: bool = False
+    storage_class: str | None = None
+    sse_kms_key_id: str | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing but bytes to write: no description, metadata or condition."""
-        return _described(self) == (None, None, None, None, None) and not (self.user_metadata or self.if_not_exists)
+        return _described(self) == _UNDESCRIBED and not (self.user_metadata or self.if_not_exists)
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+class PartRequest(Request):
+    """One part of an upload. ``number`` counts from 1; a part that is sent again takes the place of the first one."""
+
+    operation: ClassVar[str] = "write"
+
+    upload_id: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadedPart:
+    """A part that the store has: its number, its ETag as the store gave it, and its size in bytes."""
+
+    number: int
+    etag: str
+    size: int
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+class CompleteUploadRequest(WriteRequest):
+    """The object of an upload is to appear, made of ``parts`` in the order of their numbers, under the conditions."""
+
+    upload_id: str
+    parts: tuple[UploadedPart, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+class AbortUploadRequest(Request):
+    """An upload is to be forgotten, with its parts. One that is gone already is ignored."""
+
+    operation: ClassVar[str] = "abort_upload"
+
+    upload_id: str
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+class ListUploadsRequest(Request):
+    """One page of the uploads whose path begins with ``path``, that were neither completed nor aborted."""
+
+    operation: ClassVar[str] = "list_uploads"
+
+    page_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """An upload that was neither completed nor aborted."""
+
+    path: str
+    upload_id: str
+    started: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadPage:
+    """Some uploads in the order of the store, and the token of the next page (``None``: there is none)."""
+
+    uploads: tuple[Upload, ...]
+    next_token: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class CopyRequest(Request):
-    """A copy of ``path`` to ``target`` within one service."""
+    """A copy of ``path`` to ``target`` within one service.
+
+    ``store`` is the identity of the store of ``path`` where that is another bucket or root than that of ``target``, as
+    far as the service says that it copies from there. ``size`` is that of the object, if it is known.
+    ``storage_class`` and ``sse_kms_key_id`` are those of the target, as in a write.
+    """
 
     operation: ClassVar[str] = "copy"
 
     target: str
+    store: ServiceInfo | None = None
+    size: int | None = None
+    storage_class: str | None = None
+    sse_kms_key_id: str | None = None
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+class CopyPartRequest(PartRequest):
+    """One part of an upload, whose bytes are ``[start, end)`` of the object ``source`` with the ETag ``if_match``.
+
+    ``store`` is as in ``CopyRequest``.
+    """
+
+    operation: ClassVar[str] = "copy"
+
+    source: str
+    start: int
+    end: int
+    if_match: str | None = None
+    store: ServiceInfo | None = None
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class DeleteRequest(Request):
-    """``paths`` are deleted; missing ones are ignored. ``path`` is the first of them, for messages."""
+    """``paths`` are deleted; missing ones are ignored. ``path`` is the first of them, for messages.
+
+    ``version`` is that of a single path: this version is deleted permanently, and the others stay.
+    """
 
     operation: ClassVar[str] = "delete"
 
     paths: tuple[str, ...]
+    version: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)

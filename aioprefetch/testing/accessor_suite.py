@@ -14,7 +14,7 @@ Tests run by `operator.capability`. Pin the skipped ones with `skipped_tests`, s
 test instead of skipping it silently.
 """
 
-from aioprefetch.testing.conformance.conditions import ConditionChecks
+from aioprefetch.testing.conformance.conditions import ConditionChecks, VersionChecks
 from aioprefetch.testing.conformance.errors import ErrorChecks
 from aioprefetch.testing.conformance.listing import ListChecks
 from aioprefetch.testing.conformance.paths import PathChecks
@@ -23,7 +23,7 @@ from aioprefetch.testing.conformance.read_ranges import ReadRangesChecks
 from aioprefetch.testing.conformance.remove_and_copy import CopyChecks, DeleteChecks
 from aioprefetch.testing.conformance.stat import StatChecks
 from aioprefetch.testing.conformance.suite import skipped_tests
-from aioprefetch.testing.conformance.write import CreateDirChecks, WriteChecks
+from aioprefetch.testing.conformance.write import CreateDirChecks, WriteChecks, WriterChecks
 
 
 class AccessorSuite(
@@ -31,8 +31,10 @@ class AccessorSuite(
     ReadChecks,
     ReadRangesChecks,
     ConditionChecks,
+    VersionChecks,
     ListChecks,
     WriteChecks,
+    WriterChecks,
     CreateDirChecks,
     DeleteChecks,
     CopyChecks,

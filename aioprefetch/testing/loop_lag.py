@@ -15,9 +15,10 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate, repeat
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -114,12 +115,12 @@ class _Running:
                 return
             if self._looked_into != self._callback:
                 self._clear(self._callback)
-            frame = sys._current_frames().get(self.thread_id)
-            call = entered(frame, package)
+            frames = frames_of(self.thread_id)
+            call = entered(frames, package)
             if call is not self._call:
                 self._call, self._call_seconds, self._longest_seconds = call, 0.0, 0.0
             if call is not None:
-                self._add(spent, stack_of(frame))
+                self._add(spent, stack_of(frames))
 
     def _add(self, spent: float, stack: Frames) -> None:
         self._call_seconds += spent
@@ -142,25 +143,34 @@ def kernel_seconds() -> float:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_stime if sys.platform == "linux" else 0.0
 
 
-def stack_of(frame: FrameType | None) -> Frames:
+def frames_of(thread_id: int) -> list[FrameType]:
+    """The frames of a thread, innermost first.
+
+    They are walked in one call, without the interpreter's lock being given away: the thread would run on, and a frame
+    that ends during the walk may have something else in the place of its caller.
+    """
+    frames: list[Any] = []
+    with suppress(AttributeError):  # Of None: the outermost frame has no caller.
+        frames.extend(accumulate(repeat("f_back"), getattr, initial=sys._current_frames().get(thread_id)))
+    return frames[:-1]
+
+
+def stack_of(frames: Sequence[FrameType]) -> Frames:
     """The file, line and function of the innermost frames, outermost first.
 
     It reads no source, which would take memory.
     """
-    frames: list[tuple[str, int, str]] = []
-    while frame is not None and len(frames) < STACK_FRAMES_MAX:
-        frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return tuple(reversed(frames))
+    innermost = frames[:STACK_FRAMES_MAX]
+    return tuple((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) for frame in reversed(innermost))
 
 
-def entered(frame: FrameType | None, package: str) -> FrameType | None:
+def entered(frames: Sequence[FrameType], package: str) -> FrameType | None:
     """The call by which the package holds the loop, or None: one that other code awaited or the loop called.
 
     A plain function of the package is the responsibility of the code that calls it on a loop.
     """
     call: FrameType | None = None
-    while frame is not None:
+    for frame in frames:
         path = frame.f_code.co_filename
         if path == __file__:  # called by the loop
             break
@@ -168,7 +178,6 @@ def entered(frame: FrameType | None, package: str) -> FrameType | None:
             call = frame
         elif not path.startswith("<") and not path.startswith(_PASSED_OVER):
             return call if call is not None and call.f_code.co_flags & _AWAITED else None
-        frame = frame.f_back
     return call
 
 

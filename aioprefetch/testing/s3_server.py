@@ -72,6 +72,8 @@ class CountingS3Server:
 
     _running = 0
     _running_lock = threading.Lock()
+    # One request at a time: moto reads the bytes of an object for its ETag while another thread may be reading them.
+    _moto_lock = threading.Lock()
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -178,7 +180,8 @@ class CountingS3Server:
                 status = int(line.split(" ", 1)[0])
                 return start_response(line, headers, exc_info)
 
-            body = b"".join(app(environ, start))
+            with self._moto_lock:
+                body = b"".join(app(environ, start))
             self._record(environ, status, body)
             return [body]
 

@@ -22,15 +22,12 @@ SOURCE_IDS = [f"source:{letter}{n}" for letter, last in _SOURCE.items() for n in
 ALL_IDS = frozenset(OPENDAL_IDS + S3A_IDS + RELIABILITY_IDS + SOURCE_IDS)
 
 NOT_APPLICABLE: dict[str, str] = {
-    "opendal:R15": "conditions by time (if_modified_since) are not part of a read: ETags pin the version, "
-    "and times have a resolution of a second",
-    "opendal:R16": "conditions by time (if_unmodified_since) are not part of a read, as R15",
-    "opendal:S8": "stat takes no conditions: the reader pins the version at its first GET, without a HEAD",
-    "opendal:L11": "versions and delete markers are not listed; a version whose id is known can be read",
     "opendal:W7": "objects are written whole; no store of ours can append without rewriting",
-    "opendal:D6": "delete takes no version: it removes what a plain read would find",
-    "opendal:C6": "copy takes no condition: S3's CopyObject has none that every store honours",
-    "opendal:C7": "there is no rename: on object stores it would be a copy and a delete that is not atomic",
+    "opendal:C6": (
+        "`op.copy` takes no condition: S3's CopyObject has none that every store honours. `ap.copy(overwrite=False)`"
+        " replaces nothing"
+    ),
+    "opendal:C7": "there is no rename: `op.move` is a copy and a delete, and not atomic",
     "s3a:S20": "a seek beyond the end is allowed, as POSIX has it, whether or not the size is known; reads there "
     "return b''",
     "s3a:P05": "no read takes an offset into the destination buffer: slice a memoryview instead",

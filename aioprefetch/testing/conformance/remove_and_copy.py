@@ -63,6 +63,17 @@ class DeleteChecks(ConformanceSuite):
         assert await self.get_directly("alls") == b"x"
         await operator.delete_all("no/such/")
 
+    @checks("opendal:D1", "opendal:D4")
+    @needs("delete")
+    async def test_delete_several_paths(self, operator: Operator) -> None:
+        """All of them are deleted, missing ones are ignored, and no others go."""
+        for number in range(5):
+            await self.put_directly(f"several/{number}", b"x")
+        await operator.delete(f"several/{number}" for number in (0, 7, 2, 4))
+        await operator.delete([])
+        left = [number for number in range(5) if await self.get_directly(f"several/{number}") is not None]
+        assert left == [1, 3]
+
     @checks("opendal:D1")
     @needs("delete")
     async def test_delete_special_keys(self, operator: Operator) -> None:
@@ -127,3 +138,16 @@ class CopyChecks(ConformanceSuite):
             await self.put_directly(key, content(20))
             await operator.copy(key, "copied/" + key)
             assert await self.get_directly("copied/" + key) == content(20), key
+
+    @checks("opendal:C4")
+    @needs("copy", "delete")
+    async def test_copy_move(self, operator: Operator) -> None:
+        """The object is at the target alone, which it replaces."""
+        await self.put_directly("from", content(1000))
+        await self.put_directly("to", b"old")
+        await operator.move("from", "to")
+        assert await self.get_directly("from") is None
+        for _ in range(2):
+            assert_same_bytes(await self.get_directly("to") or b"", content(1000))
+            with pytest.raises(NotFound):
+                await operator.move("from", "to")

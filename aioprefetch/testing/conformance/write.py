@@ -1,6 +1,8 @@
 """Conformance of `write`, `copy`, `delete` and `create_dir`."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,28 @@ class WriteChecks(ConformanceSuite):
             await operator.write("meta", pieces_of(b"x", 1), user_metadata={"origin": "here"})
         assert await self.get_directly("meta") is None
 
+    @checks("opendal:W5")
+    @needs("write", "write_storage_class", "write_sse_kms")
+    async def test_write_storage_class_and_key(self, operator: Operator) -> None:
+        """An object of one request and one of several are written under both."""
+        for size in (100, LARGE):
+            await operator.write("kept", content(size), storage_class="STANDARD_IA", sse_kms_key_id="alias/a-key")
+            assert_same_bytes(await self._stored("kept"), content(size))
+
+    @checks("opendal:W5")
+    @needs("write", without=("write_storage_class", "write_sse_kms"))
+    async def test_write_storage_class_and_key_are_refused_where_they_would_be_lost(self, operator: Operator) -> None:
+        """Whole, streamed and by a writer; no object is written."""
+        chosen: list[dict[str, Any]] = [{"storage_class": "GLACIER"}, {"sse_kms_key_id": "alias/a-key"}]
+        for options in chosen:
+            for data in (b"x", pieces_of(b"x", 1)):
+                with pytest.raises(Unsupported, match=next(iter(options))):
+                    await operator.write("kept", data, **options)
+            with pytest.raises(Unsupported):
+                async with operator.writer("kept", **options) as writer:
+                    await writer.write(b"x")
+        assert await self.get_directly("kept") is None
+
     @checks("opendal:W6")
     @needs("write", "write_if_not_exists", "enforces_write_conditions")
     async def test_write_if_not_exists(self, operator: Operator) -> None:
@@ -200,6 +224,80 @@ class WriteChecks(ConformanceSuite):
         await operator.write("k", content(500, version=1))
         assert_same_bytes(await operator.read("k"), content(500, version=1))
         assert_same_bytes(await self._stored("k"), content(500, version=1))
+
+
+class WriterChecks(ConformanceSuite):
+    """Tests of `Operator.writer`, `delete` of several paths, and `move`."""
+
+    @checks("opendal:W9", "opendal:W10")
+    @needs("write", "stat")
+    async def test_writer_appears_when_its_block_ends(self, operator: Operator) -> None:
+        """Nothing is there before; then all of it is, under its metadata."""
+        for size in (0, 10, 100_000, LARGE):
+            async with operator.writer("k") as writer:
+                for start in range(0, size, 70_000):
+                    await writer.write(content(size)[start : start + 70_000])
+                assert await self.get_directly("k") is None
+            assert_same_bytes(await self.get_directly("k") or b"", content(size))
+            metadata = await operator.stat("k")
+            assert writer.metadata is not None
+            assert writer.metadata.size == metadata.size == size
+            await operator.delete("k")
+
+    @checks("opendal:W8")
+    @needs("write")
+    async def test_writer_of_a_failing_block_leaves_no_object(self, operator: Operator) -> None:
+        """Neither a new one nor a change of an old one, whether it fails or is cancelled."""
+        await operator.write("old", b"old")
+
+        async def fail(path: str, size: int, error: BaseException) -> None:
+            async with operator.writer(path) as writer:
+                await writer.write(content(size))
+                raise error
+
+        for size in (10, LARGE):
+            for path in ("new", "old"):
+                for error in (ArithmeticError("no more"), asyncio.CancelledError()):
+                    with pytest.raises(type(error)):
+                        await fail(path, size, error)
+        assert await self.get_directly("new") is None
+        assert await self.get_directly("old") == b"old"
+
+    @checks("opendal:W6")
+    @needs("write", "write_if_not_exists", "enforces_write_conditions")
+    async def test_writer_if_not_exists(self, operator: Operator) -> None:
+        """Of several writers that were begun while there was no object, the first one to end wins."""
+        writers = [operator.writer("once", if_not_exists=True) for _ in range(3)]
+        for number, writer in enumerate(writers):
+            await writer.write(bytes([number]) * 1000)
+        await writers[1].close()
+        for writer in (writers[0], writers[2]):
+            with pytest.raises((AlreadyExists, ConditionNotMatch)):
+                await writer.close()
+        assert await self.get_directly("once") == b"\1" * 1000
+
+    @checks("opendal:W6")
+    @needs("write", "write_if_match", "enforces_write_conditions", "stat")
+    async def test_writer_if_match(self, operator: Operator) -> None:
+        """Only the expected version is replaced."""
+        await operator.write("k", b"first")
+        etag = (await operator.stat("k")).etag
+        async with operator.writer("k", if_match=etag) as writer:
+            await writer.write(b"second")
+        late = operator.writer("k", if_match=etag)
+        with pytest.raises(ConditionNotMatch):
+            await late.close()
+        assert await self.get_directly("k") == b"second"
+
+    @checks("opendal:W8")
+    @needs("write_part_bytes")
+    async def test_writer_uploads_left_behind_are_removed(self, operator: Operator) -> None:
+        """An upload that is neither completed nor aborted is listed and aborted, below its prefix."""
+        for path in ("left/a", "other"):
+            await operator.accessor().begin_upload(WriteRequest(path=path))
+        assert await operator.abort_uploads("left/") == 1
+        assert await operator.abort_uploads("left/") == 0
+        assert await operator.abort_uploads() == 1
 
 
 class CreateDirChecks(ConformanceSuite):
