@@ -18,8 +18,10 @@ if PROFILE not in PROFILES:
 IS_FULL = PROFILE != "quick"
 
 
-def chosen(*, quick: T, full: T) -> T:
-    """A size, or a list of parameters, for the profile at hand."""
+def chosen(*, quick: T, full: T, search: T | None = None) -> T:
+    """A size, or a list of parameters, for the profile at hand; ``search`` has that of ``full`` where none is given."""
+    if PROFILE == "search" and search is not None:
+        return search
     return full if IS_FULL else quick
 
 

@@ -246,6 +246,6 @@ def with_etag(etag: str | None) -> Callable[[ReadHead], ReadHead]:
     return lambda head: dataclasses.replace(head, etag=etag)
 
 
-def with_total(total: int) -> Callable[[ReadHead], ReadHead]:
+def with_total(total: int | None) -> Callable[[ReadHead], ReadHead]:
     """Heads that tell another size of the object."""
     return lambda head: dataclasses.replace(head, total=total)

@@ -15,7 +15,7 @@ from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitAccessor
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.slots import SlotQueue
-from aioprefetch.runtime.events import Event
+from aioprefetch.runtime.events import EVENTS, REQUEST_EVENTS, Event
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory, Store
@@ -23,6 +23,9 @@ from aioprefetch.testing.fault_layer import FaultAccessor, FaultLayer, Injection
 from aioprefetch.values import Metadata, ReadRequest, WriteRequest
 
 T = TypeVar("T")
+
+# What layers and readers publish of themselves, without each request.
+LAYER_EVENTS = ("request.retried", *(name for name in EVENTS if name not in REQUEST_EVENTS))
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -72,7 +75,7 @@ async def open_stack(
     for layer in (ErrorContextLayer(), CompleteLayer(), *layers):
         accessor = layer.wrap(accessor, runtime)
     events: list[Event] = []
-    runtime.events.subscribe(events.append)
+    runtime.events.subscribe(events.append, *LAYER_EVENTS)
     stack = Stack(accessor, faults, memory.store, runtime, events)
     stack.put(data)
     try:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -155,11 +155,13 @@ class PretendedScan:
             for part, columns, root in zip(parts, self.columns, self.roots, strict=True)
         ]
         self.finish: Callable[[pa.RecordBatch], pa.RecordBatch | None] | None = None
+        self.is_ordered = True
 
     def prepared(self) -> PreparedScan:
         """What a format would give."""
         schema = pa.schema([("row", pa.int64())])
-        return PreparedScan(schema=schema, parts=self.parts, service=self.service, finish=self.finish)
+        parts = [replace(part, finish=self.finish) for part in self.parts]
+        return PreparedScan(schema=schema, parts=parts, service=self.service, is_ordered=self.is_ordered)
 
     async def prepare(self) -> PreparedScan:
         """The same, as a scan asks for it."""

@@ -19,9 +19,11 @@ from tests.benchmarks.long_streams import LONG_STREAM
 from tests.benchmarks.many_readers import MEMORY_JOBS, PRESSURE
 from tests.benchmarks.misses import MISS_JOBS
 from tests.benchmarks.new_objects import NEW_OBJECT_JOBS
+from tests.benchmarks.parquet_arrow import ARROW_JOBS
 from tests.benchmarks.parquet_groups import ROW_GROUP_JOBS
 from tests.benchmarks.parquet_jobs import PARQUET
 from tests.benchmarks.parquet_open import OPEN_JOBS
+from tests.benchmarks.polars_jobs import POLARS_JOBS
 from tests.benchmarks.random_reads import RANDOM
 from tests.benchmarks.range_jobs import RANGE_JOBS, TLS_JOBS
 from tests.benchmarks.ranges import RANGES
@@ -57,7 +59,8 @@ GROUPS = (
     Group(name="whole", title="Whole objects", jobs=(WHOLE_OBJECT,)),
     Group(name="streams", title="Streams from a store at a distance", jobs=(SEQUENTIAL, RAMP, LONG_STREAM)),
     Group(name="random", title="Random reads", jobs=(RANDOM,)),
-    Group(name="parquet", title="Parquet files", jobs=(*PARQUET, *ROW_GROUP_JOBS, *OPEN_JOBS)),
+    Group(name="parquet", title="Parquet files", jobs=(*PARQUET, *ROW_GROUP_JOBS, *OPEN_JOBS, *ARROW_JOBS)),
+    Group(name="polars", title="Queries of polars", jobs=POLARS_JOBS),
     Group(name="archives", title="Archives", jobs=(ZIP_MEMBERS,)),
     Group(name="lance", title="Lance files", jobs=LANCE_JOBS),
     Group(name="hits", title="Bytes that are in memory", jobs=(HITS,)),

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aioprefetch.reader.policy import PolicyName
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.clients import aioprefetch_operator
 from tests.benchmarks.content import MIB, PAGE_BYTES, check, expected, write_object
@@ -122,7 +123,7 @@ async def operator_read(target: Target, in_flight: int, range_bytes: int) -> Asy
         yield lambda key, start, end: operator.read(key, offset=start, size=end - start)
 
 
-def reader_read_at(policy: str) -> Client:
+def reader_read_at(policy: PolicyName) -> Client:
     """``read_at`` of one reader for each file."""
 
     @contextlib.asynccontextmanager

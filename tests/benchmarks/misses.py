@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aioprefetch.reader.policy import PolicyName
 from tests.benchmarks import range_clients as clients
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.clients import aioprefetch_operator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 OBJECT_BYTES = 4 << 30
 # No request that is made larger than what is read, up to this size, reaches the place of another read.
 STRIDE_BYTES = 512 << 10
-POLICIES = ("random", "adaptive")
+POLICIES: tuple[PolicyName, ...] = ("random", "adaptive")
 IN_FLIGHT = (16, 64)
 READS = 8000
 # At a distance a sample takes about three seconds.
@@ -43,7 +44,7 @@ def write_pages(path: Path, size_bytes: int) -> None:
         file.truncate(size_bytes)
 
 
-def reading_at(policy: str) -> Client:
+def reading_at(policy: PolicyName) -> Client:
     """``read_at`` of one reader for each object."""
 
     @contextlib.asynccontextmanager
@@ -81,7 +82,7 @@ def contestants(shape: Shape) -> dict[str, Contestant]:
     }
 
 
-def ours(policy: str) -> str:
+def ours(policy: PolicyName) -> str:
     """The name of our reader with a policy."""
     return f"aioprefetch reader, {policy}"
 

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aioprefetch.reader.policy import PolicyName
 from tests.benchmarks import range_clients
 from tests.benchmarks.access_log import Request, Traffic
 from tests.benchmarks.clients import aioprefetch_operator, pyarrow_filesystem, s3fs_filesystem, warm_obstore_store
@@ -75,7 +76,7 @@ async def plain(target: Target) -> AsyncIterator[Read]:
         yield lambda start: operator.read(target.key, offset=start, size=READ_BYTES)
 
 
-def reader(policy: str) -> Client:
+def reader(policy: PolicyName) -> Client:
     @contextlib.asynccontextmanager
     async def client(target: Target) -> AsyncIterator[Read]:
         async with aioprefetch_operator(target) as operator:

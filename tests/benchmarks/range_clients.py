@@ -58,6 +58,16 @@ async def aioprefetch_view(target: Target, in_flight: int, range_bytes: int) -> 
 
 
 @contextlib.asynccontextmanager
+async def aioprefetch_recorded(target: Target, in_flight: int, range_bytes: int) -> AsyncIterator[Get]:
+    """The same while a trace is recorded."""
+    import aioprefetch as ap
+
+    async with aioprefetch_operator(target, concurrency=max(in_flight, CONCURRENCY)) as operator:
+        with ap.trace.record(operator):
+            yield lambda key, start, end: operator.view(key, offset=start, size=end - start)
+
+
+@contextlib.asynccontextmanager
 async def aioprefetch_read(target: Target, in_flight: int, range_bytes: int) -> AsyncIterator[Get]:
     """``Operator.read``: bytes of one's own."""
     async with aioprefetch_operator(target, concurrency=max(in_flight, CONCURRENCY)) as operator:

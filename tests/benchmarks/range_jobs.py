@@ -30,6 +30,7 @@ from tests.benchmarks.range_passes import Shape, per_range, timed_blocking_range
 from tests.benchmarks.simulator import LOOPBACK, LOOPBACK_TLS, Conditions
 
 VIEW = "aioprefetch view"
+RECORDED = "aioprefetch view, recorded"
 READ = "aioprefetch read"
 INTO = "aioprefetch read_into"
 FLOOR = "bare protocol"
@@ -89,6 +90,8 @@ def contestants(shape: Shape) -> dict[str, Contestant]:
         f"pyarrow, {shape.in_flight} threads": timed_blocking_ranges(clients.pyarrow, shape),
         f"smart_open, {shape.in_flight} threads": timed_blocking_ranges(clients.smart_open, shape),
     }
+    if shape == SMALL:
+        found[RECORDED] = timed_ranges(clients.aioprefetch_recorded, shape)
     if shape == LARGE:
         found[f"s3transfer, {shape.in_flight} threads"] = timed_download(shape)
     return found
@@ -118,7 +121,10 @@ def beside_obstore(bound: Bound | None, medians: Mapping[str, Numbers]) -> str:
 
 
 def bars(shape: Shape, conditions: Conditions) -> tuple[Bar, ...]:
-    """What is wanted over TLS of large ranges."""
+    """What is wanted over TLS of large ranges, and of small ones while a trace is recorded."""
+    if shape == SMALL and not conditions.tls:
+        what = f"{shape}, view while a trace is recorded, wall"
+        return (Bar(shape=what, ours=RECORDED, bases=(VIEW,), number="wall_seconds", bar=1.15, aim=1.1),)
     if shape != LARGE or not conditions.tls:
         return ()
     what = f"{shape} over TLS, view"

@@ -39,7 +39,7 @@ def ours(spark: SparkSession, scratch: Path) -> DataFrame:
         f"{landing.as_uri()}/*.jsonl",
         checkpoint=str(scratch / "state"),
         schema="id bigint, text string",
-        maxFilesPerTrigger=2,
+        max_files_per_trigger=2,
     )
 
 

@@ -47,7 +47,7 @@ def keys_of(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([(f"{OBJECT}-{n}",) for n in range(OBJECTS)], "key string").repartition(CORES)
 
 
-def settings(target: Target) -> dict[str, str]:
+def settings(target: Target) -> dict[str, Any]:
     """How the store is reached. Keys given to an Operator do not travel; workers find theirs in the environment."""
     return {"endpoint_url": target.endpoint_url, "region": REGION}
 
@@ -56,7 +56,7 @@ def source(spark: SparkSession, target: Target) -> DataFrame:
     """Our batch source: it lists the objects itself."""
     from aioprefetch.spark import read
 
-    options = {
+    options: dict[str, Any] = {
         "endpointUrl": target.endpoint_url,
         "region": REGION,
         "accessKeyId": ACCESS_KEY_ID,
