@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ QUICK_RETRY = RetryLayer(attempts_max=3, base_seconds=0, throttle_base_seconds=0
 Serve = Callable[..., AbstractAsyncContextManager[tuple[FaultServer, Operator]]]
 
 
-def uri_of(server: FaultServer, service: str) -> tuple[str, dict[str, str]]:
+def uri_of(server: FaultServer, service: str) -> tuple[str, dict[str, Any]]:
     """Where the objects below `bucket/` are, for one of the services."""
     if service == "http":
         return f"{server.url}/bucket/", {}

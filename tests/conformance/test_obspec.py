@@ -1,11 +1,15 @@
-"""Both suites over obstore's stores: in memory, of local files, and S3 against moto."""
+"""Both suites over obstore's stores: in memory, of local files, and S3 against moto; and over our own provider."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from obstore.store import LocalStore, MemoryStore, S3Store
 
+from aioprefetch.errors import NotFound
+from aioprefetch.obspec import store
+from aioprefetch.operator.operator import Operator
+from aioprefetch.services.memory import Memory
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.accessor_suite import AccessorSuite
@@ -60,6 +64,29 @@ class OnObstoreLocal(EachStack):
         return get_file(self.folder, path)
 
 
+class OnOurProvider(EachStack):
+    """There and back: an operator as a store of obspec, under another operator."""
+
+    lacks = LACKS
+
+    @pytest.fixture
+    async def service(self) -> AsyncIterator[ObspecStore]:
+        """A store of its own for each test, with a root."""
+        async with Operator(Memory()) as self.below:
+            yield ObspecStore(store(self.below), prefix="some/root")
+
+    async def put_directly(self, path: str, data: bytes) -> None:
+        """By the operator below."""
+        await self.below.write(f"some/root/{path}", data)
+
+    async def get_directly(self, path: str) -> bytes | None:
+        """By the operator below."""
+        try:
+            return await self.below.read(f"some/root/{path}")
+        except NotFound:
+            return None
+
+
 @pytest.fixture(scope="session")
 def obstore_bucket(s3_server: CountingS3Server, random_name: Callable[[], str]) -> MotoBucket:
     """One versioned bucket for the session; each test has a prefix of its own."""
@@ -112,4 +139,12 @@ class TestS3Accessor(OnObstoreS3, AccessorSuite):
 
 
 class TestS3Reader(OnObstoreS3, ReaderSuite):
+    """Readers."""
+
+
+class TestProviderAccessor(OnOurProvider, AccessorSuite):
+    """Operations."""
+
+
+class TestProviderReader(OnOurProvider, ReaderSuite):
     """Readers."""

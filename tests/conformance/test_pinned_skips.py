@@ -8,6 +8,7 @@ import pytest
 from obstore.store import LocalStore, MemoryStore, S3Store
 
 from aioprefetch.layers.lru_cache import LruCacheLayer
+from aioprefetch.obspec import store as provided
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.http import Http
@@ -22,19 +23,31 @@ from tests.benches.stacks import STACKS, EachStack, lacking
 from tests.conformance.test_fs import OnFs
 from tests.conformance.test_http import OnHttp
 from tests.conformance.test_memory import OnMemory
-from tests.conformance.test_obspec import OnObstoreLocal, OnObstoreMemory, OnObstoreS3
+from tests.conformance.test_obspec import OnObstoreLocal, OnObstoreMemory, OnObstoreS3, OnOurProvider
 from tests.conformance.test_s3_moto import OnMoto
 from tests.conformance.test_s3_rclone import OnRclone
 
-NO_VERSIONS = {"test_condition_version"}
+# Every store of these compares times.
+EVERYWHERE = {"test_condition_times_are_refused_where_they_would_be_ignored"}
+NO_LISTED_VERSIONS = {
+    *("test_version_listing", "test_version_listing_by_pages_and_directories", "test_version_deletion"),
+}
+NO_VERSIONS = {"test_condition_version", *NO_LISTED_VERSIONS}
+LISTS_VERSIONS = {
+    "test_list_of_versions_is_refused_where_there_are_none",
+    "test_delete_of_a_version_is_refused_where_there_are_none",
+}
+NO_CLASSES = {"test_write_storage_class_and_key"}
+KEEPS_CLASSES = {"test_write_storage_class_and_key_are_refused_where_they_would_be_lost"}
 KEEPS_METADATA = {"test_write_user_metadata_is_refused_where_it_would_be_lost"}
 NO_DOUBLE_SLASH = {"test_read_keys_with_several_slashes", "test_stat_keys_are_kept_as_given"}
 NO_EMPTY_DIRECTORIES = {
     *("test_create_dir_existing_directory_is_no_error", "test_create_dir_name_without_slash_is_refused"),
     *("test_delete_of_an_empty_directory", "test_list_empty_directory", "test_stat_of_a_created_directory"),
 }
+NO_PARTS = {"test_writer_uploads_left_behind_are_removed"}
 KEEPS_OLD_BYTES = {"test_condition_if_match_after_a_change", "test_overwritten_object", "test_deleted_object"}
-READ_ONLY = re.compile(r"test_(list|write|copy|delete|create_dir)(_|$)")
+READ_ONLY = re.compile(r"test_(list|write|writer|copy|delete|create_dir)(_|$)")
 NO_DIRECTORIES = {
     "test_stat_of_a_created_directory",
     "test_stat_of_a_directory_without_slash",
@@ -44,24 +57,42 @@ NO_DIRECTORIES = {
 }
 
 SKIPPED: dict[type[EachStack], set[str]] = {
-    OnMemory: NO_VERSIONS | KEEPS_METADATA,
-    OnFs: NO_VERSIONS | NO_DOUBLE_SLASH | {"test_write_content_headers", "test_write_user_metadata"},
+    OnMemory: NO_VERSIONS | NO_CLASSES | KEEPS_METADATA | NO_PARTS,
+    OnFs: NO_VERSIONS
+    | NO_CLASSES
+    | NO_DOUBLE_SLASH
+    | NO_PARTS
+    | {"test_write_content_headers", "test_write_user_metadata"},
     OnHttp: NO_VERSIONS
     | NO_DIRECTORIES
     | {name for name in dir(AccessorSuite) if READ_ONLY.match(name)}
     | {"test_path_is_relative_to_the_root", "test_deleted_object"},
-    OnMoto: KEEPS_OLD_BYTES | KEEPS_METADATA | {"test_read_version_is_refused_where_there_are_none"},
+    OnMoto: KEEPS_OLD_BYTES
+    | KEEPS_METADATA
+    | KEEPS_CLASSES
+    | LISTS_VERSIONS
+    | {"test_read_version_is_refused_where_there_are_none"},
     OnRclone: NO_VERSIONS
     | KEEPS_METADATA
+    | KEEPS_CLASSES
+    | LISTS_VERSIONS
     | NO_DOUBLE_SLASH
     | {"test_read_version_is_refused_where_there_are_none", "test_write_if_match", "test_write_if_not_exists"}
+    | {"test_writer_if_match", "test_writer_if_not_exists"}
     | {"test_create_dir_existing_directory_is_no_error", "test_stat_of_a_created_directory"},
-    OnObstoreMemory: NO_VERSIONS | KEEPS_METADATA | NO_DOUBLE_SLASH | NO_EMPTY_DIRECTORIES,
+    OnObstoreMemory: NO_VERSIONS | NO_CLASSES | NO_PARTS | KEEPS_METADATA | NO_DOUBLE_SLASH | NO_EMPTY_DIRECTORIES,
+    OnOurProvider: NO_VERSIONS | NO_CLASSES | NO_PARTS | KEEPS_METADATA | NO_DOUBLE_SLASH | NO_EMPTY_DIRECTORIES,
     OnObstoreLocal: NO_VERSIONS
+    | NO_CLASSES
+    | NO_PARTS
     | NO_DOUBLE_SLASH
     | NO_EMPTY_DIRECTORIES
-    | {"test_write_content_headers", "test_write_user_metadata", "test_write_if_match"},
+    | {"test_write_content_headers", "test_write_user_metadata", "test_write_if_match"}
+    | {"test_writer_if_match"},
     OnObstoreS3: KEEPS_OLD_BYTES
+    | NO_LISTED_VERSIONS
+    | NO_CLASSES
+    | NO_PARTS
     | KEEPS_METADATA
     | NO_DOUBLE_SLASH
     | NO_EMPTY_DIRECTORIES
@@ -80,6 +111,8 @@ def service_of(store: type[EachStack], folder: Path) -> Any:
         return Http(f"{nowhere}/")
     if store is OnObstoreMemory:
         return ObspecStore(MemoryStore())
+    if store is OnOurProvider:
+        return ObspecStore(provided(Operator(Memory())))
     if store is OnObstoreLocal:
         return ObspecStore(LocalStore(folder))
     if store is OnObstoreS3:
@@ -95,7 +128,7 @@ def test_skipped_tests_are_pinned(store: type[EachStack], stack: str, tmp_path: 
     operator = Operator.bare(service) if stack == "bare" else Operator(service)
     if stack == "cached":
         operator = operator.layer(LruCacheLayer(cache=Operator(Memory()), capacity_bytes=1 << 20))
-    expected = SKIPPED[store]
+    expected = SKIPPED[store] | EVERYWHERE
     if stack == "cached":
         expected = expected | KEEPS_OLD_BYTES | {"test_small_object_is_one_get"}
     found: set[str] = set()

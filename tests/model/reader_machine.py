@@ -13,6 +13,8 @@ from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied, SizeUnknown, Unavailable
 from aioprefetch.reader import RangeReader
+from aioprefetch.reader.growth import GrowthName
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes
 from aioprefetch.values import ReadRequest, Request
@@ -22,9 +24,9 @@ T = TypeVar("T")
 
 BLOCK = 16
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK - 1, 3 * BLOCK + 1, 10 * BLOCK, 10 * BLOCK + 1)
-GROWTHS = ("stall", "geometric", "linear", "step")
+GROWTHS: tuple[GrowthName, ...] = ("stall", "geometric", "linear", "step")
 # Every row of the table, some by their other names, and a list of which the first known one counts.
-POLICIES = (
+POLICIES: tuple[Any, ...] = (
     "adaptive",
     "sequential",
     "whole-file",
@@ -81,9 +83,9 @@ class Program:
     size: int
     size_known: bool
     memory_blocks: int
-    policy: str
+    policy: PolicyName
     prefetch_blocks: int = 2
-    growth: str = "stall"
+    growth: GrowthName = "stall"
     cursor_steps: tuple[Step, ...]
     position_steps: tuple[tuple[Step, ...], ...]
     seed: int
@@ -308,7 +310,7 @@ class Machine:
                 found[position] = part
         assert [found[position] for position in range(len(ranges))] == self.model.read_ranges(ranges)
 
-    async def _set_policy(self, policy: str) -> None:
+    async def _set_policy(self, policy: PolicyName) -> None:
         self.reader.set_policy(policy)
 
     async def _will_need(self, ranges: list[tuple[int, int]]) -> None:

@@ -20,6 +20,7 @@ from aioprefetch.lance.dataset.dataset import _DELETION_READS
 from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges, read_deletions
 from aioprefetch.lance.dataset.manifest import Fragment, Manifest, parse_manifest
 from aioprefetch.operator.operator import Operator
+from aioprefetch.sync import run as sync_run
 from aioprefetch.testing import CountingS3Server
 from tests.benches.lance_files import damaged, dataset_objects, stored
 from tests.profile import chosen
@@ -398,7 +399,7 @@ async def test_a_dataset_in_s3(s3_server: CountingS3Server, random_name: Callabl
     objects = dataset_objects(path, "ds")
     s3_server.create_bucket(bucket)
     keys = {"access_key_id": s3_server.access_key_id, "secret_access_key": s3_server.secret_access_key}
-    options = {"endpoint_url": s3_server.endpoint_url, "region": "us-east-1", **keys}
+    options: dict[str, Any] = {"endpoint_url": s3_server.endpoint_url, "region": "us-east-1", **keys}
     async with Operator.from_uri(f"s3://{bucket}", **options) as operator:
         for key, data in objects.items():
             await operator.write(key, data)
@@ -406,6 +407,16 @@ async def test_a_dataset_in_s3(s3_server: CountingS3Server, random_name: Callabl
         assert (await ap_lance.read_table(operator, "ds/")).equals(peer.to_table())
         # A page of a listing, the manifest, the deleted rows, and each file in one.
         assert [request.method for request in s3_server.requests] == ["GET"] * 6
+
+
+def test_a_dataset_in_a_plain_loop(tmp_path: Path) -> None:
+    """Without an event loop, from the beginning each time."""
+    peer = lance.write_dataset(rows_of(0, 300), str(tmp_path / "ds"), max_rows_per_file=100)
+    operator = Operator.from_uri(f"file://{tmp_path}")
+    scan = ap_lance.scan(operator, "ds/", batch_rows=64)
+    for _ in range(2):
+        assert pa.Table.from_batches(list(scan)).equals(peer.to_table())
+    sync_run(operator.aclose())
 
 
 async def test_legacy_datasets_are_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -91,7 +92,7 @@ def server(data: bytes) -> Iterator[CountingS3Server]:
         yield made
 
 
-def options_of(server: CountingS3Server) -> dict[str, object]:
+def options_of(server: CountingS3Server) -> dict[str, Any]:
     """How an Operator finds the server."""
     return {"endpoint_url": server.endpoint_url, "region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
 

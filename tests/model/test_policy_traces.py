@@ -9,7 +9,7 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
-from aioprefetch.reader.policy import ALIASES, POLICIES
+from aioprefetch.reader.policy import ALIASES, POLICIES, PolicyName
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
 from tests.benches.computed_store import KIB, MIB, Arithmetic
 from tests.benches.gated_reader import settle
@@ -205,7 +205,7 @@ async def test_a_list_means_its_first_recognised_name(names: str, meant: str) ->
 async def test_a_list_without_a_recognised_name_is_refused(names: str) -> None:
     async with Operator(Arithmetic(SIZE)) as operator:
         with pytest.raises(ConfigInvalid, match=r"must name one of adaptive, avro, columnar") as caught:
-            operator.reader("k", policy=names)
+            operator.reader("k", policy=names)  # type: ignore[arg-type]
     assert repr(names) in str(caught.value)
 
 
@@ -228,7 +228,7 @@ async def test_with_footer_cache_the_first_request_is_the_tail(policy: str, foot
 
 
 @pytest.mark.parametrize("policy", [*TRACES, *ALIASES])
-async def test_without_prefetching_every_policy_is_plain_ranged_reads(policy: str) -> None:
+async def test_without_prefetching_every_policy_is_plain_ranged_reads(policy: PolicyName) -> None:
     """One request for each read, for exactly what it wants, and none ahead; also after another policy is set."""
     plain = [
         "",
@@ -244,7 +244,7 @@ async def test_without_prefetching_every_policy_is_plain_ranged_reads(policy: st
 
 
 @pytest.mark.parametrize("after", TRACES)
-async def test_set_policy_holds_from_the_next_read_on(after: str) -> None:
+async def test_set_policy_holds_from_the_next_read_on(after: PolicyName) -> None:
     """What was resident stays, what comes is asked for as the new policy has it."""
     async with script("columnar") as made:
         assert await made.header() == "10752-10756"
@@ -267,7 +267,7 @@ async def test_set_policy_to_random_ends_the_window_of_a_run() -> None:
 
 
 @pytest.mark.parametrize("policy", NAMES)
-async def test_every_policy_reads_the_same_bytes(policy: str) -> None:
+async def test_every_policy_reads_the_same_bytes(policy: PolicyName) -> None:
     """Runs, jumps and ranges in all sizes, by position and by cursor, with memory for a quarter of the object."""
     rng = random.Random(13)
     size, block = 4 * MIB + 12345, 64 * KIB

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.ids import checks
@@ -155,7 +156,7 @@ def test_long_programs() -> None:
     ("policy", "reads"),
     chosen(quick=[("sequential", 80), ("adaptive", 30)], full=[("sequential", 1000), ("adaptive", 200)]),
 )
-def test_a_hundred_tasks_read_at_random(policy: str, reads: int) -> None:
+def test_a_hundred_tasks_read_at_random(policy: PolicyName, reads: int) -> None:
     """Hundreds of reads each, on one reader with memory for a part of the object, in whole blocks or exact ranges."""
     size, block = 1 << 20, 1 << 14
     data = content(size)

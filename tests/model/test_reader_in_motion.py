@@ -20,6 +20,7 @@ from aioprefetch.errors import ObjectChanged, RangeNotSatisfied, Unavailable
 from aioprefetch.layers import ErrorContextLayer, RetryLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader import RangeReader
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import run_virtual
@@ -30,7 +31,7 @@ from tests.profile import chosen
 
 BLOCK = 64
 SIZES = (1, BLOCK, 3 * BLOCK + 7, 20 * BLOCK, 50 * BLOCK + 1)
-POLICIES = ("adaptive", "sequential", "whole-file", "random", "parquet", "vector")
+POLICIES: tuple[PolicyName, ...] = ("adaptive", "sequential", "whole-file", "random", "parquet", "vector")
 STEPS = 14
 
 
@@ -279,6 +280,6 @@ class Voyage:
 
 
 def test_readers_in_motion() -> None:
-    for seed in chosen(quick=range(25), full=range(500)):
+    for seed in chosen(quick=range(25), full=range(100), search=range(5000)):
         with in_case(seed=seed):
             run_virtual(Voyage(seed).sail, seed=seed)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.ids import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content, pattern
@@ -46,7 +47,7 @@ async def read_by_cursor(operator: Operator, reads: list[Read], size: int) -> No
             assert_same_bytes(data, pattern(offset, min(offset + length, size)), offset=offset)
 
 
-async def read_by_position(operator: Operator, reads: list[Read], size: int, policy: str = "adaptive") -> None:
+async def read_by_position(operator: Operator, reads: list[Read], size: int, policy: PolicyName = "adaptive") -> None:
     """Positioned reads."""
     async with operator.reader("k", policy=policy) as reader:
         for offset, length in reads:
@@ -99,7 +100,7 @@ async def test_a_small_parquet_file_is_one_get(order: str) -> None:
     ("order", "policy"),
     [("as stored", "adaptive"), ("column by column", "adaptive"), ("shuffled", "sequential")],
 )
-async def test_chunks_spread_over_a_large_object(order: str, policy: str, distance: Distance | None) -> None:
+async def test_chunks_spread_over_a_large_object(order: str, policy: PolicyName, distance: Distance | None) -> None:
     """The same 600 reads over 64 MiB: at most one GET for each block, none twice, no HEAD.
 
     From far away a run that has to wait may halve the blocks ahead of it: at most two GETs for each block but the

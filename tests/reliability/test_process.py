@@ -68,7 +68,7 @@ async def test_a_listener_that_raises(serve: Serve, caplog: pytest.LogCaptureFix
             async with scripted.operator.reader("k") as reader:
                 assert await reader.read_at(0, 1000) == scripted.data[:1000]
         await scripted.operator.aclose()  # The request may be drained until then.
-        assert {"retry", "reader.opened", "block.fetched", "reader.closed"} <= set(heard)
+        assert {"request.retried", "reader.opened", "block.fetched", "reader.closed"} <= set(heard)
         assert len([one for one in caplog.records if "a listener failed" in one.message]) == 1
 
 

@@ -83,7 +83,7 @@ async def test_the_wait_that_the_store_asks_for_is_kept(serve: Serve, header: st
             header = ""  # a word of S3 alone
         delays: list[object] = []
         scripted.operator.runtime().events.subscribe(
-            lambda event: delays.append(event.facts["delay_seconds"]) if event.name == "retry" else None
+            lambda event: delays.append(event.facts["wait_seconds"]) if event.name == "request.retried" else None
         )
         await scripted.read()
         assert delays == [0.1 if header else 0.0]
@@ -263,7 +263,7 @@ async def test_every_first_response_of_a_long_read_fails(serve: Serve, at_once: 
         meta = await scripted.operator.stat("k")
         tokens, left = RetryLayer().bucket(scripted.operator.runtime()), []
         scripted.operator.runtime().events.subscribe(
-            lambda event: left.append(tokens.tokens) if event.name == "retry" else None
+            lambda event: left.append(tokens.tokens) if event.name == "request.retried" else None
         )
         for number, fault in enumerate(FIRST_ANSWERS):
             scripted.server.add(Rule(fault=fault, times=None, method="GET", matches=first_of(number)))

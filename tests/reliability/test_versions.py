@@ -1,6 +1,7 @@
 """Objects that change, vanish or cannot be distinguished while they are read: never bytes of two versions."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -264,7 +265,7 @@ async def test_a_version_stays_readable(s3_server: CountingS3Server, random_name
     from tests.benches.stacks import MotoBucket
 
     bucket = MotoBucket(random_name(), versioned=True)
-    keys = {"access_key_id": s3_server.access_key_id, "secret_access_key": s3_server.secret_access_key}
+    keys: dict[str, Any] = {"access_key_id": s3_server.access_key_id, "secret_access_key": s3_server.secret_access_key}
     uri = f"s3://{bucket.name}"
     async with Operator.from_uri(uri, endpoint_url=s3_server.endpoint_url, region="us-east-1", **keys) as operator:
         old, new = content(SIZE), NEW

@@ -21,8 +21,8 @@ from aioprefetch.spark import map_batches, with_operator
 from aioprefetch.sync import BlockingOperator
 
 CONFIG = json.loads(sys.argv[1])
-STORE = {"endpoint_url": CONFIG["endpoint_url"], "region": "us-east-1"}
-NAMED = {"access_key_id": "env:JOB_KEY_ID", "secret_access_key": "env:JOB_SECRET"}
+STORE: dict[str, Any] = {"endpoint_url": CONFIG["endpoint_url"], "region": "us-east-1"}
+NAMED: dict[str, Any] = {"access_key_id": "env:JOB_KEY_ID", "secret_access_key": "env:JOB_SECRET"}
 LITERAL = {"access_key_id": CONFIG["literal_key_id"], "secret_access_key": CONFIG["literal_secret"]}
 SCHEMA = "executor string, pid long, pool long, budget long, requests long, visits long, package string, data string"
 

@@ -5,6 +5,7 @@ import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -173,7 +174,7 @@ def test_limit_leaves_a_long_read_early(
     """Files enough to fill all that is between a task and Spark, of which one is read at a time."""
     bucket, files = random_name(), 24
     keys = {"access_key_id": "AKID", "secret_access_key": "KEY"}
-    options = {"endpoint_url": s3_server.endpoint_url, "region": "us-east-1", **keys}
+    options: dict[str, Any] = {"endpoint_url": s3_server.endpoint_url, "region": "us-east-1", **keys}
     s3_server.create_bucket(bucket)
     store = BlockingOperator(Operator.from_uri(f"s3://{bucket}", **options))
     with store:
@@ -211,11 +212,11 @@ def test_filters_of_spark_stay_with_the_query_that_has_them(spark: SparkSession,
 
 def test_wrong_options_are_said_before_anything_is_read(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="did you mean onMissing"):
-        read(spark, str(tmp_path), on_mising="skip")
+        read(spark, str(tmp_path), on_mising="skip")  # type: ignore[call-arg]
     with pytest.raises(PySparkException, match="did you mean batchRows"):
         load(spark, tmp_path, batchRow="1")
     with pytest.raises(ConfigInvalid, match="cleanSource: only for streams"):
-        read(spark, str(tmp_path), clean_source="delete")
+        read(spark, str(tmp_path), clean_source="delete")  # type: ignore[call-arg]
     with pytest.raises(ConfigInvalid, match="list of names"):
         read(spark, str(tmp_path), columns="id")
     write_jsonl(tmp_path / "a.jsonl", records(0, 1))

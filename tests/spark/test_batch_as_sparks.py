@@ -80,7 +80,8 @@ def test_times_without_a_zone_are_in_the_sessions(spark: SparkSession, tmp_path:
     try:
         for kind in ("csv", "json"):
             path, instants = str(tmp_path / kind), []
-            for option in ({}, {"timeZone": "America/New_York"}, {"timeZone": "+05:30"}):
+            zones: list[dict[str, Any]] = [{}, {"timeZone": "America/New_York"}, {"timeZone": "+05:30"}]
+            for option in zones:
                 given = read(spark, path, schema="t timestamp", format=kind, **option)
                 named = spark.read.format("aioprefetch").schema("t timestamp").options(format=kind, **option).load(path)
                 theirs = spark.read.schema("t timestamp").options(**option).format(kind).load(path)

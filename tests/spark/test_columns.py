@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 
 import aioprefetch as ap
 from aioprefetch.ranges import Range, intersected, total_length
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.spark import read
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server, Fault, Rule
@@ -50,7 +51,7 @@ READS: dict[str, Callable[[Any, list[str]], pd.DataFrame]] = {
 
 @pytest.mark.parametrize(("way", "policy"), [("pandas", "adaptive"), ("pyarrow", "parquet")])
 def test_a_library_in_a_function_reads_three_of_twelve_columns(
-    spark: SparkSession, remote: StoredObject, way: str, policy: str
+    spark: SparkSession, remote: StoredObject, way: str, policy: PolicyName
 ) -> None:
     url, options, names, load = remote.url, remote.store, NAMES, READS[way]
 
@@ -100,7 +101,7 @@ def ends_of(header: str) -> Range:
     return int(first), min(int(last) + 1, len(PARQUET)) if last else len(PARQUET)
 
 
-def options_of(server: CountingS3Server) -> dict[str, str]:
+def options_of(server: CountingS3Server) -> dict[str, Any]:
     return {
         "endpoint_url": server.endpoint_url,
         "region": server.region,

@@ -125,7 +125,11 @@ def test_keys_of_the_builder_are_used_and_no_key_is_in_the_event_log(
     spark: SparkSession, built_in: str, event_log: Path, s3_server: CountingS3Server, tmp_path: Path
 ) -> None:
     assert rows(read(spark, built_in, schema="id bigint")) == [(0,), (1,), (2,)]
-    options = {"access_key_id": SECRETS[0], "secret_access_key": SECRETS[1], "session_token": SECRETS[2]}
+    options: dict[str, Any] = {
+        "access_key_id": SECRETS[0],
+        "secret_access_key": SECRETS[1],
+        "session_token": SECRETS[2],
+    }
     s3_server.reset()
     assert read(spark, built_in, schema="id bigint", **options).count() == 3
     assert {request.access_key_id for request in s3_server.requests} == {SECRETS[0]}

@@ -75,7 +75,7 @@ def test_reused_workers_of_a_cluster_share_one_warm_operator_and_see_no_secret(
     s3_server.create_bucket(bucket)
     url, events = f"s3://{bucket}", tmp_path / "events"
     events.mkdir()
-    keys = {"access_key_id": "testing", "secret_access_key": "testing"}
+    keys: dict[str, Any] = {"access_key_id": "testing", "secret_access_key": "testing"}
     store = Operator.from_uri(url, endpoint_url=s3_server.endpoint_url, region="us-east-1", **keys)
     with BlockingOperator(store) as blocking:
         blocking.write("abc", b"abcdefghijklmnopqrstuvwxyz")

@@ -98,7 +98,7 @@ def test_what_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match=r"stateLocation.*aioprefetch\.spark\.stream"):
         frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination()
     with pytest.raises(ConfigInvalid, match="readStream with the option stateLocation"):
-        stream(spark, "/data", checkpoint="/c", state_location="/s")
+        stream(spark, "/data", checkpoint="/c", state_location="/s")  # type: ignore[call-arg]
 
 
 @pytest.fixture

