@@ -152,9 +152,13 @@ def test_importing_the_package_compiles_no_method() -> None:
     program = """
 import sys, asyncio, dataclasses
 compiled = []
-sys.addaudithook(lambda event, given: event == "compile" and compiled.append(given[1]))
+nothing = b"def __create_fn__():\\n\\n return ()"  # since 3.13, for a class without methods
+def note(event, given):
+    if event == "compile" and given[1] == "<string>" and given[0] != nothing:
+        compiled.append(given[0])
+sys.addaudithook(note)
 import aioprefetch
-assert compiled.count("<string>") <= 8, compiled
+assert len(compiled) <= 8, compiled
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
@@ -174,8 +178,8 @@ def test_the_parameters_show_before_the_first_object() -> None:
     assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
 
 
-def test_a_field_equals_itself_even_if_its_value_does_not() -> None:
-    """Values are compared in a tuple, where identity counts: not-a-number, and arrays whose ``==`` gives an array."""
+def test_values_that_do_not_equal_themselves_compare_as_in_the_library() -> None:
+    """Not-a-number, and arrays whose ``==`` gives an array: by identity up to Python 3.12, by ``==`` from 3.13 on."""
 
     class Elementwise:
         def __eq__(self, other: object) -> Any:
@@ -183,10 +187,14 @@ def test_a_field_equals_itself_even_if_its_value_does_not() -> None:
 
         __hash__ = None  # type: ignore[assignment]
 
-    for decorator in (lean, dataclasses.dataclass):
-        made: Any = decorator(frozen=True)(type("One", (), {"__annotations__": {"value": object}}))
-        for odd in (float("nan"), Elementwise()):
-            assert (made(odd) == made(odd)) is True
+    made: list[Any] = [
+        decorator(frozen=True)(type("One", (), {"__annotations__": {"value": object}}))
+        for decorator in (lean, dataclasses.dataclass)
+    ]
+    for odd in (float("nan"), Elementwise()):
+        ours, theirs = (one(odd) == one(odd) for one in made)
+        assert ours == theirs
+        assert ours == (True if sys.version_info < (3, 13) else odd == odd)
 
 
 def test_a_class_with_equality_of_its_own_stays_hashable() -> None:
@@ -224,7 +232,7 @@ def test_what_the_standard_library_refuses_is_refused_when_the_class_is_made(def
         define(dataclasses.dataclass)
     with pytest.raises(TypeError) as ours:
         define(lean)
-    assert str(ours.value) == str(theirs.value)
+    assert str(ours.value).startswith(str(theirs.value))  # Python 3.13 says in one of them what we always say.
 
 
 @pytest.mark.parametrize("contents", [{"x": field(init=False, default=1)}, {"__annotations__": {"x": "InitVar[int]"}}])

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,10 @@ from pyspark import cloudpickle
 import aioprefetch as ap
 from tests.benches.source_tree import ROOT
 
-ROOMS = ["lance", "parquet", "spark", "testing"]
+ROOMS = [
+    *("arrow", "fsspec", "lance", "obspec", "otel", "parquet", "polars", "progress", "prometheus", "spark", "testing"),
+    "zarr",
+]
 
 
 def program(source: str) -> str:
@@ -38,8 +42,14 @@ def test_a_room_loads_on_first_use(room: str) -> None:
 @pytest.mark.parametrize(
     ("room", "name", "missing"),
     [
+        ("arrow", "arrow.filesystem", "pyarrow"),
         ("parquet", "parquet.scan", "pyarrow"),
         ("lance", "lance.scan", "pyarrow"),
+        ("otel", "otel.instrument", "opentelemetry"),
+        ("polars", "polars.scan_parquet", "polars"),
+        ("progress", "progress.rich", "rich"),
+        ("progress", "progress.tqdm", "tqdm"),
+        ("prometheus", "prometheus.Collector", "prometheus_client"),
         ("spark", "spark.register", "pyspark"),
     ],
 )
@@ -59,6 +69,15 @@ for _ in range(3):
     (message,) = set(messages)
     assert message.startswith(f"aioprefetch.{name} needs {missing}")
     assert f"pip install 'aioprefetch[{room}]'" in message
+
+
+def test_all_has_every_extra_but_those_of_spark_the_demo_and_tests() -> None:
+    """PySpark alone is half a gigabyte."""
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = metadata["optional-dependencies"]
+    (everything,) = extras["all"]
+    named = set(everything.removeprefix("aioprefetch[").removesuffix("]").split(","))
+    assert named == extras.keys() - {"all", "spark", "java", "demo", "testing"}
 
 
 @pytest.mark.parametrize("dump", [pickle.dumps, cloudpickle.dumps])

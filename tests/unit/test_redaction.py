@@ -26,6 +26,7 @@ NOTATIONS = [
     f"<X-Amz-Signature>{SECRET}</X-Amz-Signature>",
     f"it was X-Amz-Signature={SECRET} in mixed case",
     f"host=h&X-Amz-Credential%3D{SECRET}&x",
+    f"http://host/bucket/k%3FX-Amz-Signature%3D{SECRET}",
     f"x-amz-security-token: {SECRET}",
     f"x-amz-security-token:{SECRET}\nx-amz-date:2026",
     f'{{"X-Amz-Security-Token": "{SECRET}"}}',

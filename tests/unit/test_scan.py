@@ -73,6 +73,26 @@ async def test_schema_first_and_read_all(operator: Operator) -> None:
     assert len(made.starts) == 1
 
 
+async def test_a_plain_loop_over_batches(operator: Operator) -> None:
+    """Each from the beginning, on the loop thread; left early, it is closed."""
+    elsewhere = Operator.bare(Memory())
+    made = Made(elsewhere, [25])
+
+    def taken() -> None:
+        for _ in range(2):
+            assert [batch.num_rows for batch in made.scan] == [10, 10, 5]
+        for batch in made.scan:
+            assert batch.num_rows == 10
+            break
+
+    await asyncio.to_thread(taken)
+    gc.collect()
+    await asyncio.to_thread(run, settle())
+    assert len(made.starts) == 3
+    assert all(start.service.closed for start in made.starts)
+    await asyncio.to_thread(run, elsewhere.aclose())
+
+
 async def test_a_closed_scan_has_no_schema_to_ask_for(operator: Operator) -> None:
     scan = Made(operator, [5]).scan
     await scan.aclose()

@@ -247,7 +247,9 @@ async def test_an_evicted_part_of_a_block_counts_and_is_published() -> None:
         published: list[Event] = []
         b.runtime.events.subscribe(published.append)
         BlockStore.of(b.runtime).eviction.reclaim(1, "demand")
-        assert published == [Event("block.evicted", "k", {"start": 0, "end": 16 * KIB, "unused": False})]
+        (event,) = published
+        assert (event.name, event.path) == ("block.evicted", "k")
+        assert event.facts == {"start": 0, "end": 16 * KIB, "unused": False}
         assert reader.statistics["stream_evict_blocks_from_cache"] == 1
         assert await reader.read_at(32 * KIB, 32 * KIB) == b.data[32 * KIB : BLOCK]
 

@@ -13,16 +13,22 @@ from aioprefetch.errors import Error, NotFound, RangeNotSatisfied, TimedOut, Una
 from aioprefetch.layers import ErrorContextLayer, LruCacheLayer, WrappedAccessor
 from aioprefetch.layers.error_context import ErrorContextAccessor
 from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.events import Event
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import (
+    AbortUploadRequest,
+    CompleteUploadRequest,
+    CopyPartRequest,
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
     ListRequest,
+    ListUploadsRequest,
+    PartRequest,
     PresignRequest,
     ReadRequest,
     StatRequest,
@@ -35,11 +41,20 @@ OPERATIONS: dict[str, Callable[[Accessor], Awaitable[object]]] = {
     "list": lambda a: a.list_page(ListRequest(path="k")),
     "write": lambda a: a.write(WriteRequest(path="k"), b""),
     "open_write": lambda a: a.open_write(WriteRequest(path="k")),
+    "begin_upload": lambda a: a.begin_upload(WriteRequest(path="k")),
+    "write_part": lambda a: a.write_part(PartRequest(path="k", upload_id="u", number=1), b""),
+    "copy_part": lambda a: a.copy_part(CopyPartRequest(path="k", upload_id="u", number=1, source="s", start=0, end=5)),
+    "complete_upload": lambda a: a.complete_upload(CompleteUploadRequest(path="k", upload_id="u", parts=())),
+    "abort_upload": lambda a: a.abort_upload(AbortUploadRequest(path="k", upload_id="u")),
+    "list_uploads": lambda a: a.list_uploads(ListUploadsRequest(path="k")),
     "copy": lambda a: a.copy(CopyRequest(path="k", target="t")),
     "delete": lambda a: a.delete(DeleteRequest(path="k", paths=("k",))),
     "create_dir": lambda a: a.create_dir(CreateDirRequest(path="k")),
     "presign": lambda a: a.presign(PresignRequest(path="k")),
 }
+
+# What an operation is called in errors: the requests of a write are parts of it.
+NAMES = {**dict.fromkeys(("open_write", "begin_upload", "write_part", "complete_upload"), "write"), "copy_part": "copy"}
 
 
 class Failing(WrappedAccessor):
@@ -105,7 +120,7 @@ async def test_errors_of_ours_are_filled_in_and_stay_themselves(name: str) -> No
         await OPERATIONS[name](accessor)
     assert caught.value is error
     assert error.__cause__ is cause
-    assert error.operation == name.removeprefix("open_")
+    assert error.operation == NAMES.get(name, name)
     assert error.path == "k"
     assert error.context["service"] == "memory://errors"
     assert ("range" in error.context) == (error.operation == "read")
@@ -118,7 +133,7 @@ async def test_foreign_exceptions_become_unexpected_with_the_cause_chained(name:
     with pytest.raises(Unexpected) as caught:
         await OPERATIONS[name](accessor)
     assert caught.value.__cause__ is foreign
-    assert (caught.value.operation, caught.value.path) == (name.removeprefix("open_"), "k")
+    assert (caught.value.operation, caught.value.path) == (NAMES.get(name, name), "k")
     assert "KeyError" in str(caught.value)
     assert pickle.loads(pickle.dumps(caught.value)).path == "k"
 
@@ -161,13 +176,37 @@ async def test_an_error_says_how_many_bytes_were_received_or_written(error: Exce
     await target.abort()
 
 
+async def test_a_streaming_write_that_fails_is_reported_with_its_error() -> None:
+    """By ``write`` or ``close``, whichever fails first, and once; also a cancellation."""
+    for error, name in ((Unavailable("broke"), "Unavailable"), (asyncio.CancelledError(), "CancelledError")):
+        for chunks in (1, 2):
+            accessor, runtime = await stack(Breaking, error)
+            heard: list[Event] = []
+            runtime.events.subscribe(heard.append, "request.finished", "request.failed")
+            body = await accessor.open_write(WriteRequest(path="w"))
+            await body.write(b"12345")
+            with pytest.raises(type(error)):
+                await (body.write(b"6") if chunks == 2 else body.close())
+            assert [(event.name, event.facts["error"]) for event in heard] == [("request.failed", name)]
+            await body.abort()
+            assert len(heard) == 1
+            await runtime.aclose()
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [
         ("memory://store/a/k", "paths are relative to memory://store/a, and this one is a URL, so this may be 'k'"),
         ("s3://store/a/d/k", "and this one is a URL, so this may be 'd/k'"),
         ("https://other/k?sig=CANARY", "paths are relative to memory://store/a, and this one is a URL"),
-        ("/k", "paths are relative to memory://store/a, and this one begins with a slash"),
+        ("/k", "paths are relative to memory://store/a, and this one begins with a slash, so this may be 'k'"),
+        ("/store/a/k", "and this one begins with a slash, so this may be 'k'"),
+        (
+            "store/a/d/k",
+            "paths are relative to memory://store/a, and this one begins with store/a/, so this may be 'd/k'",
+        ),
+        ("store/k", "and this one begins with store/, so this may be 'k'"),
+        ("d/*.csv", "a path is taken as it stands: list(prefix, glob=...) finds those that match a pattern"),
     ],
 )
 async def test_a_url_in_place_of_a_path_is_found_out(path: str, says: str) -> None:
@@ -190,7 +229,7 @@ async def test_the_hint_names_the_key_at_an_endpoint_too() -> None:
     """The endpoint says where the store is, and is no part of the URL that was given as a path."""
     service = S3(bucket="store", prefix="pre", endpoint_url="http://127.0.0.1:9", anonymous=True)
     runtime = Runtime(RuntimeOptions())
-    layer = ErrorContextAccessor(service.build(runtime))
+    layer = ErrorContextAccessor(service.build(runtime), runtime.events)
     explained = layer.explain(NotFound("there is no such object"), ReadRequest(path="s3://store/pre/k"))
     assert explained.context["hint"] == (
         "paths are relative to s3://store/pre at http://127.0.0.1:9, and this one is a URL, so this may be 'k'"

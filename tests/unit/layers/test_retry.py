@@ -106,10 +106,10 @@ async def test_each_retry_is_published_before_its_pause() -> None:
     async with open_stack(RetryLayer(), plan=[Injection(error=Unavailable, times=2)], data=b"abc") as stack:
         await stack.fetch()
         assert [(one.name, one.path, one.facts["attempt"], one.facts["error"]) for one in stack.events] == [
-            ("retry", "k", 2, "Unavailable"),
-            ("retry", "k", 3, "Unavailable"),
+            ("request.retried", "k", 2, "Unavailable"),
+            ("request.retried", "k", 3, "Unavailable"),
         ]
-        delays = [one.facts["delay_seconds"] for one in stack.events]
+        delays = [one.facts["wait_seconds"] for one in stack.events]
         assert sum(delay for delay in delays if isinstance(delay, float)) == pytest.approx(stack.runtime.loop.time())
 
 
@@ -336,7 +336,7 @@ async def test_a_cancellation_in_a_pause_ends_it_at_once() -> None:
     plan = [Injection(error=Throttled, retry_after_seconds=50.0)]
     async with open_stack(RetryLayer(), plan=plan, data=pattern(100)) as stack:
         pausing = asyncio.Event()
-        stack.runtime.events.subscribe(lambda _: pausing.set())
+        stack.runtime.events.subscribe(lambda _: pausing.set(), "request.retried")
         reading = asyncio.create_task(stack.fetch())
         await pausing.wait()
         reading.cancel()

@@ -33,7 +33,7 @@ def replace_at_retry(stack: Stack, data: bytes | None) -> None:
         else:
             stack.put(data)
 
-    stack.runtime.events.subscribe(change)
+    stack.runtime.events.subscribe(change, "request.retried")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,9 @@ async def test_a_slot_is_given_back_before_the_pause_and_the_new_request() -> No
     async with open_stack(layer, RetryLayer(), plan=plan, data=DATA) as stack:
         in_flight_in_pause = []
         slots = layer.slots(stack.runtime)
-        stack.runtime.events.subscribe(lambda _: in_flight_in_pause.append((slots.in_flight, stack.faults.in_flight)))
+        stack.runtime.events.subscribe(
+            lambda _: in_flight_in_pause.append((slots.in_flight, stack.faults.in_flight)), "request.retried"
+        )
         assert await stack.fetch() == DATA
         assert in_flight_in_pause == [(0, 0), (0, 0)]
         assert stack.faults.in_flight_peak == 1

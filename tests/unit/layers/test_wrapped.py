@@ -1,18 +1,20 @@
 """WrappedAccessor: a layer says only what it changes; the rest is forwarded, every operation through one hook."""
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.errors import Unsupported
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import ReadRequest, Request, WriteRequest
-from tests.unit.layers.test_error_context import OPERATIONS
+from tests.unit.layers.test_error_context import NAMES, OPERATIONS
 
 
 class Seen(WrappedAccessor):
@@ -37,8 +39,9 @@ def build() -> Seen:
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "presign"])
 async def test_every_operation_goes_through_around(name: str) -> None:
     layer = build()
-    await OPERATIONS[name](layer)
-    assert [request.operation for request in layer.seen] == [name.removeprefix("open_")]
+    with suppress(Unsupported):  # Memory takes no parts.
+        await OPERATIONS[name](layer)
+    assert [request.operation for request in layer.seen] == [NAMES.get(name, name)]
 
 
 async def test_around_may_change_the_request() -> None:

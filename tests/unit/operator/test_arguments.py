@@ -14,7 +14,8 @@ from obstore.store import MemoryStore
 from aioprefetch import Operator
 from aioprefetch.errors import ConditionNotMatch, InvalidArgument, InvalidType, Unsupported
 from aioprefetch.layers import RetryLayer
-from aioprefetch.operator import listing, open_file, writer
+from aioprefetch.operator import listing, open_file, requests, write_source, writer
+from aioprefetch.operator import options as operator_options
 from aioprefetch.reader import options, reader
 from aioprefetch.services import S3, Fs, Http, Memory, ObspecStore
 
@@ -33,7 +34,8 @@ SERVICES: dict[str, Callable[[Path], Any]] = {
 
 VERBS = sorted(name for name, one in vars(Operator).items() if inspect.isfunction(one) and not name.startswith("_"))
 # Types of modules that load at first use, which the module of Operator does not hold.
-TYPES = {name: one for module in (listing, open_file, options, reader, writer) for name, one in vars(module).items()}
+MODULES = (listing, open_file, operator_options, options, reader, requests, write_source, writer)
+TYPES = {name: one for module in MODULES for name, one in vars(module).items()}
 # Good values of what a call cannot do without.
 REQUIRED: dict[str, Any] = {
     "path": "k",
@@ -76,15 +78,27 @@ def is_wrong(value: Any, name: str, hint: Any) -> bool:
     return not any(isinstance(value, one) for one in allowed if isinstance(one, type))
 
 
-def wrong_calls(verb: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Calls of a verb, each with one wrong argument, and its name."""
+def typed_arguments(verb: str) -> dict[str, Any]:
+    """The arguments of a verb with their types; those of a typed dictionary one by one."""
     method = getattr(Operator, verb)
     hints = get_type_hints(method, localns=TYPES)
-    names = [name for name in inspect.signature(method).parameters if name != "self"]
-    good = {name: REQUIRED[name] for name in names if name in REQUIRED}
+    typed: dict[str, Any] = {}
+    for parameter in inspect.signature(method).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (options_type,) = get_args(hints[parameter.name])
+            typed |= get_type_hints(options_type)
+        elif parameter.name != "self":
+            typed[parameter.name] = hints[parameter.name]
+    return typed
+
+
+def wrong_calls(verb: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Calls of a verb, each with one wrong argument, and its name."""
+    hints = typed_arguments(verb)
+    good = {name: REQUIRED[name] for name in hints if name in REQUIRED}
     if verb in DIRECTORY:
         good = dict.fromkeys(good, DIRECTORY[verb])
-    for name in names:
+    for name in hints:
         for value in CANDIDATES:
             if is_wrong(value, name, hints[name]):
                 yield f"{verb}({name}={value!r})", {**good, name: value}
@@ -159,8 +173,7 @@ async def test_an_invalid_value_is_refused_before_a_request(tmp_path: Path) -> N
         for service, operator in operators.items():
             before = dict(operator.statistics)
             for name, (verb, options) in INVALID_VALUES.items():
-                parameters = inspect.signature(getattr(Operator, verb)).parameters
-                arguments = {key: REQUIRED[key] for key in parameters if key in REQUIRED} | options
+                arguments = {key: REQUIRED[key] for key in typed_arguments(verb) if key in REQUIRED} | options
                 try:
                     outcomes[f"{service}: {name}"] = f"returned {await called(operator, verb, arguments)!r}"
                 except InvalidArgument as error:
@@ -217,9 +230,22 @@ def test_every_option_of_a_verb_has_a_name() -> None:
     """A misspelled option is a TypeError, and a type checker sees it too."""
     for verb in VERBS:
         parameters = inspect.signature(getattr(Operator, verb)).parameters.values()
-        assert [each.name for each in parameters if each.kind is each.VAR_KEYWORD] == [], verb
+        keywords = [each for each in parameters if each.kind is each.VAR_KEYWORD]
+        assert [each.annotation for each in keywords] in (
+            [],
+            *([f"Unpack[{kind}Options]"] for kind in ("Read", "Stat", "Write", "Upload")),
+        ), verb
 
 
 def test_a_misspelled_option_of_a_reader_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="polcy"):
         Operator(Memory()).reader("k", polcy="random")  # type: ignore[call-arg]
+
+
+async def test_a_misspelled_option_of_a_write_is_a_type_error() -> None:
+    async with Operator(Memory()) as operator:
+        with pytest.raises(TypeError, match="called 'content_type'"):
+            await operator.write("k", b"x", contenttype="text/plain")  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="if_matches"):
+            operator.writer("k", if_matches="x")  # type: ignore[call-arg]
+        assert not await operator.exists("k")

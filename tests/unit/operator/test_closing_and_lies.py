@@ -23,7 +23,7 @@ def http(server: FaultServer, **options: Any) -> ap.Operator:
 
 def s3(server: FaultServer, **options: Any) -> ap.Operator:
     """The same over the s3 service."""
-    keys = {"access_key_id": "id", "secret_access_key": "secret"}
+    keys: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "secret"}
     return ap.Operator.from_uri("s3://bkt", endpoint_url=server.url, region="us-east-1", **keys, **options)
 
 
@@ -104,4 +104,4 @@ def test_files_are_read_by_threads_that_outlive_the_main_one(tmp_path: Path) -> 
 def test_a_path_for_the_sync_file_must_be_text() -> None:
     """A typed error, not an AttributeError."""
     with pytest.raises(ap.InvalidType):
-        ap.sync.open(3)  # type: ignore[arg-type]
+        ap.sync.open(3)  # type: ignore[call-overload]

@@ -1,26 +1,25 @@
 """URIs, options and variables: their order, invalid ones, and no secret in a message."""
 
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.errors import ConfigInvalid, InvalidArgument
-from aioprefetch.layers import RetryLayer, TimeoutLayer
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
+from aioprefetch.layers import LruCacheLayer, RetryLayer, TimeoutLayer
 from aioprefetch.operator.from_uri import (
-    _HINTS,
-    _OTHER_NAMES,
     OPERATOR_OPTIONS,
     _check_variable,
     configure,
     service_options,
     split_uri,
     store_options,
-    supported_schemes,
 )
-from aioprefetch.reader.options import READER_OPTIONS
-from aioprefetch.services import S3
+from aioprefetch.runtime.options import DiskCache
+from aioprefetch.services import S3, Http, Memory
 from aioprefetch.sync import open as open_file
 
 L = TypeVar("L")
@@ -38,7 +37,8 @@ def test_an_unknown_scheme_names_the_supported(uri: Any) -> None:
 def test_the_unknown_scheme_is_named() -> None:
     with pytest.raises(ConfigInvalid) as caught:
         Operator.from_uri("Gopher://x")
-    assert caught.value.message == "unknown scheme 'gopher'; supported: s3, s3a, http, https, file, memory"
+    supported = "s3, s3a, http, https, file, memory, gs, gcs, az, azure, abfs, abfss, adl"
+    assert caught.value.message == f"unknown scheme 'gopher'; supported: {supported}"
 
 
 def test_the_scheme_is_not_case_sensitive_and_the_rest_is() -> None:
@@ -92,6 +92,7 @@ def test_keywords_win_over_variables_and_none_is_not_given(monkeypatch: pytest.M
     [
         ("MEMORY_BYTES", "much"),
         ("MEMORY_BYTES", "1.5"),
+        ("MEMORY_BYTES", "64 MiB/s"),
         ("FOLLOW_SYMLINKS", "perhaps"),
         ("BUDGET_WAIT_SECONDS", "a minute"),
     ],
@@ -141,52 +142,28 @@ def test_credentials_in_an_s3_uri_are_refused_and_not_shown() -> None:
     assert "CANARY" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("uri", "name", "says"),
-    [
-        ("s3://b", "endpont_url", "did you mean 'endpoint_url'?"),
-        ("s3://b", "Endpoint-URL", "did you mean 'endpoint_url'?"),
-        ("memory://b", "memory_byte", "did you mean 'memory_bytes'?"),
-        ("s3://b", "anon", "called 'anonymous'"),
-        ("s3://b", "key", "called 'access_key_id'"),
-        ("s3://b", "aws_access_key_id", "called 'access_key_id'"),
-        ("s3://b", "secret", "called 'secret_access_key'"),
-        ("s3a://b", "token", "called 'session_token'"),
-        ("s3://b", "endpoint", "called 'endpoint_url'"),
-        ("s3://b", "region_name", "called 'region'"),
-        ("https://h", "password", "called 'auth'"),
-        ("file:///x", "default_block_size", "called 'block_bytes'"),
-        ("s3://b", "client_kwargs", "options of their own, such as endpoint_url"),
-        ("s3://b", "max_retries", "called 'attempts_max'"),
-        ("memory://b", "retry_config", "RetryLayer"),
-        ("s3://b", "connect_timeout", "called 'connect_timeout_seconds'"),
-        ("https://h", "read_timeout", "called 'read_timeout_seconds'"),
-        ("s3://b", "multipart_chunksize", "called 'part_bytes'"),
-        ("s3://b", "timeout", "read_timeout_seconds"),
-        ("s3://b", "policy", "'policy' is an option of Operator.reader"),
-        ("memory://b", "cache_type", "'policy' is an option of Operator.reader"),
-        ("s3://b", "connections_max", "of ap.services.S3"),
-        ("file:///x", "fsync", "of ap.services.Fs"),
-    ],
-)
-def test_an_unknown_option_is_answered_with_the_one_that_is_meant(uri: str, name: str, says: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
-        Operator.from_uri(uri, **{name: 1})
-    assert repr(name) in caught.value.message
-    assert says in caught.value.message
-    assert caught.value.message.endswith(", ".join(sorted(store_options(uri.partition(":")[0]))))
+def test_a_path_of_this_machine_is_a_store_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object of a path, absolute or not, with any characters; text stays a URI."""
+    monkeypatch.chdir(tmp_path)
+    name = "a#b?c%20 d.txt"
+    (tmp_path / name).write_bytes(b"bytes")
+    for directory in (tmp_path, Path(), Path("x/..")):
+        assert Operator.from_uri(directory).info.url == f"file://{tmp_path}"
+    for file in (tmp_path / name, Path(name)):
+        with open_file(file) as opened:
+            assert opened.read() == b"bytes"
+    with open_file(tmp_path / "written.txt", "w") as text:
+        text.write("text")
+    assert (tmp_path / "written.txt").read_text() == "text"
+    with pytest.raises(InvalidType, match="a URL or path must be a string"):
+        open_file(Path("k"), operator=Operator.from_uri("memory://x"))
 
 
-def test_every_other_name_leads_to_an_option_that_there_is() -> None:
-    known = READER_OPTIONS.union(*map(store_options, supported_schemes()))
-    assert set(_OTHER_NAMES.values()) <= known
-    assert not (_OTHER_NAMES.keys() | _HINTS.keys()) & known
-
-
-@pytest.mark.parametrize("uri", ["gs://b/p", "gcs://b", "az://c", "abfss://c"])
-def test_stores_of_obstores_are_shown_the_way(uri: str) -> None:
-    with pytest.raises(ConfigInvalid, match=r"ap\.services\.ObspecStore"):
-        Operator.from_uri(uri)
+def test_files_of_a_service_may_be_paths(tmp_path: Path) -> None:
+    certificates = tmp_path / "ca.pem"
+    assert S3(bucket="bucket", ca_bundle=certificates) == S3(bucket="bucket", ca_bundle=str(certificates))
+    assert Http("https://h/", ca_bundle=certificates) == Http("https://h/", ca_bundle=str(certificates))
+    assert Operator.from_uri("memory://x", disk_cache=tmp_path).options.disk_cache == DiskCache(str(tmp_path))
 
 
 def test_a_path_is_shown_as_a_uri() -> None:
@@ -194,19 +171,43 @@ def test_a_path_is_shown_as_a_uri() -> None:
         Operator.from_uri("/data/x")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"), [("1GB", "1 << 30"), ("64 MiB", "64 << 20"), ("512k", "512 << 10"), ("5", "")]
-)
-def test_a_size_is_a_number_of_bytes(text: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("memory_bytes", "block_bytes"):
-        with pytest.raises(ConfigInvalid, match="number of bytes") as caught:
-            Operator.from_uri("memory://x", **{name: text})
-        assert f"{name}={text!r}" in caught.value.message
-        assert says in caught.value.message
+@pytest.mark.parametrize(("text", "count"), [("1GB", 1 << 30), ("64 MiB", 64 << 20), ("16384k", 16 << 20)])
+def test_a_size_may_be_text(text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an option of the operator and of its service, as a variable, and in what opens a file."""
+    for name in ("memory_bytes", "block_bytes", "drain_bytes"):
+        options: dict[str, Any] = {"memory_bytes": 1 << 30, name: text}
+        assert getattr(Operator.from_uri("memory://x", **options).options, name) == count
+        assert getattr(Operator(Memory(), **options).options, name) == count
+        with open_file("memory://x/k", **options) as file:
+            assert getattr(file.operator.options, name) == count
+    assert cast("S3", Operator.from_uri("s3://bucket", part_bytes=text).service).part_bytes == count
+    assert Operator.from_uri("s3://bucket", part_bytes=text).capability.write_part_bytes == count
+    assert Http("http://h/", skip_bytes_max=text).skip_bytes_max == count
+    assert RetryLayer(progress_bytes=text).progress_bytes == count
+    assert DiskCache("/cache", capacity_bytes=text) == DiskCache("/cache", capacity_bytes=count)
+    cache = LruCacheLayer(cache=Operator.from_uri("memory://"), capacity_bytes=text, object_bytes_max=text)
+    assert (cache.capacity_bytes, cache.object_bytes_max) == (count, count)
     monkeypatch.setenv("AIOPREFETCH_MEMORY_BYTES", text)
-    if says:
-        with pytest.raises(ConfigInvalid, match=says):
-            Operator.from_uri("memory://x")
+    assert Operator.from_uri("memory://x").options.memory_bytes == count
+
+
+@pytest.mark.parametrize("text", ["much", "1.5", "-1", "64 MiB/s", "1e6", "0.1 KiB", ""])
+def test_a_text_that_is_no_size_is_answered_with_one(text: str) -> None:
+    """By each door, with option and value."""
+    doors: dict[str, Callable[[], object]] = {
+        "memory_bytes": lambda: Operator.from_uri("memory://x", memory_bytes=text),
+        "block_bytes": lambda: Operator.from_uri("memory://x").reader("k", block_bytes=text),
+        "buffer_bytes": lambda: Operator.from_uri("memory://x").reader("k", buffer_bytes=text),
+        "footer_cache": lambda: Operator.from_uri("memory://x").reader("k", footer_cache=text),
+        "part_bytes": lambda: S3(bucket="bucket", part_bytes=text),
+        "skip_bytes_max": lambda: Http("http://h/", skip_bytes_max=text),
+        "progress_bytes": lambda: RetryLayer(progress_bytes=text),
+        "capacity_bytes": lambda: DiskCache("/cache", capacity_bytes=text),
+    }
+    for name, door in doors.items():
+        with pytest.raises(ConfigInvalid, match="a number of bytes, such as 67108864 or '64 MiB'") as caught:
+            door()
+        assert f"{name}={text!r}" in caught.value.message
 
 
 URIS = {"s3": "s3://bucket", "http": "http://h/", "file": "file:///x", "memory": "memory://x"}
@@ -345,7 +346,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         *(("memory://x", "retry_seconds", value) for value in (-1, "60", True, float("inf"), float("nan"))),
         *(("s3://bucket", "connect_timeout_seconds", value) for value in (0, -1, "5", True)),
         *(("http://h/", "read_timeout_seconds", value) for value in (0, -1, "5", True)),
-        *(("s3://bucket", "part_bytes", value) for value in (0, (5 << 20) - 1, "8 MiB", True)),
+        *(("s3://bucket", "part_bytes", value) for value in (0, (5 << 20) - 1, "8 MiB each", True)),
     ],
 )
 def test_wrong_values_of_retry_timeouts_and_parts(uri: str, name: str, value: Any) -> None:
@@ -364,7 +365,7 @@ def test_wrong_values_of_retry_timeouts_and_parts(uri: str, name: str, value: An
         ("RETRY_SECONDS", "soon"),
         ("CONNECT_TIMEOUT_SECONDS", "5s"),
         ("READ_TIMEOUT_SECONDS", "x"),
-        ("PART_BYTES", "8MB"),
+        ("PART_BYTES", "8 parts"),
     ],
 )
 def test_wrong_variables_of_retry_timeouts_and_parts(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +378,7 @@ def test_wrong_variables_of_retry_timeouts_and_parts(name: str, text: str, monke
 def test_a_store_without_connections_has_no_timeouts_and_no_parts(uri: str) -> None:
     for name in ("connect_timeout_seconds", "read_timeout_seconds", "part_bytes"):
         with pytest.raises(ConfigInvalid, match=f"unknown option '{name}'"):
-            Operator.from_uri(uri, **{name: 8 << 20})
+            Operator.from_uri(uri, **{name: 8 << 20})  # type: ignore[arg-type]
 
 
 def test_no_layer_ends_a_wait_that_the_options_allow() -> None:

@@ -305,7 +305,7 @@ async def over_tls(tmp_path: Path, data: bytes) -> None:
         await operator.download("k", tmp_path / "file")
 
 
-S3_KEYS = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
+S3_KEYS: dict[str, Any] = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
 
 
 async def from_s3(tmp_path: Path, data: bytes) -> None:
@@ -329,7 +329,7 @@ async def from_s3_through_a_relay(tmp_path: Path, data: bytes) -> None:
 
 async def through_aiobotocore(tmp_path: Path, data: bytes) -> None:
     async with FaultServer({"bkt/k": data}) as server:
-        store = {"endpoint_url": server.url, **S3_KEYS}
+        store: dict[str, Any] = {"endpoint_url": server.url, **S3_KEYS}
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("AWS_S3_USE_ARN_REGION", "true")  # Only botocore knows this setting.
             async with ap.Operator.from_uri("s3://bkt", block_bytes=LARGE_BLOCK, **store) as operator:

@@ -187,3 +187,26 @@ async def test_a_store_that_goes_round_in_circles_is_stopped() -> None:
     with pytest.raises(ProtocolError) as caught:
         await anext(Lister(lambda: Circle(inner), lambda: runtime, ListRequest(path="d/"), None))
     assert (caught.value.operation, caught.value.path) == ("list", "d/")
+
+
+async def test_a_listing_is_collected_into_a_list() -> None:
+    """What is left of it; then it is over."""
+    async with Operator.from_uri("memory://") as operator:
+        for name in ("d/a", "d/b", "d/c", "e"):
+            await operator.write(name, b"")
+        entries = await operator.list("d/").collect()
+        assert [entry.path for entry in entries] == ["d/a", "d/b", "d/c"]
+        listing = operator.list("d/", glob="**")
+        assert (await anext(listing)).path == "d/a"
+        assert [entry.path for entry in await listing.collect()] == ["d/b", "d/c"]
+        assert await listing.collect() == []
+        assert await operator.list("nothing/").collect() == []
+
+
+async def test_a_listing_that_fails_is_collected_as_an_error() -> None:
+    """And the listing is over."""
+    async with Operator.from_uri("memory://") as operator:
+        listing = operator.list("s3://bucket/")
+        with pytest.raises(InvalidArgument, match="is a URL"):
+            await listing.collect()
+        assert await listing.collect() == []

@@ -107,6 +107,7 @@ BAD: dict[str, tuple[Call, type[Error], str]] = {
     "into beyond": (lambda o: o.read_into("k", 10, bytearray(1)), RangeNotSatisfied, "read"),
     "into negative": (lambda o: o.read_into("k", -1, bytearray(1)), ap.errors.InvalidRange, "read"),
     "if_match": (lambda o: o.read("k", if_match="x"), ConditionNotMatch, "read"),
+    "into if_match": (lambda o: o.read_into("k", 0, bytearray(1), if_match="x"), ConditionNotMatch, "read"),
 }
 
 
@@ -141,7 +142,7 @@ async def test_bad_input_is_a_typed_error_with_operation_and_path(name: str, op:
         lambda o: Operator(Memory(), memory_bytes=0),
         lambda o: Operator.from_uri("gopher://x"),
         lambda o: Operator.from_uri(None),  # type: ignore[arg-type]
-        lambda o: Operator.from_uri("memory://x", nonsense=1),
+        lambda o: Operator.from_uri("memory://x", nonsense=1),  # type: ignore[call-arg]
     ],
 )
 async def test_plain_calls_refuse_at_once(call: Callable[[Operator], object], op: Operator) -> None:
@@ -217,7 +218,7 @@ async def test_read_into_every_writable_buffer(op: Operator) -> None:
         assert bytes(memoryview(target).cast("B")) == b"2345"
     mapped.close()
     short = bytearray(b"x" * 5)
-    assert await op.read_into("k", 8, short) == 2
+    assert await op.read_into("k", 8, short, if_match=(await op.stat("k")).etag, timeout_seconds=60) == 2
     assert short == b"89xxx"
     short.extend(b"the buffer is free again")
 
@@ -463,3 +464,95 @@ def test_an_operator_of_the_default_stack_knows_what_it_can() -> None:
     assert operator.info.url == "memory://cap"
     assert repr(operator).startswith("<Operator memory://cap [")
     assert ReadRequest(path="k").is_whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "left"),
+    [
+        (ap.errors.Unavailable, 1, range(1000)),
+        (ap.errors.PermissionDenied, 2, range(2000)),  # A response, which says nothing about the others.
+        (ap.errors.Unavailable, 2, range(4500)),
+    ],
+)
+async def test_a_request_that_fails_as_a_whole_does_not_end_the_others(kind: Any, times: int, left: range) -> None:
+    store = Operator(ap.services.Memory())
+    paths = [f"k{number:04}" for number in range(4500)]
+    for path in paths:
+        await store.write(path, b"x")
+    plan = (Injection(operation="delete", occurrence=0, times=times, error=kind),)
+    op = Operator.bare(store.service).layer(FaultLayer(plan))
+    with pytest.raises(kind) as failure:
+        await op.delete(iter(paths))
+    assert (failure.value.context["failed"], failure.value.context["of"]) == (len(left), 4500)
+    named = failure.value.context["failures"]
+    assert list(named) == [paths[number] for number in left]
+    assert set(named.values()) == {kind.__name__}
+    assert [entry.path async for entry in store.list()] == list(named)
+
+
+DOORS: dict[str, Callable[[Any], object]] = {
+    "parquet.scan": lambda operator: ap.parquet.scan(operator, "t/"),
+    "lance.scan": lambda operator: ap.lance.scan(operator, "t/"),
+    "BlockingOperator": lambda operator: ap.sync.BlockingOperator(operator),
+    "sync.open rb": lambda operator: ap.sync.open("k", operator=operator),
+    "sync.open wb": lambda operator: ap.sync.open("k", "wb", operator=operator),
+    "zarr.Store": lambda operator: ap.zarr.Store(operator),
+    "obspec.store": lambda operator: ap.obspec.store(operator),
+    "arrow.filesystem": lambda operator: ap.arrow.filesystem(operator),
+    "asgi.RangeApp": lambda operator: ap.asgi.RangeApp(operator),
+}
+
+
+async def test_whatever_reads_by_an_operator_refuses_other_things() -> None:
+    verbs: list[Callable[[Any], Awaitable[object]]] = [
+        lambda operator: ap.parquet.footer(operator, "k"),
+        lambda operator: ap.parquet.plan(operator, "k"),
+        lambda operator: ap.parquet.plan_files(operator, "k/"),
+        lambda operator: ap.parquet.count_rows(operator, "k"),
+        lambda operator: ap.parquet.count_rows(operator, "k", filters=[("a", "=", 1)]),
+        lambda operator: ap.parquet.read_table(operator, "k"),
+        lambda operator: ap.lance.open_file(operator, "k"),
+        lambda operator: ap.lance.open_dataset(operator, "k"),
+        lambda operator: ap.lance.plan(operator, "k"),
+        lambda operator: ap.lance.read_table(operator, "k"),
+    ]
+    with ap.sync.BlockingOperator(Operator(Memory())) as blocking:
+        for verb in verbs:
+            with pytest.raises(InvalidType, match=r"an Operator is needed, not str; Operator.from_uri makes one"):
+                await verb("memory://name")
+            with pytest.raises(InvalidType, match=r"not BlockingOperator; it has one: give its .operator"):
+                await verb(blocking)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_whatever_needs_an_operator_refuses_other_things_at_once(door: str) -> None:
+    with pytest.raises(InvalidType, match=r"an Operator is needed, not str; Operator.from_uri makes one of a URL"):
+        DOORS[door]("memory://name")
+    with (
+        ap.sync.BlockingOperator(Operator(Memory())) as blocking,
+        pytest.raises(InvalidType, match=r"not BlockingOperator; it has one: give its .operator"),
+    ):
+        DOORS[door](blocking)
+    with pytest.raises(InvalidType, match="an Operator is needed, not int"):
+        DOORS[door](3)
+
+
+@pytest.mark.parametrize("verb", ["copy", "move"])
+async def test_a_directory_is_no_object_to_copy_and_the_error_says_what_copies_it(verb: str) -> None:
+    op = Operator(Memory())
+    await op.write("k", b"x")
+    for source, target in (("d/", "e"), ("k", "e/")):
+        if (verb, source) == ("move", "d/"):
+            continue  # It moves directories, too.
+        with pytest.raises(IsADirectory, match=r"aioprefetch.copy copies what is below a directory") as refused:
+            await getattr(op, verb)(source, target)
+        assert refused.value.operation == verb
+    for source, target, kind in (("k", "k", IsSameFile), ("missing", "e", NotFound)):
+        with pytest.raises(kind) as failed:
+            await getattr(op, verb)(source, target)
+        assert (failed.value.operation, failed.value.path) == (verb, source)
+
+
+async def test_a_condition_on_a_missing_object_says_that_there_is_none() -> None:
+    with pytest.raises(ConditionNotMatch, match="there is no such object"):
+        await Operator(Memory()).write("k", b"x", if_match="e")

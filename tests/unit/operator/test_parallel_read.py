@@ -327,7 +327,9 @@ async def test_a_part_that_broke_off_never_goes_on_with_another_version(way: Way
     for number in range(REQUESTS):
         fault = FaultLayer((Injection(operation="read", occurrence=number, at=100, error=Unavailable),))
         async with parted(layers=(fault, RetryLayer(base_seconds=1e-6))) as b:
-            b.runtime.events.subscribe(lambda event, b=b: b.put(bytes(SIZE)) if event.name == "retry" else None)
+            b.runtime.events.subscribe(
+                lambda event, b=b: b.put(bytes(SIZE)) if event.name == "request.retried" else None
+            )
             with in_case(number=number), pytest.raises(ObjectChanged):
                 await way(b)
             assert b.operator.statistics["retries_resumed"] == 1
@@ -453,7 +455,7 @@ DATA = bytes(range(256)) * 1024
 
 def s3(server: FaultServer, **options: Any) -> ap.Operator:
     """The bucket by the s3 service, with small blocks."""
-    keys = {"access_key_id": "id", "secret_access_key": "secret"}
+    keys: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "secret"}
     options = {"block_bytes": 256 * KIB, **options}
     return ap.Operator.from_uri("s3://bkt", endpoint_url=server.url, region="us-east-1", **keys, **options)
 

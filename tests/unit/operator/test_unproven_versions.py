@@ -169,7 +169,7 @@ async def test_all_reads_of_a_body_that_breaks_begin_again(headers: dict[str, st
         Rule(fault=Fault(headers=headers, close_after_bytes=len(DATA) - 5000), times=2),
         Rule(fault=Fault(headers=headers), times=None),
     ]
-    for steps in range(0, chosen(quick=200, full=1000), chosen(quick=7, full=1)):
+    for steps in range(0, chosen(quick=200, full=1000), chosen(quick=7, full=5, search=1)):
         async with FaultServer({"bkt/k": DATA}, rules) as server, cached(http(server)) as operator:
             given_up = asyncio.ensure_future(operator.read("k"))
             reads = [

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.footer import Footer, footer_start, parse
+from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.statistics import Counters
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from tests.benches.gated_reader import Bench
@@ -68,7 +69,7 @@ def requests_of(bench: Bench) -> list[tuple[int, int | None]]:
 
 def footer_at_hand(data: bytes) -> Footer:
     """The footer of a file that is in memory whole, without a store."""
-    runtime: Any = SimpleNamespace(counters=Counters())
+    runtime: Any = SimpleNamespace(counters=Counters(), events=EventBus())
     accessor: Any = None
     pinned = PinnedFile(accessor, runtime, "k", size=len(data), etag="e", tail=memoryview(data))
     start = footer_start(pinned)

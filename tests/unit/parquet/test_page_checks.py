@@ -79,7 +79,8 @@ async def test_a_flipped_bit_of_a_dictionary_is_found() -> None:
     data[chunk.data_page - 1] ^= 1  # The last byte of the dictionary page.
     async with bench() as b:
         b.put(bytes(data))
-        for options in ({}, {"rows": (20, 60)}):
+        given: list[dict[str, Any]] = [{}, {"rows": (20, 60)}]
+        for options in given:
             with pytest.raises(UntrustedMetadata, match="row group 0, column 'i'"):
                 await read_table(b.operator, "k", **options)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioprefetch.ranges import Range, total_length
+from aioprefetch.ranges import Range, joined, total_length
 from aioprefetch.reader.column_runs import CHUNKS_MAX, GAP_BYTES, GROUPS_FIRST, LOOKS_MAX, ColumnRuns
 from aioprefetch.reader.layout import CHUNKS_MAX as LAYOUT_CHUNKS_MAX
 from aioprefetch.reader.layout import Layout
@@ -115,6 +115,20 @@ def test_a_read_through_the_whole_file_is_left_to_the_windows() -> None:
     found = [tape.runs.on_read(*one, missing=True, stalled=True, may_grow=True) for one in reads]
     assert found[:4] == [[], [], [], []]
     assert found[4] is None
+
+
+def test_long_reads_through_the_whole_file_have_the_next_ones_ahead() -> None:
+    """As Arrow puts chunks together: every read after the first one finds its bytes, within the window."""
+    tape = Tape(8, 12, 2 * MIB)
+    group_bytes = 8 * 2 * MIB
+    for group in range(12):
+        start = tape.chunk(0, group)[0]
+        found = tape.runs.on_read(start, start + group_bytes, missing=group < 2, stalled=group < 2, may_grow=True)
+        assert found is not None
+        assert group < 2 or any(low <= start and start + group_bytes <= high for low, high in joined(tape.ahead))
+        tape.ahead += found
+        assert max([stop for _, stop in tape.ahead], default=0) <= start + group_bytes + 64 * MIB
+    assert joined(tape.ahead) == [(tape.chunk(0, 2)[0], tape.layout.end)]
 
 
 def test_reads_outside_of_chunks_and_of_too_many_are_left_to_the_windows() -> None:

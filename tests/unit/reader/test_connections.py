@@ -4,6 +4,7 @@ Where more than that is left, the response is broken off, and its connection goe
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,7 +37,8 @@ async def served(
     data: bytes, readers: int, authority: Authority | None, **options: Any
 ) -> AsyncIterator[tuple[FaultServer, Operator]]:
     """A server with an object for each reader, and an operator for it."""
-    tls, trust = None, {}
+    tls: ssl.SSLContext | None = None
+    trust: dict[str, Any] = {}
     if authority is not None:
         tls, trust = authority.context("127.0.0.1"), {"ca_bundle": str(authority.bundle)}
     async with (

@@ -364,7 +364,7 @@ async def test_a_range_past_the_end_is_refused_before_anything_is_read(opened: b
         assert len(b.calls) <= before + (not opened)
         with pytest.raises(InvalidRange):
             reader.iter_ranges([(5, 1)])
-        for options in ({"gap_bytes": -1}, {"request_bytes_max": 0}, {"gap_bytes": "1"}):
+        for options in ({"gap_bytes": -1}, {"request_bytes_max": 0}, {"gap_bytes": 1.5}):
             with pytest.raises(InvalidArgument):
                 await reader.read_ranges([(0, 1)], **options)
 

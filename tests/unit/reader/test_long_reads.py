@@ -421,7 +421,9 @@ async def test_a_part_that_broke_off_never_goes_on_with_another_version(way: Way
             small_memory(layers=(fault, RetryLayer(base_seconds=1e-6))) as b,
             b.reader(policy="adaptive") as reader,
         ):
-            b.runtime.events.subscribe(lambda event, b=b: b.put(bytes(SIZE)) if event.name == "retry" else None)
+            b.runtime.events.subscribe(
+                lambda event, b=b: b.put(bytes(SIZE)) if event.name == "request.retried" else None
+            )
             with in_case(number=number), pytest.raises(ObjectChanged):
                 await way(reader)
             assert b.operator.statistics["retries_resumed"] == 1

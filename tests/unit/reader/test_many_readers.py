@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from tests.benches.gated_reader import KIB, MIB, Bench, Call, bench, settle, with_etag
@@ -28,7 +29,7 @@ class Progress:
     waited: list[int] = field(default_factory=list)
 
 
-async def read_one(b: Bench, number: int, progress: Progress, policy: str) -> None:
+async def read_one(b: Bench, number: int, progress: Progress, policy: PolicyName) -> None:
     """One reader of an object of its own, from front to back, block by block."""
     async with b.operator.reader(f"object {number}", policy=policy) as reader:
         for start in range(0, SIZE, BLOCK):
@@ -56,7 +57,7 @@ async def response(b: Bench, progress: Progress, dice: random.Random | None) -> 
 @pytest.mark.parametrize("policy", ["adaptive", "sequential"])
 @pytest.mark.parametrize(("seed", "in_order"), [(1, True), (2, False)], ids=["answered in order", "in any order"])
 def test_two_hundred_readers_in_little_memory(
-    seed: int, in_order: bool, policy: str, monkeypatch: pytest.MonkeyPatch
+    seed: int, in_order: bool, policy: PolicyName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each gets its block after a bounded number of responses, and no reader is overtaken in the queue for memory."""
     watch, progress = watch_grants(monkeypatch), Progress()

@@ -8,6 +8,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest
@@ -46,7 +47,14 @@ class SentBytesAccessor(WrappedAccessor):
 
 
 async def read_in_turns(
-    *, readers: int, size: int, memory_bytes: int, block_bytes: int, step_bytes: int, policy: str, by_offset: bool
+    *,
+    readers: int,
+    size: int,
+    memory_bytes: int,
+    block_bytes: int,
+    step_bytes: int,
+    policy: PolicyName,
+    by_offset: bool,
 ) -> tuple[float, SentBytes]:
     """That many readers at once, each of an object of its own, from front to back; bytes sent for each byte read."""
     sent, data = SentBytes(), content(size)
@@ -80,7 +88,7 @@ async def read_in_turns(
     ],
 )
 async def test_many_readers_in_order_send_hardly_more_than_they_read(
-    readers: int, policy: str, by_offset: bool, most: float
+    readers: int, policy: PolicyName, by_offset: bool, most: float
 ) -> None:
     """In memory for 32 blocks of 512 KiB."""
     factor, sent = await read_in_turns(

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
@@ -23,7 +24,9 @@ CALLS_MAX = {"random": 140, "adaptive": 174}
 
 
 @asynccontextmanager
-async def reading(policy: str, *, memory_bytes: int = 256 * MIB, block_bytes: int = MIB) -> AsyncIterator[RangeReader]:
+async def reading(
+    policy: PolicyName, *, memory_bytes: int = 256 * MIB, block_bytes: int = MIB
+) -> AsyncIterator[RangeReader]:
     """A reader of an object that is not resident, whose first reads are made: they are of another kind."""
     service = Memory()
     service.store.put(WriteRequest(path="k"), bytes(SIZE))
@@ -54,7 +57,7 @@ async def calls_of(reader: RangeReader, starts: list[int]) -> float:
 
 
 @pytest.mark.parametrize("policy", CALLS_MAX)
-async def test_a_miss_takes_few_calls_however_much_is_resident(policy: str) -> None:
+async def test_a_miss_takes_few_calls_however_much_is_resident(policy: PolicyName) -> None:
     starts = places(1500)
     async with reading(policy) as reader:
         await calls_of(reader, starts[:100])
@@ -66,7 +69,7 @@ async def test_a_miss_takes_few_calls_however_much_is_resident(policy: str) -> N
 
 
 @pytest.mark.parametrize("policy", CALLS_MAX)
-async def test_a_miss_that_evicts_takes_as_many_calls_however_much_is_resident(policy: str) -> None:
+async def test_a_miss_that_evicts_takes_as_many_calls_however_much_is_resident(policy: PolicyName) -> None:
     """Memory is full of parts that were read, so each miss lets one of them go."""
     costs = []
     for resident in (300, 1200):
@@ -81,7 +84,7 @@ async def test_a_miss_that_evicts_takes_as_many_calls_however_much_is_resident(p
 
 
 @pytest.mark.parametrize("policy", CALLS_MAX)
-async def test_a_miss_leaves_no_reference_cycle(policy: str) -> None:
+async def test_a_miss_leaves_no_reference_cycle(policy: PolicyName) -> None:
     starts = places(64)
     async with reading(policy) as reader:
         await reader.read_at(starts[0], READ_BYTES)

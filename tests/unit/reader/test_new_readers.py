@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
 from tests.benches.calls import counted_calls
@@ -96,7 +97,7 @@ async def test_readers_with_equal_options_share_them(operator: Operator) -> None
 @pytest.mark.parametrize("method", ["read_at", "view_at", "readinto"])
 @pytest.mark.parametrize("policy", ["adaptive", "random", "parquet"])
 async def test_the_first_read_of_a_small_object_counts_as_one_miss(
-    operator: Operator, method: str, policy: str
+    operator: Operator, method: str, policy: PolicyName
 ) -> None:
     """Reads after it are hits, whichever way they are made."""
     async with operator.reader("k100", policy=policy) as reader:

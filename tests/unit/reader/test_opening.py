@@ -285,7 +285,7 @@ async def test_a_small_object_comes_whole_with_its_footer() -> None:
         {"policy": None},
         {"policy": [5]},
         {"block_bytes": 0},
-        {"block_bytes": "8MiB"},
+        {"block_bytes": "8 parsecs"},
         {"block_bytes": 1 << 40},
         {"prefetch_blocks": -1},
         {"size": -1},

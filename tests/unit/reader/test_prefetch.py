@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from aioprefetch.errors import Closed, Unavailable, WrongLoop
+from aioprefetch.reader.policy import PolicyName
 from tests.benches.gated_reader import MIB, Call, reads_of, settle
 from tests.profile import chosen
 from tests.unit.reader.ahead import (
@@ -31,7 +32,7 @@ def starts(calls: list[Call]) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["sequential", "adaptive"])
-async def test_after_a_seek_away_the_read_starts_its_request_in_the_same_turn(policy: str) -> None:
+async def test_after_a_seek_away_the_read_starts_its_request_in_the_same_turn(policy: PolicyName) -> None:
     """It waits for none of the eight, which are broken off with it."""
     async with ahead_bench() as b:
         reader, ahead = await fetching_ahead(b, policy="sequential")

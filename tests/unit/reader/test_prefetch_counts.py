@@ -10,7 +10,7 @@ from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import Unavailable
 from aioprefetch.layers import ConcurrentLimitLayer
 from aioprefetch.reader.reader import RangeReader
-from aioprefetch.runtime.statistics import Statistics
+from aioprefetch.runtime.statistics import StatisticsSnapshot
 from tests.benches.disk_tier import BLOCK as DISK_BLOCK
 from tests.benches.disk_tier import disk_bench, key_in, on_disk, reader_of, tier_of
 from tests.benches.gated_reader import Bench, bench, settle
@@ -20,12 +20,12 @@ PREFETCHED = ("prefetch_bytes_used", "prefetch_bytes_wasted", "prefetch_lead", "
 SECOND = 1_000_000
 
 
-def counts_of(statistics: Statistics, names: Iterable[str] = PREFETCHED) -> list[int]:
+def counts_of(statistics: StatisticsSnapshot, names: Iterable[str] = PREFETCHED) -> list[int]:
     """The named counts, in order."""
     return [statistics[name] for name in names]
 
 
-def spread(statistics: Statistics, name: str) -> tuple[int, ...]:
+def spread(statistics: StatisticsSnapshot, name: str) -> tuple[int, ...]:
     """Everything of one duration: how often, failures, least, mean and most."""
     return (statistics[name], *(statistics[f"{name}.{part}"] for part in ("failures", "min", "mean", "max")))
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from typing import get_args
 
 import pytest
 
@@ -11,7 +12,7 @@ from aioprefetch.blocks.fetch import DRAIN_SECONDS_MAX
 from aioprefetch.errors import Closed, ObjectChanged, Unavailable
 from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer
 from aioprefetch.reader.growth import GROWTHS
-from aioprefetch.reader.policy import POLICIES
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
@@ -42,7 +43,7 @@ def faults(dice: random.Random) -> FaultLayer:
 
 def reader_of(b: Bench, dice: random.Random) -> RangeReader:
     """A reader with any policy and any way to grow."""
-    policy, growth = dice.choice(sorted(POLICIES)), dice.choice(sorted(GROWTHS))
+    policy, growth = dice.choice(sorted(get_args(PolicyName))), dice.choice(sorted(GROWTHS))
     return b.reader(policy=policy, prefetch_growth=growth, prefetch_blocks=dice.choice([1, 4, 8]))
 
 
@@ -73,7 +74,7 @@ async def one_step(reader: RangeReader, dice: random.Random, data: bytes) -> Non
     elif kind == "unbuffer":
         await reader.unbuffer()
     elif kind == "policy":
-        reader.set_policy(dice.choice(sorted(POLICIES)))
+        reader.set_policy(dice.choice(sorted(get_args(PolicyName))))
     else:
         async with reader.clone() as own:
             own.seek(start)

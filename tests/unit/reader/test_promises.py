@@ -11,6 +11,7 @@ import pytest
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.errors import Closed, InvalidType, ObjectChanged, RangeNotSatisfied, WrongLoop
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
 from tests.benches.gated_reader import bench
@@ -46,7 +47,7 @@ async def test_a_hit_costs_no_task_switch(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize("policy", ["random", "adaptive", "sequential"])
-async def test_misses_that_wait_for_nothing_leave_turns_to_other_tasks(policy: str) -> None:
+async def test_misses_that_wait_for_nothing_leave_turns_to_other_tasks(policy: PolicyName) -> None:
     """A store in memory responds within the call, so a task that reads all of an object would hold the loop."""
     service = Memory()
     service.store.put(WriteRequest(path="k"), bytes(4 << 20))
@@ -200,7 +201,7 @@ async def test_a_foreign_loop_is_refused_by_every_method(operator: Operator) -> 
         assert list(await asyncio.gather(reader.read(4), reader.read(4))) == [DATA[:4], DATA[4:8]]
 
 
-@pytest.mark.parametrize("option", [{"prefetch_enabled": "no"}, {"on_progress": 5}, {"footer_cache": "x"}])
+@pytest.mark.parametrize("option", [{"prefetch_enabled": "no"}, {"on_progress": 5}, {"footer_cache": 1.5}])
 def test_options_of_the_wrong_type_are_refused_at_once(option: dict[str, Any]) -> None:
     """By name, before any I/O."""
     with pytest.raises(InvalidType, match=next(iter(option))):
@@ -210,8 +211,8 @@ def test_options_of_the_wrong_type_are_refused_at_once(option: dict[str, Any]) -
 async def test_events_tell_which_bytes_were_fetched_and_evicted(operator: Operator) -> None:
     """Readers and blocks publish with their path, so that a listener can draw what was read."""
     seen: list[tuple[str, str, dict[str, Any]]] = []
-    bus = operator.runtime().events
-    bus.subscribe(lambda event: seen.append((event.name, event.path, dict(event.facts))))
+    names = "reader.opened", "reader.closed", "block.fetched", "block.evicted"
+    operator.events.subscribe(lambda event: seen.append((event.name, event.path, dict(event.facts))), *names)
     async with operator.reader("k") as reader:
         await reader.read_at(0, 2 * KIB)
     BlockStore.of(operator.runtime()).eviction.reclaim(64 * KIB, "demand")

@@ -8,6 +8,8 @@ import pytest
 
 from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.growth import GrowthName
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.window import Run, Windows
 from tests.benches.computed_store import GIB, KIB, MIB, Arithmetic, blank
 from tests.benches.gated_reader import file_of, reads_of, settle
@@ -155,7 +157,7 @@ async def test_while_a_reservation_waits_nothing_is_fetched_ahead(r: Reader, mon
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "sequential", "columnar"])
-async def test_a_split_ends_what_is_fetched_ahead_and_reads_may_go_on(policy: str) -> None:
+async def test_a_split_ends_what_is_fetched_ahead_and_reads_may_go_on(policy: PolicyName) -> None:
     """Nothing beyond the block of its end; who reads a block past it has a window again, from one block on."""
     service = Arithmetic(64 * MIB, content=blank)
     options = {"policy": policy, "prefetch_growth": "geometric", "split": (4 * BLOCK, 20 * BLOCK + 5)}
@@ -182,7 +184,9 @@ async def test_a_split_ends_what_is_fetched_ahead_and_reads_may_go_on(policy: st
         ["cursor", "position", "stream"],
     ),
 )
-async def test_reading_the_last_record_of_a_split_costs_a_block_of_the_next(policy: str, growth: str, by: str) -> None:
+async def test_reading_the_last_record_of_a_split_costs_a_block_of_the_next(
+    policy: PolicyName, growth: GrowthName, by: str
+) -> None:
     """64 MiB in four splits, each read by a process of its own up to one buffer behind its end."""
     split_bytes, buffer_bytes, requests, whole = 16 * MIB, 64 * KIB, 0, MIB
     for start in range(0, 64 * MIB, split_bytes):
@@ -211,7 +215,7 @@ async def test_reading_the_last_record_of_a_split_costs_a_block_of_the_next(poli
 
 
 @pytest.mark.parametrize("policy", ["sequential", "adaptive"])
-async def test_a_split_may_end_within_a_block_and_its_last_record_be_longer_than_one(policy: str) -> None:
+async def test_a_split_may_end_within_a_block_and_its_last_record_be_longer_than_one(policy: PolicyName) -> None:
     """Up to a block behind the split nothing is fetched ahead; then the run goes on as one that has just begun."""
     service = Arithmetic(64 * MIB, content=blank)
     end = 20 * BLOCK + BLOCK // 2
@@ -242,7 +246,7 @@ async def test_a_read_far_behind_the_split_brings_its_block_alone() -> None:
 
 
 @asynccontextmanager
-async def large_blocks(policy: str = "adaptive", *, block_bytes: int = 8 * MIB) -> AsyncIterator[Reader]:
+async def large_blocks(policy: PolicyName = "adaptive", *, block_bytes: int = 8 * MIB) -> AsyncIterator[Reader]:
     """A reader of 64 MiB in eight blocks."""
     service = Arithmetic(64 * MIB, content=blank)
     async with (
@@ -274,7 +278,9 @@ def asked(made: Reader) -> tuple[int, int]:
     ("at_cursor", "step", "policy"),
     combinations([False, True], [32 * KIB, 100_000, 3 * MIB], ["adaptive", "sequential"]),
 )
-async def test_reading_towards_the_start_costs_a_request_a_block(policy: str, step: int, at_cursor: bool) -> None:
+async def test_reading_towards_the_start_costs_a_request_a_block(
+    policy: PolicyName, step: int, at_cursor: bool
+) -> None:
     async with large_blocks(policy) as made:
         await read_back(made, step, at_cursor=at_cursor)
         assert asked(made) == (8, 64 * MIB)
@@ -308,7 +314,7 @@ async def test_a_tail_and_what_lies_before_it_cost_a_request() -> None:
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "columnar", "parquet"])
-async def test_a_run_towards_the_start_shows_among_scattered_reads(policy: str) -> None:
+async def test_a_run_towards_the_start_shows_among_scattered_reads(policy: PolicyName) -> None:
     """Exact at first, as far ahead again as it is long, then block by block."""
     async with large_blocks(policy) as made:
         for place in (60, 40, 50, 33):

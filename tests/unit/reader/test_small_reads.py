@@ -9,7 +9,7 @@ import pytest
 
 from aioprefetch.blocks.line_rate import FREE_BYTES_MAX, FREE_BYTES_MIN, LineRate
 from aioprefetch.operator.operator import Operator
-from aioprefetch.reader.policy import POLICIES
+from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.reader.small_reads import SmallReads
 from aioprefetch.sync import BlockingOperator
 from tests.benches.computed_store import GIB, KIB, MIB, Arithmetic, Distance, blank, covered_bytes, repeated
@@ -81,7 +81,7 @@ def test_small_blocks_and_long_reads_stay_exact() -> None:
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("policy", sorted(name for name, policy in POLICIES.items() if policy.fill != "block"))
-async def test_headers_and_the_data_behind_them_are_one_request(policy: str) -> None:
+async def test_headers_and_the_data_behind_them_are_one_request(policy: PolicyName) -> None:
     """Twenty records of a header, a name and 60 kB, scattered: exact under random alone."""
     service = Arithmetic(GIB, content=blank, distance=FAR_AWAY)
     starts = random.Random(3).sample(range(0, GIB, MIB), 20)

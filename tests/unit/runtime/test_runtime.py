@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import WriteRequest
 from tests.benches.gated_reader import bench
 
+DAY_SECONDS = 86_400.0
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -30,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[3]
         {"memory_bytes": 0},
         {"memory_bytes": 1.5},
         {"memory_bytes": True},
-        {"memory_bytes": "1GiB"},
+        {"memory_bytes": "1 bushel"},
         {"block_bytes": -1},
         {"prefetch_blocks": -1},
         {"prefetch_blocks": None},
@@ -44,6 +46,20 @@ def test_limits_that_cannot_be_are_refused_by_name(wrong: dict[str, object]) -> 
         RuntimeOptions(**wrong)  # type: ignore[arg-type]
     assert next(iter(wrong)) in str(caught.value)
     assert caught.value.operation == "configure"
+
+
+async def test_the_time_of_day_is_that_of_the_system() -> None:
+    async with ap.Operator.from_uri("memory://") as op:
+        before = time.time()
+        assert before - 0.01 <= op.runtime().wall_now() <= time.time() + 0.01
+
+
+@pytest.mark.virtual
+async def test_the_time_of_day_goes_on_with_the_clock_of_the_loop() -> None:
+    async with ap.Operator.from_uri("memory://") as op:
+        before = op.runtime().wall_now()
+        await asyncio.sleep(DAY_SECONDS)
+        assert op.runtime().wall_now() - before == pytest.approx(DAY_SECONDS, abs=0.01)
 
 
 async def test_one_runtime_for_each_loop() -> None:

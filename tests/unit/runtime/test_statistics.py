@@ -1,12 +1,19 @@
 """Counters, timers, accounts and ledgers: nothing is lost, nothing is counted twice, no name is made up."""
 
 import asyncio
+import copy
 import gc
+import json
+import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import aioprefetch as ap
 from aioprefetch.errors import Closed, Unavailable
 from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
 from aioprefetch.runtime.statistics import Counters, Ledger, Timer, count_for
@@ -50,6 +57,98 @@ def test_a_snapshot_is_a_copy() -> None:
     counters["stream_read_bytes"] += 5
     assert before["stream_read_bytes"] == 0
     assert counters.snapshot({}).described() == "stream_read_bytes=5"
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "item": lambda found: found.__setitem__(GET, 1),
+    "delete": lambda found: found.__delitem__(GET),
+    "clear": lambda found: found.clear(),
+    "pop": lambda found: found.pop(GET),
+    "popitem": lambda found: found.popitem(),
+    "setdefault": lambda found: found.setdefault(GET, 1),
+    "update": lambda found: found.update({GET: 1}),
+    "or": lambda found: found.__ior__({GET: 1}),
+}
+
+
+def test_a_snapshot_never_changes() -> None:
+    """It is a mapping that pickles, goes into JSON and is copied as it is; its plain copies can be changed."""
+    counters = Counters({GET: 3})
+    counters.succeeded(GET, 0.5)
+    found = counters.snapshot({"stream_read_blocks_in_cache": 2})
+    assert isinstance(found, ap.StatisticsSnapshot)
+    assert isinstance(found, Mapping)
+    whole = dict(found)
+    for name, change in CHANGES.items():
+        with pytest.raises(TypeError, match=r"dict\(snapshot\)"):
+            change(found)
+        assert found == whole, name
+    assert json.loads(json.dumps(found)) == whole
+    for same in (pickle.loads(pickle.dumps(found)), copy.copy(found), copy.deepcopy(found)):
+        assert (same, type(same), repr(same)) == (whole, ap.StatisticsSnapshot, repr(found))
+        assert (same - Counters().snapshot({}))[f"{GET}.mean"] == 500_000
+    assert (found | {GET: 4})[GET] == found.copy()[GET] + 1 == 4
+    assert type(found.copy()) is dict
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=5), st.lists(st.integers(0, 10**9), max_size=5), st.integers(0, 9))
+def test_a_difference_is_what_was_counted_in_between(first: list[int], second: list[int], gauge: int) -> None:
+    """As if a counter had begun at the first moment; gauges, the shortest and the longest are those of the second."""
+    counters, between, whole = Counters(), Counters(), Counters()
+    for number, taken in enumerate((first, second)):
+        for microseconds in taken:
+            for kept in (counters, whole, *([between] if number else [])):
+                kept[GET] += 1
+                kept["stream_read_bytes"] += microseconds
+                kept.succeeded(GET, microseconds / 1e6)
+        if not number:
+            counters.failed("object_list_request")
+            before = counters.snapshot({"slots_withheld": 100})
+    gauges = {"slots_withheld": gauge}
+    after, expected = counters.snapshot(gauges), dict(between.snapshot(gauges))
+    if second:
+        expected |= {f"{GET}.{part}": whole.snapshot({})[f"{GET}.{part}"] for part in ("min", "max")}
+    assert after - before == expected
+    assert type(after - before) is ap.StatisticsSnapshot
+    assert pickle.loads(pickle.dumps(after)) - pickle.loads(pickle.dumps(before)) == expected
+    assert not any((after - after)[name] for name in after if name not in GAUGES)
+    with pytest.raises(TypeError):
+        after - dict(before)  # type: ignore[operator]
+
+
+def test_a_snapshot_shows_what_is_not_zero() -> None:
+    """In groups, with units; what is only known as a bound says so."""
+    counters = Counters({"stream_read_bytes": 3 << 20, "demand_wait_microseconds": 1_500, GET: 12_345, "retries": 2})
+    before = counters.snapshot({})
+    counters.succeeded(GET, 0.002)
+    counters.failed(GET)
+    after = counters.snapshot({"stream_read_active_memory_in_use": 1536})
+    assert (
+        repr(after)
+        == """\
+<StatisticsSnapshot
+  Reads
+    stream_read_bytes                 3 MiB
+  Blocks
+    demand_wait_microseconds          1.5 ms
+  Requests
+    action_http_get_request           12,345, 1 failed, mean 2 ms, longest 2 ms
+  Retries
+    retries                           2
+  Now
+    stream_read_active_memory_in_use  1.5 KiB>"""
+    )
+    assert "between two moments" in repr(after - before)
+    assert f"{GET}           0, 1 failed, mean 2 ms, at most 2 ms" in repr(after - before)
+    assert repr(Counters().snapshot({})) == "<StatisticsSnapshot: nothing was counted>"
+
+
+def test_every_name_is_shown_in_a_group() -> None:
+    """Each counter and gauge once, none among the others."""
+    counters = Counters({**dict.fromkeys(COUNTERS, 1), "stream_read_block_misses": 2})
+    shown = repr(counters.snapshot(dict.fromkeys(GAUGES, 1))).splitlines()
+    assert sorted(line.split()[0] for line in shown if line.startswith("    ")) == sorted([*COUNTERS, *GAUGES])
+    assert "  Other" not in shown
 
 
 def test_hits_count_as_what_they_are() -> None:

@@ -7,7 +7,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.pinned_file import TAIL_BYTES, PinnedFile
 from aioprefetch.services.memory import Memory
-from aioprefetch.values import WriteRequest
+from aioprefetch.values import ReadRequest, WriteRequest
 from tests.benches.gated_reader import Bench, bench, with_etag, with_total
 
 SIZE = 300_000
@@ -35,6 +35,32 @@ async def test_a_small_file_is_all_tail() -> None:
         file = await opened(b)
         assert (file.tail_start, bytes(await file.read(0, 100))) == (0, b.data)
         assert len(b.calls) == 1
+
+
+async def test_the_first_bytes_bring_the_version_of_the_rest() -> None:
+    async with bench(SIZE) as b:
+        etag = b.put(b.data)
+        request = ReadRequest(path="k", offset=10, size=90)
+        head, first, file = await PinnedFile.begin(b.operator.accessor(), b.runtime, request)
+        assert b.ranges == [(10, 100)]
+        assert (head.start, head.total, bytes(first), first.readonly) == (10, SIZE, b.data[10:100], True)
+        assert file is not None
+        assert (file.path, file.size, file.etag, bytes(file.tail)) == ("k", SIZE, etag, b"")
+        assert bytes(await file.read(100, 200)) == b.data[100:200]
+        b.put(b.data[::-1])
+        with pytest.raises(ObjectChanged):
+            await file.read(200, 300)
+
+
+async def test_a_read_to_the_end_tells_the_size() -> None:
+    async with bench(SIZE) as b:
+        b.gate.falsify = with_total(None)
+        accessor = b.operator.accessor()
+        _, first, file = await PinnedFile.begin(accessor, b.runtime, ReadRequest(path="k", offset=SIZE - 5))
+        assert file is not None
+        assert (file.size, bytes(first)) == (SIZE, b.data[-5:])
+        _, first, file = await PinnedFile.begin(accessor, b.runtime, ReadRequest(path="k", size=5))
+        assert (file, bytes(first)) == (None, b.data[:5])
 
 
 async def test_an_empty_object_is_a_file_without_bytes() -> None:

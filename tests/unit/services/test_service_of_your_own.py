@@ -3,6 +3,7 @@
 import importlib.metadata
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,11 @@ def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
     from_uri._loaded.clear()
 
 
+# Options that are not among those of our own stores: type checkers know these alone.
+SHOUT: dict[str, Any] = {"shout": True}
+TWICE: dict[str, Any] = {"times": 2}
+
+
 @pytest.fixture
 def toy(register: Register) -> None:
     """The distribution of the toy."""
@@ -38,7 +44,7 @@ def toy(register: Register) -> None:
 
 @pytest.mark.usefixtures("toy")
 async def test_an_operator_over_a_uri_of_it() -> None:
-    async with ap.Operator.from_uri("TOY://poems", shout=True, memory_bytes=1 << 24) as op:
+    async with ap.Operator.from_uri("TOY://poems", **SHOUT, memory_bytes=1 << 24) as op:
         assert op.info.url == "toy://poems"
         assert op.options.memory_bytes == 1 << 24
         assert await op.read("rose", offset=2, size=4) == b"ROSE"
@@ -56,7 +62,7 @@ async def test_an_operator_over_a_uri_of_it() -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_a_file_at_a_url_of_it() -> None:
-    with ap.sync.open("toy://poems/rose", times=2, attempts_max=1) as file:
+    with ap.sync.open("toy://poems/rose", **TWICE, attempts_max=1) as file:
         assert file.read() == b"a rose is a rose is a rose" * 2
 
 
@@ -64,7 +70,7 @@ def test_a_file_at_a_url_of_it() -> None:
 def test_its_options_are_checked_and_read_from_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their types are those of the fields; an option without a text form has no variable."""
     with pytest.raises(ap.ConfigInvalid, match="did you mean 'shout'"):
-        ap.Operator.from_uri("toy://poems", shuot=True)
+        ap.Operator.from_uri("toy://poems", shuot=True)  # type: ignore[call-arg]
     for name, text in {"SHOUT": "yes", "TIMES": "3", "PASSWORD": "canary", "TAGS": "a"}.items():
         monkeypatch.setenv(f"AIOPREFETCH_{name}", text)
     service, rest = from_uri.configure("toy://poems", {"attempts_max": 2})
@@ -80,7 +86,8 @@ def test_its_options_are_checked_and_read_from_variables(monkeypatch: pytest.Mon
 def test_its_scheme_is_among_the_supported() -> None:
     with pytest.raises(ap.ConfigInvalid) as caught:
         ap.Operator.from_uri("gopher://x")
-    assert caught.value.message == "unknown scheme 'gopher'; supported: s3, s3a, http, https, file, memory, toy"
+    supported = "s3, s3a, http, https, file, memory, gs, gcs, az, azure, abfs, abfss, adl, toy"
+    assert caught.value.message == f"unknown scheme 'gopher'; supported: {supported}"
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,8 @@ def test_whether_files_are_split_is_left_to_stream_and_batch_unless_it_is_said()
 
 def test_every_option_of_an_operator_has_a_text_form() -> None:
     targets = {option.target for option in OPTIONS.values() if option.group == "operator"}
-    assert targets == {name for scheme in supported_schemes() for name in store_options(scheme)}
+    objects = {"credentials"}  # No text stands for a session or a provider.
+    assert targets == {name for scheme in supported_schemes() for name in store_options(scheme)} - objects
     constructor = set(inspect.signature(Operator.__init__).parameters) - {"self", "service"}
     assert constructor == set(OPERATOR_OPTIONS)
 
@@ -282,16 +283,20 @@ def test_literal_secrets_stand_only_under_names_that_spark_redacts() -> None:
     assert {OPTIONS[name].target for name in SECRETS} == {
         *("access_key_id", "secret_access_key", "session_token", "sse_customer_key"),
         *("proxies", "headers", "auth"),
+        *("service_account_key", "account_key", "sas_key", "client_secret"),
     }
     assert [name for name in SECRETS if not REDACTED.search(name)] == []
 
 
-def test_no_repr_and_no_message_shows_a_secret() -> None:
-    options = {OPTIONS[name].name: SECRET for name in SECRETS if OPTIONS[name].target not in ("proxies", "headers")}
-    del options["authToken"]
-    settings = parsed(**options, stateLocation="s3://other/state")
-    assert settings.operator["secret_access_key"] == SECRET
-    assert settings.state_operator["secret_access_key"] == SECRET
+@pytest.mark.parametrize(
+    ("scheme", "target"), [("s3", "secret_access_key"), ("gs", "service_account_key"), ("az", "sas_key")]
+)
+def test_no_repr_and_no_message_shows_a_secret(scheme: str, target: str) -> None:
+    targets = set(store_options(scheme)) - {"proxies"}
+    options = {OPTIONS[name].name: SECRET for name in SECRETS if OPTIONS[name].target in targets}
+    settings = parse_options({"path": f"{scheme}://bucket/dir", "stateLocation": f"{scheme}://other/state", **options})
+    assert settings.operator[target] == SECRET
+    assert settings.state_operator[target] == SECRET
     assert SECRET not in repr(settings)
     for name in SECRETS:
         with pytest.raises(ConfigInvalid) as caught:

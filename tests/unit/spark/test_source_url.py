@@ -51,7 +51,7 @@ def test_a_relative_path_becomes_absolute(monkeypatch: pytest.MonkeyPatch) -> No
     [
         ("", "path"),
         ("  ", "path"),
-        ("gs://b/x", "unknown scheme 'gs'"),
+        ("oss://b/x", "unknown scheme 'oss'"),
         ("hdfs:/x", "neither a URL"),
         ("s3://b*/x", "wildcard"),
         ("s3://b/{a,b}/*.csv", "braces"),

@@ -8,6 +8,7 @@ import pickle
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -160,7 +161,11 @@ def test_an_operator_may_be_given_whole(store: str) -> None:
 
 
 def test_no_secret_travels_and_the_driver_warns(caplog: pytest.LogCaptureFixture) -> None:
-    options = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "do-not-tell", "session_token": "env:TOKEN"}
+    options: dict[str, Any] = {
+        "access_key_id": "AKIAEXAMPLE",
+        "secret_access_key": "do-not-tell",
+        "session_token": "env:TOKEN",
+    }
 
     @with_operator("s3://bucket", **options)
     def read(operator: BlockingOperator) -> None: ...
@@ -194,7 +199,7 @@ def test_signature_and_hints_are_without_the_operator(store: str) -> None:
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda: with_operator("s3://bucket", colour="red"), ConfigInvalid),
+        (lambda: with_operator("s3://bucket", colour="red"), ConfigInvalid),  # type: ignore[call-arg]
         (lambda: with_operator("gopher://bucket"), ConfigInvalid),
         (lambda: with_operator("memory://m", memory_bytes=0), ConfigInvalid),
         (lambda: with_operator(3), InvalidType),  # type: ignore[arg-type]

@@ -360,3 +360,12 @@ print("both")
 
 def test_a_child_does_not_wait_for_locks_that_its_parent_held(program: Callable[[str], str]) -> None:
     assert program(FORK_WHILE_BUSY) == "both\n"
+
+
+def test_a_listing_is_collected_as_one_list(blocking: BlockingOperator) -> None:
+    for path in ("a", "b", "c"):
+        blocking.write(path, b"x")
+    listing = blocking.list()
+    assert next(listing).path == "a"
+    assert [entry.path for entry in listing.collect()] == ["b", "c"]
+    assert listing.collect() == []

@@ -4,6 +4,7 @@ import io
 import random
 import zipfile
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -48,8 +49,8 @@ def test_pyarrow_reads_parquet_through_it(blocking: BlockingOperator, pre_buffer
     blocking.write("t.parquet", content)
     with blocking.open("t.parquet") as file:
         assert pq.ParquetFile(file, pre_buffer=pre_buffer).read().equals(table)
-    # Each byte once; the magic at the beginning of the file is not read.
-    assert blocking.statistics["stream_read_total_bytes"] == len(content) - 4
+    # Each byte once at most; the magic at the beginning of the file is not read.
+    assert blocking.statistics["stream_read_total_bytes"] <= len(content) - 4
 
 
 def test_pandas_reads_csv_through_it(blocking: BlockingOperator) -> None:
@@ -88,18 +89,28 @@ def test_open_by_path_takes_reader_options_only(operator: Operator) -> None:
     with pytest.raises(ConfigInvalid, match="'region' is not an option of a reader"):
         sync.open("k", operator=operator, region="eu-west-1")
     with pytest.raises(ConfigInvalid, match="unheard_of"):
-        sync.open("memory://name/k", unheard_of=1)
+        sync.open("memory://name/k", unheard_of=1)  # type: ignore[call-overload]
 
 
 def test_a_misspelled_option_is_answered_with_the_one_that_is_meant(operator: Operator) -> None:
     for where in ({}, {"operator": operator}):
         with pytest.raises(ConfigInvalid, match=r"did you mean 'policy'\? .*footer_cache") as caught:
-            sync.open("memory://name/k", polcy="random", **where)  # type: ignore[arg-type]
+            sync.open("memory://name/k", polcy="random", **where)  # type: ignore[call-overload]
         assert ("disk_cache" in caught.value.message) is not bool(where)
     with pytest.raises(ConfigInvalid, match=r"called 'anonymous' here.*endpoint_url.*policy"):
-        sync.open("s3://bucket/k", anon=True)
+        sync.open("s3://bucket/k", anon=True)  # type: ignore[call-overload]
     with pytest.raises(ConfigInvalid, match="did you mean 'policy'"):
-        BlockingOperator(operator).open("k", polcy="random")
+        BlockingOperator(operator).open("k", polcy="random")  # type: ignore[call-overload]
+
+
+def test_conditions_of_time_are_those_of_a_read(operator: Operator) -> None:
+    """A reader holds to the version that it finds."""
+    since: dict[str, Any] = {"if_modified_since": datetime.now(UTC)}
+    for where in ({}, {"operator": operator}):
+        with pytest.raises(ConfigInvalid, match=r"'if_modified_since' is an option of Operator\.read"):
+            sync.open("memory://name/k", **since, **where)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="if_modified_since"):
+        operator.reader("k", **since)
 
 
 def test_a_file_is_open_for_reading_bytes(blocking: BlockingOperator, random_name: Callable[[], str]) -> None:
@@ -111,7 +122,7 @@ def test_a_file_is_open_for_reading_bytes(blocking: BlockingOperator, random_nam
             assert file.mode == "rb"
 
 
-@pytest.mark.parametrize("mode", ["r", "rt", "w", "wb", "r+b", "ab", "xb", "w+"])
+@pytest.mark.parametrize("mode", ["r+b", "ab", "w+", "a", "x+b"])
 def test_other_modes_are_unsupported_by_name(mode: str, blocking: BlockingOperator) -> None:
     calls: tuple[Callable[[], object], ...] = (
         lambda: sync.open("memory://name/k", mode),
@@ -121,7 +132,6 @@ def test_other_modes_are_unsupported_by_name(mode: str, blocking: BlockingOperat
         with pytest.raises(Unsupported, match=f"mode='{mode[0]}") as caught:
             call()
         assert (caught.value.operation, caught.value.path[-1]) == ("open", "k")
-        assert ("TextIOWrapper" in caught.value.message) is (mode in ("r", "rt"))
 
 
 @pytest.mark.parametrize("mode", ["", "b", "rr", "rw", "rbt", "zb", 5, None])
@@ -150,3 +160,17 @@ def test_what_is_no_url_of_an_object_is_refused(url: str) -> None:
 )
 def test_urls_are_split_into_store_and_path(url: str, parts: tuple[str, str]) -> None:
     assert sync.split_url(url) == parts
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("s3://bucket/a/b", ("s3://bucket", "a/b")),
+        ("file:///srv/data/x", ("file:///", "srv/data/x")),
+        ("https://host:8443/base/a%20b?sig=1", ("https://host:8443/?sig=1", "base/a b")),
+        ("https://host/a%2Fb/c", ("https://host/a%2Fb/", "c")),
+        ("https://host/dir/", ("https://host/", "dir/")),
+    ],
+)
+def test_the_store_of_a_url_may_be_all_of_its_origin(url: str, parts: tuple[str, str]) -> None:
+    assert sync.split_url(url, at_origin=True) == parts

@@ -30,6 +30,7 @@ from aioprefetch.values import (
     ServiceInfo,
     WriteRequest,
 )
+from tests.benches.layer_stack import LAYER_EVENTS
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -196,7 +197,7 @@ class Bed:
         self.cache = ScriptedAccessor(self.cache_store.build(self.cache_runtime))
         self.holder = Holder(complete(self.cache, self.cache_runtime))
         self.events: list[Event] = []
-        self.runtime.events.subscribe(self.events.append)
+        self.runtime.events.subscribe(self.events.append, *LAYER_EVENTS)
 
     async def aclose(self) -> None:
         await self.runtime.aclose()

@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import aioprefetch as ap
 from aioprefetch.runtime.events import Event
@@ -75,7 +76,7 @@ async def test_a_cache_of_files(tmp_path: Path) -> None:
 async def test_a_reader_revalidates_once() -> None:
     """It pins the version by its first response, and pinned reads need no question."""
     name = uuid.uuid4().hex
-    options = {"block_bytes": 64 << 10, "memory_bytes": 16 << 20}
+    options: dict[str, Any] = {"block_bytes": 64 << 10, "memory_bytes": 16 << 20}
     async with ap.Operator.from_uri("memory://" + uuid.uuid4().hex) as cache:
         layer = ap.layers.LruCacheLayer(cache=cache)
         for state in ("miss", "hit"):
@@ -119,7 +120,7 @@ async def test_no_read_of_any_kind_gets_a_damaged_byte(tmp_path: Path) -> None:
     """Parts, a stream and readers over a damaged entry get the object's bytes, and the entry is stored again."""
     name = uuid.uuid4().hex
     folder = tmp_path
-    options = {"block_bytes": 256 << 10, "memory_bytes": 64 << 20}
+    options: dict[str, Any] = {"block_bytes": 256 << 10, "memory_bytes": 64 << 20}
 
     async def part(op: ap.Operator) -> None:
         assert await op.read("k", offset=2_000_000, size=10_000) == DATA[2_000_000:2_010_000]

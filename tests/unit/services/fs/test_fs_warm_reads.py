@@ -12,6 +12,7 @@ import pytest
 
 from aioprefetch import Operator, errors
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.loop_turn import TURN_BYTES
 from aioprefetch.runtime.page_cache import PageCache
@@ -79,7 +80,7 @@ def operator(root: Path, cache: ScriptedCache) -> Operator:
     return Operator(WarmFs(str(root), cache=cache), block_bytes=BLOCK_BYTES)
 
 
-async def opened(operator: Operator, cache: ScriptedCache, policy: str = "random") -> RangeReader:
+async def opened(operator: Operator, cache: ScriptedCache, policy: PolicyName = "random") -> RangeReader:
     """A reader that has read its first byte."""
     reader = operator.reader("k", policy=policy)
     assert await reader.read_at(0, 1) == DATA[:1]
@@ -95,7 +96,7 @@ def counts(reader: RangeReader) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("policy", ["random", "vector", "hbase"])
 async def test_a_miss_is_one_call_of_the_kernel_and_keeps_nothing(
-    operator: Operator, cache: ScriptedCache, policy: str
+    operator: Operator, cache: ScriptedCache, policy: PolicyName
 ) -> None:
     """Neither a descriptor is opened again nor a block made; the reader counts a request that brought its bytes."""
     async with operator, await opened(operator, cache, policy) as reader:
@@ -210,7 +211,7 @@ async def test_adaptive_reads_keep_what_they_look_ahead_for(operator: Operator, 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO, 0, 1, 4095])
 @pytest.mark.parametrize("policy", ["random", "adaptive"])
 async def test_whatever_the_kernel_refuses_comes_by_a_request(
-    operator: Operator, cache: ScriptedCache, code: int, policy: str
+    operator: Operator, cache: ScriptedCache, code: int, policy: PolicyName
 ) -> None:
     """For the n-th call, for every n: a failure, or a short answer."""
     starts = [number * 5 * BLOCK_BYTES + 17 for number in (3, 9, 1, 7, 4, 8)]
@@ -244,7 +245,7 @@ def truncate(path: Path) -> None:
 @pytest.mark.parametrize("policy", ["random", "adaptive"])
 @pytest.mark.parametrize("change", [overwrite, replace, truncate, os.unlink])
 async def test_a_change_before_or_during_any_read_is_seen(
-    operator: Operator, cache: ScriptedCache, root: Path, change: Callable[[Path], None], policy: str
+    operator: Operator, cache: ScriptedCache, root: Path, change: Callable[[Path], None], policy: PolicyName
 ) -> None:
     """The n-th copy of the kernel is followed by a change of the file, for every n: its bytes are not delivered."""
     starts = [number * 5 * BLOCK_BYTES + 17 for number in (3, 9, 1, 7, 4, 8)]
@@ -291,7 +292,8 @@ async def test_events_tell_of_them(operator: Operator, cache: ScriptedCache) -> 
     """As of every other request whose bytes stay in no block."""
     async with operator, await opened(operator, cache) as reader:
         seen: list[tuple[str, object]] = []
-        operator.runtime().events.subscribe(lambda event: seen.append((event.name, event.facts.get("received"))))
+        names = "block.fetched", "range.fetched"
+        operator.events.subscribe(lambda event: seen.append((event.name, event.facts.get("received"))), *names)
         await reader.read_at(BLOCK_BYTES, 10)
         assert seen == [("range.fetched", 10)]
 

@@ -12,7 +12,9 @@ from aioprefetch.errors import Closed, ConditionNotMatch
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.values import ReadRequest
+from tests.benches.programs import run_program
 from tests.benches.raw_server import eventually
+from tests.profile import chosen
 from tests.unit.services.obspec.plain import GetOnly, Result
 from tests.unit.services.obspec.stores import response, s3_store, serving
 
@@ -137,3 +139,25 @@ async def test_a_stream_that_fails_to_close_harms_no_read() -> None:
     async with Operator.bare(ObspecStore(store)) as op:
         assert await op.read("k") == store.data
     assert [result.closed for result in store.results] == [1]
+
+
+SHORT_PROCESS = """
+import asyncio, tempfile
+from obstore.store import LocalStore
+from aioprefetch import Operator
+from aioprefetch.services import ObspecStore
+
+async def main():
+    with tempfile.TemporaryDirectory() as folder:
+        async with Operator(ObspecStore(LocalStore(folder))) as operator:
+            await operator.write("k", b"bytes")
+            await operator.delete("k")
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_ends_after_its_last_call_ends_well() -> None:
+    """Without a pause at exit one in ten aborts on a busy machine: a thread of obstore's outlives the interpreter."""
+    for _ in range(chosen(quick=2, full=10)):
+        run_program(SHORT_PROCESS)

@@ -50,7 +50,14 @@ async def test_a_store_that_only_gets_is_read() -> None:
 def test_capability_is_found_from_the_methods() -> None:
     """One that only gets can do what a get can do."""
     assert ObspecStore(GetOnly()).capability == Capability(
-        read=True, read_range=True, read_suffix=True, read_if_match=True, read_if_none_match=True, stat=True
+        read=True,
+        read_range=True,
+        read_suffix=True,
+        read_if_match=True,
+        read_if_none_match=True,
+        read_if_modified_since=True,
+        read_if_unmodified_since=True,
+        stat=True,
     )
     configured = Capability(read=True, stat=True)
     assert ObspecStore(GetOnly(), capability=configured).capability == configured

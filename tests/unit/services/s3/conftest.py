@@ -52,7 +52,7 @@ def store(runtime: Runtime) -> Callable[..., Store]:
 def caching_rclone() -> Iterator[RcloneS3Server]:
     """One for the session, with one bucket in it."""
     with RcloneS3Server() as server:
-        (server.root / RCLONE_BUCKET).mkdir()  # before anything is asked, so no cache can have missed it
+        server.create_bucket(RCLONE_BUCKET)
         yield server
 
 

@@ -21,13 +21,8 @@ PAGE = b"<ListBucketResult><Name>b</Name><KeyCount>0</KeyCount><Comment>%s</Comm
 
 
 async def in_parts(store: Store) -> object:
-    """Write an object that needs two parts."""
-    body = await store.accessor.open_write(WriteRequest(path="k"))
-    try:
-        await body.write(bytes(store.service.part_bytes + 1))
-        return await body.close()
-    finally:
-        await body.abort()
+    """Begin an upload."""
+    return await store.accessor.begin_upload(WriteRequest(path="k"))
 
 
 async def whole(store: Store) -> object:
@@ -204,7 +199,8 @@ async def test_entities_are_never_expanded(store: Callable[..., Store], call: st
     if status == 200:
         assert isinstance(caught.value, errors.ProtocolError)
     else:
-        assert isinstance(caught.value, errors.PermissionDenied)  # As every 400 that says no more.
+        # As every 400 that says no more, or nothing that S3 says; botocore keeps no body.
+        assert isinstance(caught.value, errors.PermissionDenied | errors.ConfigInvalid)
 
 
 async def test_a_page_of_html_is_an_error_by_its_status(store: Callable[..., Store]) -> None:

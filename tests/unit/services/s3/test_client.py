@@ -272,7 +272,7 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "was pickled without its literal keys, and this process has none of its own: give access_key_id"),
+        ({}, "was pickled without its keys, and this process has none of its own: give access_key_id"),
         ({"sse_customer_key": b"canary-sse-c-key-of-32-bytes!!!!"}, "give it as sse_customer_key='env:NAME'"),
         ({"proxies": {"http": "http://u:canary@127.0.0.1:1"}}, "proxies['http'] holds a password and stayed"),
     ],

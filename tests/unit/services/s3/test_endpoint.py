@@ -32,6 +32,7 @@ ENDPOINTS = [
     *("https://o.example", "http://o.example:88", "https://o.example/base"),
     *(*ADDRESSES, "http://localhost:9", "https://s3.eu-west-1.amazonaws.com"),
 ]
+SESSION: Any = botocore.session.get_session()
 
 
 class Sent(Exception):
@@ -46,7 +47,7 @@ def by_botocore(bucket: str, region: str, endpoint_url: str, style: str, key: st
         sent.append(request)
         raise Sent
 
-    client: Any = botocore.session.get_session().create_client(
+    client: Any = SESSION.create_client(  # One session reads botocore's tables once.
         "s3",
         region_name=region or None,
         endpoint_url=endpoint_url or None,

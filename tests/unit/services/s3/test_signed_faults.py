@@ -161,7 +161,7 @@ async def test_an_early_refusal_ends_a_put() -> None:
 
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    service = S3(bucket="bucket", endpoint_url=f"http://127.0.0.1:{port}", proxies={}, **KEYS)
+    service = S3(bucket="bucket", endpoint_url=f"http://127.0.0.1:{port}", proxies={}, part_bytes=64 << 20, **KEYS)
     async with Operator.bare(service) as operator:
         for _ in range(2):
             with pytest.raises(Error, match="too large for one request"):
@@ -175,7 +175,7 @@ async def test_an_early_refusal_ends_a_put() -> None:
 async def test_a_large_body_arrives_whole() -> None:
     """Over a connection that takes it slowly, piece by piece."""
     async with FaultServer({}, success()) as server:
-        service = S3(bucket="bucket", endpoint_url=server.url, proxies={}, **KEYS)
+        service = S3(bucket="bucket", endpoint_url=server.url, proxies={}, part_bytes=64 << 20, **KEYS)
         async with Operator.bare(service) as operator:
             for size in (0, 1, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 9 << 20):
                 assert (await operator.write("k", bytes(size))).size == size

@@ -1,0 +1,236 @@
+"""Bodies that are sent at the pace of clients, who may leave; the life of the application."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import aioprefetch as ap
+from aioprefetch.testing import FaultLayer, FaultServer, content
+from aioprefetch.values import ReadRequest
+from tests.benches.layer_stack import was_cancelled
+from tests.benches.range_app import DATA, client_of, collector, never
+
+# --- streaming --------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """A client that takes messages one by one, and may leave."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.gate = asyncio.Semaphore(0)
+        self.gone = asyncio.Event()
+
+    async def send(self, message: Any) -> None:
+        await self.gate.acquire()
+        self.messages.append(message)
+
+    async def receive(self) -> Any:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    @staticmethod
+    def scope(path: str) -> dict[str, Any]:
+        return {"type": "http", "method": "GET", "path": path, "headers": []}
+
+
+async def settle() -> None:
+    """Let everything that can go on go on."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+def reads_of(app: Any) -> list[ReadRequest]:
+    """The reads that reached the store."""
+    accessor: Any = app.operator.accessor()
+    return [request for request in accessor.requests if isinstance(request, ReadRequest)]
+
+
+async def test_a_slow_client_slows_the_reads() -> None:
+    """One chunk is read ahead, and no more."""
+    async with ap.Operator(ap.services.Memory()).layer(FaultLayer()) as op:
+        await op.write("k", DATA)
+        app, client = ap.asgi.RangeApp(op, chunk_bytes=1000), Client()
+        serving = asyncio.create_task(app(client.scope("/k"), client.receive, client.send))
+        await settle()
+        assert len(reads_of(app)) == 1
+        for taken in range(1, 20):
+            client.gate.release()
+            await settle()
+            assert len(client.messages) == taken
+            assert len(reads_of(app)) == taken + 1
+        for _ in range(200):
+            client.gate.release()
+        await serving
+        assert b"".join(message.get("body", b"") for message in client.messages) == DATA
+        assert app.operator.runtime().budget.used_bytes == 0
+
+
+async def test_a_client_that_leaves_ends_the_read() -> None:
+    """Nothing is read after that, and its memory is free."""
+    async with ap.Operator(ap.services.Memory()).layer(FaultLayer()) as op:
+        await op.write("k", DATA)
+        app, client = ap.asgi.RangeApp(op, chunk_bytes=1000), Client()
+        serving = asyncio.create_task(app(client.scope("/k"), client.receive, client.send))
+        client.gate.release()
+        await settle()
+        client.gone.set()
+        await serving
+        before = len(reads_of(app))
+        client.gate.release()
+        await settle()
+        accessor: Any = app.operator.accessor()
+        assert (len(reads_of(app)), accessor.in_flight) == (before, 0)
+        assert app.operator.runtime().budget.used_bytes == 0
+
+
+async def test_cancelled_at_every_suspension_nothing_is_left_behind() -> None:
+    suspension, cancelled = 0, True
+    while cancelled:
+        suspension += 1
+        async with ap.Operator(ap.services.Memory()).layer(FaultLayer()) as op:
+            await op.write("k", DATA)
+            app = ap.asgi.RangeApp(op, chunk_bytes=40_000)
+            sent: list[Any] = []
+            scope = Client.scope("/k")
+            cancelled = await was_cancelled(app(scope, never, collector(sent)), suspension)
+            await settle()
+            accessor: Any = app.operator.accessor()
+            assert (accessor.in_flight, app.operator.runtime().budget.used_bytes) == (0, 0)
+    assert b"".join(message.get("body", b"") for message in sent) == DATA
+
+
+@pytest.mark.virtual
+async def test_too_many_slow_clients_are_sent_away() -> None:
+    """Their bodies would not fit into memory together."""
+    op = ap.Operator(ap.services.Memory(), memory_bytes=1 << 20, block_bytes=1 << 16, budget_wait_seconds=5)
+    async with op:
+        await op.write("k", content(1 << 20))
+        app = ap.asgi.RangeApp(op, chunk_bytes=1 << 18)
+        slow = [Client() for _ in range(6)]
+        serving = [asyncio.create_task(app(one.scope("/k"), one.receive, one.send)) for one in slow]
+        await settle()
+        late = Client()
+        for _ in range(2):
+            late.gate.release()
+        await app(late.scope("/k"), late.receive, late.send)
+        assert late.messages[0]["status"] == 503
+        for one in slow:
+            one.gone.set()
+        await asyncio.gather(*serving)
+        assert app.operator.runtime().budget.used_bytes == 0
+
+
+async def test_clients_that_wait_for_memory_hold_none() -> None:
+    """Their objects are described and not read; when clients leave, all are served."""
+    op = ap.Operator(ap.services.Memory(), memory_bytes=1 << 20, block_bytes=1 << 16).layer(FaultLayer())
+    async with op:
+        data = content(1 << 20)
+        await op.write("k", data)
+        await op.write("short", DATA)
+        app = ap.asgi.RangeApp(op, chunk_bytes=1 << 18)
+        clients = [Client() for _ in range(20)]
+        serving = [asyncio.create_task(app(one.scope("/k"), one.receive, one.send)) for one in clients]
+        await settle()
+        assert len(reads_of(app)) <= 3, "two bodies fit, and one may exceed the budget"
+        hasty = Client()
+        for _ in range(2):
+            hasty.gate.release()
+        await app(hasty.scope("/short"), hasty.receive, hasty.send)
+        assert hasty.messages[1]["body"] == DATA, "a short body need not wait"
+        for one in clients:
+            for _ in range(20):
+                one.gate.release()
+        await asyncio.gather(*serving)
+        for one in clients:
+            assert b"".join(message.get("body", b"") for message in one.messages) == data
+        assert app.operator.runtime().budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("path", ["/short", "/empty", "/missing"])
+async def test_no_memory_is_kept_for_what_is_no_long_body(path: str) -> None:
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("short", DATA)
+        await op.write("empty", b"")
+        app, client = ap.asgi.RangeApp(op), Client()
+        client.gate.release()
+        serving = asyncio.create_task(app(client.scope(path), client.receive, client.send))
+        await settle()
+        assert len(client.messages) == 1
+        assert app.operator.runtime().budget.used_bytes == 0
+        client.gate.release()
+        await serving
+
+
+async def test_twenty_small_ranges_move_their_bytes_over_one_connection() -> None:
+    """Out of a large object, from both ends."""
+    data = content(16 << 20)
+    async with FaultServer({"k": data}) as server, ap.Operator.from_uri(server.url) as op, client_of(op) as client:
+        for number in range(20):
+            start = number * 700_001
+            header = f"bytes={start}-{start + 499}" if number % 2 else "bytes=-500"
+            response = await client.get("/k", headers={"Range": header})
+            assert response.content == (data[start : start + 500] if number % 2 else data[-500:])
+        assert server.connections == 1
+        assert server.bytes_sent <= 20 * 500
+        assert [request.method for request in server.requests] == ["GET"] * 20
+
+
+# --- life -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lifespan_of_its_own_gives_up_the_connections() -> None:
+    """The operator stays its owner's."""
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("k", b"bytes")
+        app = ap.asgi.RangeApp(op)
+        await app(Client.scope("/k"), never, collector([]))
+        runtime = op.runtime()
+        assert runtime.holders == 2
+        inbox = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return inbox.pop(0)
+
+        await app({"type": "lifespan"}, receive, collector(sent))
+        assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+        assert runtime.holders == 1
+        assert await op.read("k") == b"bytes"
+
+
+async def test_other_protocols_are_refused() -> None:
+    app = ap.asgi.RangeApp(ap.Operator(ap.services.Memory()))
+    sent: list[Any] = []
+    await app({"type": "websocket"}, never, collector(sent))
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+    with pytest.raises(ap.InvalidType, match="http"):
+        await app({"type": "gopher"}, never, collector(sent))
+
+
+def test_what_is_no_operator_is_refused() -> None:
+    wrong: Any = "s3://bucket"
+    number: Any = 7
+    with pytest.raises(ap.InvalidType):
+        ap.asgi.RangeApp(wrong)
+    with pytest.raises(ap.InvalidType):
+        ap.asgi.RangeApp(ap.Operator(ap.services.Memory()), prefix=number)
+    with pytest.raises(ap.ConfigInvalid):
+        ap.asgi.RangeApp(ap.Operator(ap.services.Memory()), chunk_bytes=0)
+    with pytest.raises(ap.InvalidArgument, match="must not begin with /"):
+        ap.asgi.RangeApp(ap.Operator(ap.services.Memory()), prefix="/data")
+
+
+@pytest.mark.parametrize(
+    ("cache_control", "error"),
+    [
+        (3, ap.InvalidType),
+        (b"no-store", ap.InvalidType),
+        ("a\n", ap.InvalidArgument),
+        ("\u20ac", ap.InvalidArgument),
+    ],
+)
+def test_what_no_header_can_hold_is_refused(cache_control: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="cache_control"):
+        ap.asgi.RangeApp(ap.Operator(ap.services.Memory()), cache_control=cache_control)

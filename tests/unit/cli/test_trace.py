@@ -1,0 +1,99 @@
+"""``trace``: the exit code of the program, and the page that it wrote."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benches.source_tree import ROOT
+from tests.unit.cli.commands import run
+
+READ = """
+import sys, aioprefetch as ap
+with ap.sync.open(sys.argv[1]) as file:
+    assert file.read() == b"hello\\n"
+sys.exit(3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+
+
+def test_the_page_of_a_program(folder: Path) -> None:
+    """Options after the first word are the program's."""
+    place = f"file://{folder}/a b.txt"
+    result = run("trace", "--to", "scan.html", "--", sys.executable, "-c", READ, place, code=3)
+    assert "the trace is in scan.html" in result.stderr
+    assert "<h1>1\u00a0request, 6\u00a0B, " in Path("scan.html").read_text("utf-8")
+    run("trace", sys.executable, "-c", READ, place, code=3)
+    assert Path("read.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ((sys.executable, "-c", "print(1)"), 1, "no trace was written"),
+        ((sys.executable, "-c", "import sys; sys.exit(7)"), 7, "no trace was written"),
+        ((sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"), 128 + signal.SIGTERM, "no trace was written"),
+        (("no-such-program",), 127, "there is no program no-such-program"),
+        (("/",), 126, "/ cannot be run: "),
+    ],
+    ids=["other", "failed", "killed", "missing", "directory"],
+)
+def test_a_program_without_a_trace(program: tuple[str, ...], code: int, said: str) -> None:
+    Path("read.html").write_text("of another program", "utf-8")
+    assert said in run("trace", "--", *program, code=code).stderr
+    assert Path("read.html").read_text("utf-8") == "of another program"
+
+
+def test_the_number_of_a_process_is_no_part_of_the_name() -> None:
+    assert "{pid} has no meaning here" in run("trace", "--to", "x.{pid}.html", "--", "true", code=2).stderr
+
+
+WAIT = """
+import signal, sys, aioprefetch as ap
+with ap.sync.open(sys.argv[1]) as file:
+    file.read()
+if sys.argv[2:]:
+    signal.signal(signal.SIGINT, lambda number, frame: print("caught", flush=True))
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "code", "said"),
+    [
+        ([signal.SIGINT], 128 + signal.SIGINT, b"the trace is in read.html"),
+        ([signal.SIGTERM], 128 + signal.SIGTERM, b"no trace was written"),
+        ([signal.SIGINT, signal.SIGTERM], 128 + signal.SIGKILL, b"no trace was written"),
+    ],
+    ids=["interrupted", "terminated", "killed by the second"],
+)
+def test_a_signal_to_the_command_reaches_the_program(
+    signals: list[signal.Signals], code: int, said: bytes, folder: Path
+) -> None:
+    """Without a terminal it reaches the command alone. Its end is that of the program, which holds the pipe too."""
+    is_caught = ["caught"] * (len(signals) - 1)
+    program = [sys.executable, "-c", WAIT, f"file://{folder}/a b.txt", *is_caught]
+    with subprocess.Popen(
+        [sys.executable, "-m", "aioprefetch", "trace", "--", *program],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        for number in signals:
+            assert process.stdout.readline() in (b"ready\n", b"caught\n")
+            process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    assert said in err

@@ -1,0 +1,194 @@
+"""``cp``, ``sync`` and ``rm``: what is where afterwards, and what they refuse."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from aioprefetch.cli import main
+from aioprefetch.errors import PermissionDenied
+from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.progress import ProgressDisplay
+from aioprefetch.operator.transfer.report import CopyProgress, CopyReport
+from tests.unit.cli.commands import Bucket, lines, objects, run
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """The files below a folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_cp_there_and_back(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
+    (report,) = objects("cp", "-r", "--json", folder, bucket.url("x/"))
+    assert (report["copied"], report["failed"], report["bytes"]) == (3, 0, 2_560_006)
+    assert bucket.paths() == ["x/a b.txt", "x/big", "x/inner/c"]
+    assert run("cp", "-r", bucket.url("x"), tmp_path / "back").output == ""  # Quiet where no person looks.
+    assert tree(tmp_path / "back") == tree(folder)
+    (report,) = objects("cp", "--json", bucket.url("x/*"), bucket.url("x/**/c"), f"{tmp_path}/two/")
+    assert (report["copied"], sorted(tree(tmp_path / "two"))) == (3, ["a b.txt", "big", "inner/c"])
+    (report,) = objects("cp", "-r", "--json", "--glob", "*.txt", bucket.url("x/"), bucket.url("y/"))
+    assert report["copied"] == 1
+    assert bucket.paths()[-1] == "y/a b.txt"
+    run("cp", bucket.url("x/a b.txt"), tmp_path)
+    assert (tmp_path / "a b.txt").read_bytes() == b"hello\n"
+
+
+class Bars(ProgressDisplay):
+    """A display that keeps what is reported to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[tuple[str, object]] = []
+
+    def open(self, name: str) -> "Bars":
+        self.events.append(("open", name))
+        return self
+
+    def update(self, progress: CopyProgress) -> None:
+        self.events.append(("bytes", progress.bytes))
+
+    def close(self, error: BaseException | None = None) -> None:
+        self.events.append(("close", error))
+
+
+def test_each_place_has_one_bar(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a directory without ``/`` at its end, and none where nothing is copied."""
+    pytest.importorskip("rich")
+    bars = Bars()
+    monkeypatch.setattr("aioprefetch.progress.rich", lambda **options: bars)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    bucket.put(d__a=b"12", d__b=b"345")
+    assert main(["cp", "-r", bucket.url("d"), str(tmp_path / "out")]) == 0
+    assert [event for event in bars.events if event[0] != "bytes"] == [("open", bucket.url("d/")), ("close", None)]
+    assert bars.events[-2] == ("bytes", 5)
+    bars.events.clear()
+    assert main(["cp", bucket.url("none"), str(tmp_path / "out")]) == 1
+    assert main(["cp", "-q", bucket.url("d/a"), str(tmp_path / "out")]) == 0
+    assert bars.events == []
+    assert "2 objects copied" in capsys.readouterr().err
+
+
+def test_cp_says_what_it_refuses(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
+    for arguments, code, message in (
+        ((folder, tmp_path / "x"), 1, "it is a directory (IsADirectory); hint: -r takes what is below it"),
+        ((f"{folder}/big", f"{folder}/big"), 1, "IsSameFile"),
+        ((f"{folder}/big", f"{folder}/inner/c", tmp_path / "x"), 2, "several sources go into a directory"),
+        ((bucket.url("none"), tmp_path / "x"), 1, "NotFound"),
+        (("-n", f"{folder}/big", f"{folder}/a b.txt"), 1, "and -n replaces nothing (AlreadyExists)"),
+        (("--src-o", "x", f"{folder}/big", "y"), 2, "NAME=VALUE"),
+        (("--src-o", "nothing=1", f"{folder}/big", "y"), 2, "unknown option 'nothing'"),
+    ):
+        result = run("cp", *arguments, code=code)
+        assert message in result.stderr
+        assert result.stdout == ""
+    assert not (tmp_path / "x").exists()
+
+
+def test_one_failure_leaves_the_others(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put(a=b"1", d__b=b"2")
+    bucket.put(**{"d////c": b"no file has such a name"})
+    result = run("cp", "-r", "--json", bucket.url(), tmp_path / "out", code=1)
+    assert result.stderr.count("\n") == 1
+    assert "InvalidPath" in result.stderr
+    assert '"failed": 1' in result.stdout
+    assert tree(tmp_path / "out") == {"a": b"1", "d/b": b"2"}
+    result = run("cp", "--json", bucket.url("a"), bucket.url("none"), f"{tmp_path}/more/", code=1)
+    assert "none" in result.stderr
+    assert tree(tmp_path / "more") == {"a": b"1"}
+
+
+def test_sync_copies_what_has_changed(folder: Path, bucket: Bucket) -> None:
+    def copied(*arguments: object) -> tuple[int, int]:
+        (report,) = objects("sync", "--json", *arguments)
+        return report["copied"], report["skipped"]
+
+    assert copied(folder, bucket.url("x")) == (3, 0)
+    before = os.stat(folder / "a b.txt")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.utime(path, (before.st_mtime - 100, before.st_mtime - 100))
+    assert copied(folder, bucket.url("x")) == (0, 3)
+    (folder / "a b.txt").write_bytes(b"other")
+    assert copied(folder, bucket.url("x")) == (1, 2)
+    assert copied("--exact", bucket.url("x"), folder) == (0, 3)
+    assert copied(f"{folder}/big", bucket.url("x/big")) == (0, 1)
+
+
+def test_rm(folder: Path, bucket: Bucket) -> None:
+    assert lines("rm", "-n", f"{folder}/*") == [f"{folder}/a b.txt", f"{folder}/big"]
+    assert "IsADirectory" in run("rm", folder, code=1).stderr
+    assert run("rm", f"{folder}/*.txt").output == ""
+    assert sorted(tree(folder)) == ["big", "inner/c"]
+    run("rm", "-r", folder)
+    assert not folder.exists()
+    run("rm", folder, code=1)
+    run("rm", "-f", folder)
+    bucket.put(a=b"1", d__b=b"22", d__c=b"333", e__f=b"", e__g__h=b"")
+    run("rm", bucket.url("d"), code=1)
+    assert objects("rm", "--json", bucket.url("d/*")) == [{"removed": 2, "found": 2, "bytes": 5, "failures": {}}]
+    run("rm", "-r", bucket.url("e"))
+    assert bucket.paths() == ["a"]
+
+
+def test_rm_goes_on_behind_a_place_that_fails(
+    folder: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failure leaves the directory of its own place, and of no other."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "k").write_bytes(b"123")
+    original = Operator.delete
+
+    async def delete(self: Operator, paths: Sequence[str]) -> None:
+        if self.info.url.endswith("/one"):
+            raise PermissionDenied("refused", context={"failures": dict.fromkeys(paths, "PermissionDenied")})
+        await original(self, paths)
+
+    monkeypatch.setattr(Operator, "delete", delete)
+    wrong = [f"{folder}/none", bucket.url("none")]
+    (report,) = objects("rm", "-r", "--json", *wrong, tmp_path / "one", tmp_path / "two", code=1)
+    assert (report["removed"], report["bytes"]) == (1, 3)
+    assert set(report["failures"]) == {*wrong, f"{tmp_path}/one/k"}
+    assert (tmp_path / "one" / "k").exists()
+    assert not (tmp_path / "two").exists()
+    result = run("rm", folder, f"{folder}/big", code=1)
+    assert "hint: -r takes what is below it" in result.stderr
+    assert not (folder / "big").exists()
+
+
+def test_an_unexpected_failure_ends_the_other_copies(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+
+    async def copy(source: str, target: str, **options: object) -> CopyReport:
+        if source == "fails":
+            raise RuntimeError("unexpected")
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(source)
+        raise AssertionError
+
+    monkeypatch.setattr("aioprefetch.cli.transfer.copy", copy)
+    assert "RuntimeError: unexpected" in run("cp", "a", "b", "fails", f"{tmp_path}/", code=1).stderr
+    assert sorted(ended) == ["a", "b"]
+
+
+def test_rm_of_a_whole_store_needs_a_yes(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    bucket.put(a=b"1", d__b=b"2")
+    monkeypatch.setenv("HOME", str(folder))
+    with monkeypatch.context() as patch:  # A mistake in what is tested here must not cost a machine its files.
+        for name in ("delete", "delete_all"):
+            patch.setattr(Operator, name, None)
+        for place in (bucket.url(), bucket.url().rstrip("/"), bucket.url("**"), bucket.url("*"), "/", folder, "/**"):
+            assert "--yes" in run("rm", "-r", place, code=2).stderr
+    assert folder.exists()
+    assert lines("rm", "-r", "--dry-run", bucket.url()) == [bucket.url("a"), bucket.url("d/b")]
+    run("rm", "-r", "--yes", bucket.url())
+    assert bucket.paths() == []

@@ -1,0 +1,152 @@
+"""Spans and metrics of OpenTelemetry, as the SDK's exporters in memory get them."""
+
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+import aioprefetch as ap
+from aioprefetch.testing import Fault, FaultServer, Rule
+
+DATA = bytes(range(256)) * 400
+
+
+class Exported:
+    """Providers whose exporters keep what they get."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.reader = InMemoryMetricReader()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.meters = MeterProvider([self.reader])
+
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        """The spans that have ended."""
+        return self.exporter.get_finished_spans()
+
+    def points(self) -> dict[str, list[Any]]:
+        """The data points of each metric."""
+        data = self.reader.get_metrics_data()
+        assert data is not None
+        return {
+            metric.name: list(metric.data.data_points)
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+@pytest.fixture
+def exported() -> Exported:
+    return Exported()
+
+
+def s3(server: FaultServer) -> ap.Operator:
+    """An operator of the server's bucket, without pauses between attempts."""
+    service = ap.services.S3(
+        bucket="bucket", endpoint_url=server.url, region="us-east-1", access_key_id="canary", secret_access_key="canary"
+    )
+    return ap.Operator(service).layer(ap.layers.RetryLayer(base_seconds=0, throttle_base_seconds=0))
+
+
+async def test_each_request_is_a_span_below_its_caller(exported: Exported) -> None:
+    """With the attributes that the conventions ask for; a second attempt says so."""
+    slow_down = Rule(fault=Fault(status=503, code="SlowDown"), index=0)
+    async with FaultServer({"bucket/a/k": DATA}, [slow_down]) as server, s3(server) as op:
+        stop = ap.otel.instrument(op, tracer_provider=exported.tracers, meter_provider=exported.meters)
+        with exported.tracers.get_tracer("test").start_as_current_span("caller") as caller:
+            assert await op.read("a/k", offset=10, size=100) == DATA[10:110]
+            with pytest.raises(ap.NotFound):
+                await op.stat("missing")
+        stop()
+        await op.read("a/k")
+        refused, read, stat = exported.spans()[:3]
+        assert len(exported.spans()) == 4
+        for span in (refused, read, stat):
+            assert span.kind is SpanKind.CLIENT
+            assert span.parent is not None
+            assert span.parent.span_id == caller.get_span_context().span_id
+        assert [span.name for span in (refused, read, stat)] == ["GET", "GET", "HEAD"]
+        assert dict(read.attributes or {}) == {
+            "http.request.method": "GET",
+            "url.full": f"{server.url}/bucket/a/k",
+            "url.scheme": "http",
+            "server.address": "127.0.0.1",
+            "server.port": server.port,
+            "http.request.resend_count": 1,
+            "http.response.status_code": 206,
+            "aioprefetch.scheme": "s3",
+            "aioprefetch.bucket": "bucket",
+            "aioprefetch.operation": "read",
+            "aioprefetch.path": "a/k",
+            "aioprefetch.lane": "demand",
+            "aioprefetch.start": 10,
+            "aioprefetch.end": 110,
+            "aioprefetch.bytes": 100,
+        }
+        assert [event.name for event in read.events] == ["first byte"]
+        assert (refused.attributes or {})["error.type"] == "Throttled"
+        assert refused.status.status_code is stat.status.status_code is StatusCode.ERROR
+        assert read.status.status_code is StatusCode.UNSET
+        assert (stat.attributes or {})["http.response.status_code"] == 404
+
+
+async def test_metrics_count_requests_and_reads(exported: Exported) -> None:
+    async with FaultServer({"bucket/k": DATA}) as server, s3(server) as op:
+        stop = ap.otel.instrument(op, tracer_provider=exported.tracers, meter_provider=exported.meters)
+        async with op.reader("k") as reader:
+            for _ in range(3):
+                await reader.read_at(0, 1000)
+            await op.stat("k")
+            points = exported.points()
+        requests = len(server.requests)
+        for name in ("http.client.request.duration", "aioprefetch.request.duration", "aioprefetch.request.first_byte"):
+            assert sum(point.count for point in points[name]) == requests, name
+        http = next(
+            point
+            for point in points["http.client.request.duration"]
+            if point.attributes["http.request.method"] == "GET"
+        )
+        assert dict(http.attributes) == {
+            "http.request.method": "GET",
+            "url.scheme": "http",
+            "server.address": "127.0.0.1",
+            "server.port": server.port,
+            "http.response.status_code": 206,
+        }
+        assert http.explicit_bounds[:3] == (0.005, 0.01, 0.025)
+        served = {point.attributes["aioprefetch.tier"]: point.value for point in points["aioprefetch.read.bytes"]}
+        assert served == {"store": 1000, "memory": 2000}
+        received = {p.attributes["aioprefetch.operation"]: p.value for p in points["aioprefetch.request.bytes"]}
+        assert received == {"read": len(DATA), "stat": 0}
+        states = {p.attributes["http.connection.state"]: p.value for p in points["http.client.open_connections"]}
+        assert sum(states.values()) == op.statistics["transport_connections_open"] >= 1
+        assert points["aioprefetch.memory.used"][0].value >= len(DATA)
+        assert points["aioprefetch.memory.limit"][0].value == op.options.memory_bytes
+        stop()
+        assert "http.client.open_connections" not in exported.points()
+    assert "canary" not in repr([span.to_json() for span in exported.spans()]) + repr(points)
+
+
+async def test_requests_of_other_services_are_spans_of_their_operation(exported: Exported) -> None:
+    async with ap.Operator.from_uri("memory://otel") as op:
+        stop = ap.otel.instrument(op, tracer_provider=exported.tracers, meter_provider=exported.meters)
+        await op.write("a\nFAKE", b"abc")
+        assert await op.read("a\nFAKE") == b"abc"
+        stop()
+        stop()
+    assert {(span.attributes or {})["aioprefetch.path"] for span in exported.spans()} == {r"a\nFAKE"}
+    assert [span.name for span in exported.spans()] == ["write", "read"]
+    assert "http.client.request.duration" not in exported.points()
+
+
+def test_something_else_is_refused() -> None:
+    store: Any = "memory://k"
+    with pytest.raises(ap.InvalidType, match="Operator"):
+        ap.otel.instrument(store)

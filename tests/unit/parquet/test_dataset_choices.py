@@ -1,0 +1,122 @@
+"""Files of a dataset that are named, known and chosen beforehand: escaped names, first rows, pruning alone, plans."""
+
+import glob
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import aioprefetch as ap
+from aioprefetch.errors import NotFound
+from tests.benches.dataset_files import asked, numbers, parquet_bytes, put_files, years
+from tests.benches.gated_reader import MIB, Bench, bench
+
+YEARS = dict(years())
+PATHS = list(YEARS)
+LARGE = {f"l/{n}.parquet": parquet_bytes(numbers(n * 100_000, 100_000), row_group_size=25_000) for n in range(6)}
+
+
+@pytest.fixture
+async def b() -> AsyncIterator[Bench]:
+    """A store with files of three years."""
+    async with bench(memory_bytes=64 * MIB) as made:
+        put_files(made, YEARS)
+        yield made
+
+
+def column(table: pa.Table, name: str) -> list[Any]:
+    found: list[Any] = table.column(name).to_pylist()
+    return found
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+async def test_characters_of_globs_in_names(b: Bench) -> None:
+    """Escaped they are themselves, and nothing is listed: in a file, a directory, a pattern, a list."""
+    odd = "u/a[1]*?/part[0].parquet"
+    put_files(b, {odd: parquet_bytes(numbers(0, 7)), "u/a1xy/part0.parquet": parquet_bytes(numbers(50, 1))})
+    escaped = glob.escape(odd)
+    for source in (escaped, [escaped], glob.escape("u/a[1]*?/"), glob.escape("u/a[1]*?"), "u/a[[]*/*.parquet"):
+        assert column(await ap.parquet.read_table(b.operator, source), "x") == list(range(7)), source
+        assert await ap.parquet.count_rows(b.operator, source) == 7
+    assert (await ap.parquet.plan(b.operator, escaped)).path == odd
+    footer = await ap.parquet.footer(b.operator, odd)
+    assert (await ap.parquet.read_table(b.operator, escaped, footer=footer)).num_rows == 7
+    assert column(await ap.parquet.read_table(b.operator, odd), "x") == [50], "a pattern, as it stands"
+    with pytest.raises(NotFound, match=r"glob\.escape"):
+        await ap.parquet.read_table(b.operator, "u/part[0].parquet")
+
+
+async def test_a_glob_of_directories_is_what_is_in_them(b: Bench) -> None:
+    put_files(b, {"t/year=2023/more/part-9.parquet": parquet_bytes(numbers(900, 1))})
+    assert (await ap.parquet.read_table(b.operator, "t/year=202[34]/")).num_rows == 401
+
+
+# --- rows and filters -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "files"),
+    [((0, 5), 1), ((0, 10), 1), ((5, 25), 3), ((0, 0), 0), ((290, 310), 31), ((995, 2000), 100)],
+)
+async def test_the_first_rows_of_a_known_schema_take_few_footers(b: Bench, rows: tuple[int, int], files: int) -> None:
+    """Footers are read in growing numbers, until they have all wanted rows, and none behind them."""
+    put_files(b, {f"n/{number:03}.parquet": parquet_bytes(numbers(number * 10, 10)) for number in range(100)})
+    schema = pa.schema([("x", pa.int64())])
+    found = await ap.parquet.read_table(b.operator, "n/", rows=rows, schema=schema)
+    assert column(found, "x") == list(range(rows[0], min(rows[1], 1000)))
+    assert len(set(asked(b))) == len(asked(b)) == files
+
+
+async def test_filters_that_leave_rows_in(b: Bench) -> None:
+    """Files, row groups and pages are left out, and nothing else; a column of a filter alone is not read."""
+    for filters in ([("x", ">=", 260), ("year", "==", 2023)], (pc.field("x") >= 260) & (pc.field("year") == 2023)):
+        found = await ap.parquet.read_table(b.operator, "t/", filters=filters, filter_rows=False)
+        assert column(found, "x") == list(range(250, 400)), "row groups of 25"
+        texts = await ap.parquet.read_table(b.operator, "t/", filters=filters, filter_rows=False, columns=["s"])
+        assert column(texts, "s") == [f"v{row}" for row in range(250, 400)]
+    found = await ap.parquet.read_table(b.operator, PATHS[0], filters=[("x", "<", 30)], filter_rows=False)
+    assert column(found, "x") == list(range(50))
+
+
+async def test_the_column_of_a_filter_is_not_read_where_rows_stay() -> None:
+    async with bench(memory_bytes=32 * MIB, block_bytes=128 << 10) as b:
+        put_files(b, LARGE)
+        plan = await ap.parquet.plan(b.operator, "l/0.parquet", columns=["s"], row_groups=[0])
+        options: dict[str, Any] = {"columns": ["s"], "filters": [("x", "<", 5)]}
+        for source in ("l/0.parquet", ["l/0.parquet"]):
+            b.calls.clear()
+            found = await ap.parquet.read_table(b.operator, source, filter_rows=False, **options)
+            assert found.num_rows == 25_000
+            assert sum(call.request.size or 0 for call in b.calls) == plan.requested_bytes
+            assert (await ap.parquet.read_table(b.operator, source, **options)).num_rows == 5
+
+
+async def test_the_plan_of_many_files() -> None:
+    """The files that are read, in their order, and the requests that a scan then sends."""
+    async with bench(memory_bytes=64 * MIB, block_bytes=MIB) as b:
+        put_files(b, LARGE | YEARS)
+        options: dict[str, Any] = {"columns": ["x"], "filters": [("x", ">=", 230_000), ("x", "<", 310_000)]}
+        found = await ap.parquet.plan_files(b.operator, "l/*.parquet", **options)
+        assert [(plan.path, plan.row_count) for plan in found.files] == [
+            ("l/2.parquet", 75_000),
+            ("l/3.parquet", 25_000),
+        ]
+        b.calls.clear()
+        async with ap.parquet.scan(b.operator, "l/*.parquet", **options) as scan:
+            assert sum([batch.num_rows async for batch in scan]) == 80_000
+        assert len(b.calls) == found.request_count > 0
+        assert sum(call.request.size or 0 for call in b.calls) == found.requested_bytes
+        assert found.row_count == 100_000
+        assert f"100000 rows of 2 files, {found.request_count} requests" in found.describe()
+        assert "files=2" in repr(found)
+        by_path = await ap.parquet.plan_files(b.operator, "t", filters=[("year", "==", 2024)], rows=(0, 150))
+        assert [(plan.path, plan.row_count) for plan in by_path.files] == [(PATHS[4], 100), (PATHS[5], 50)]
+        assert by_path.projected_bytes == sum(plan.projected_bytes for plan in by_path.files)
+        assert len((await ap.parquet.plan_files(b.operator, PATHS[0])).files) == 1
+        with pytest.raises(NotFound):
+            await ap.parquet.plan_files(b.operator, "u/*")
+        assert b.runtime.budget.used_bytes == 0

@@ -1,0 +1,94 @@
+"""What callers got, by ``read.served``: the bytes of every kind of read, without the gaps of its requests."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import aioprefetch as ap
+from aioprefetch.runtime.events import Event
+from aioprefetch.sync import BlockingOperator
+
+DATA = os.urandom(1 << 20)
+KIB = 1 << 10
+
+
+def served(seen: list[Event]) -> list[tuple[int, int, str]]:
+    """The ranges and their tiers, and forget them."""
+    found = [(event.facts["start"], event.facts["end"], event.facts["tier"]) for event in seen]
+    seen.clear()
+    return found
+
+
+async def test_every_kind_of_read_is_reported(tmp_path: Path) -> None:
+    seen: list[Event] = []
+    async with ap.Operator(ap.services.Memory(), block_bytes=64 * KIB) as op:
+        await op.write("k", DATA)
+        op.events.subscribe(seen.append, "read.served")
+        await op.read("k", offset=10, size=5)
+        await op.view("k", suffix=7)
+        await op.read_into("k", 3, bytearray(4))
+        assert served(seen) == [(10, 15, "store"), (len(DATA) - 7, len(DATA), "store"), (3, 7, "store")]
+        await op.read_ranges("k", [(0, 10), (500, 510), (500, 500)])
+        assert sorted(served(seen)) == [(0, 10, "store"), (500, 510, "store")]
+        await op.download("k", tmp_path / "k")
+        assert sum(end - start for start, end, _ in served(seen)) == len(DATA)
+        async with op.reader("k", policy="random") as reader:
+            await reader.read_at(100, 50)
+            await reader.read_at(110, 20)
+            await reader.read_exactly_at(1000, 10)
+            await reader.view_at(1002, 2)
+            reader.seek(5000)
+            await reader.read(10)
+            await reader.readinto(bytearray(6))
+            assert {event.facts["reader_id"] for event in seen} == {seen[0].facts["reader_id"]} != {None}
+            expected = [(100, 150), (110, 130), (1000, 1010), (1002, 1004), (5000, 5010), (5010, 5016)]
+            found = served(seen)
+            assert [(start, end) for start, end, _ in found] == expected
+            assert found[1] == (110, 130, "memory")
+            assert found[3] == (1002, 1004, "memory")
+            await reader.read_ranges([(200_000, 200_010), (300_000, 300_010)])
+            assert sorted(served(seen)) == [(200_000, 200_010, "store"), (300_000, 300_010, "store")]
+
+
+def test_a_hit_of_a_blocking_reader_is_reported() -> None:
+    seen: list[Event] = []
+    op = ap.Operator(ap.services.Memory())
+    with BlockingOperator(op) as blocking:
+        blocking.write("k", DATA)
+        blocking.events.subscribe(seen.append, "read.served")
+        blocking.read_at("k", 0, 10)
+        blocking.read_at("k", 5, 10)
+        assert served(seen) == [(0, 10, "store"), (5, 15, "memory")]
+
+
+async def test_reads_of_a_local_file_are_requests_too(tmp_path: Path) -> None:
+    """Also those that need no thread, because the system has the bytes in memory."""
+    (tmp_path / "k").write_bytes(DATA)
+    seen: list[Event] = []
+    async with ap.Operator.from_uri(tmp_path) as op:
+        op.events.subscribe(seen.append)
+        async with op.reader("k", policy="random") as reader:
+            for number in range(8):
+                await reader.read_at(number * 50_000, 100)
+    requests = [event for event in seen if event.name == "request.finished"]
+    assert sum(event.facts["bytes"] for event in requests) >= 800
+    assert len(requests) == sum(event.name == "request.started" for event in seen) >= 8
+    assert sum(event.name == "read.served" for event in seen) == 8
+
+
+async def test_a_scan_reports_the_chunks_that_it_decodes(tmp_path: Path) -> None:
+    numbers = list(range(20_000))
+    table = pa.table({"a": numbers, "b": [float(number) for number in numbers], "c": ["text"] * len(numbers)})
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, compression="none", use_dictionary=False)
+    seen: list[Event] = []
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("t", path.read_bytes())
+        op.events.subscribe(seen.append, "read.served", "request.finished")
+        read = await ap.parquet.read_table(op, "t", columns=["b"])
+    assert read.num_rows == 20_000
+    got = sum(event.facts["end"] - event.facts["start"] for event in seen if event.name == "read.served")
+    requested = sum(event.facts["bytes"] for event in seen if event.name == "request.finished")
+    assert 160_000 <= got <= requested

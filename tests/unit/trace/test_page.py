@@ -1,0 +1,137 @@
+"""The page as text: whole, small, and without secrets or scripts of others."""
+
+import datetime as dt
+import html
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from aioprefetch.trace.byte_map import COLUMNS, PIECES_MAX
+from aioprefetch.trace.page import page
+from aioprefetch.trace.payload import ROWS_MAX, WAITS_MAX
+from aioprefetch.trace.recording import Recording
+from tests.unit.trace.recordings import KiB, MiB, Script, busy_recording
+
+PAGE_BYTES_MAX = 3 << 20
+CANARY = "CANARY0123456789"
+NOON = dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)
+
+
+def written(recording: Recording, title: str = "") -> str:
+    """The page of a recording."""
+    return page(recording, title=title, written_at=NOON)
+
+
+def data_of(text: str) -> dict[str, list[list[int | None]]]:
+    """What the script draws."""
+    match = re.search(r'<script type="application/json" id="trace">(.*?)</script>', text)
+    assert match is not None
+    data: dict[str, list[list[int | None]]] = json.loads(match[1])
+    return data
+
+
+class Elements(HTMLParser):
+    """The names and attributes of all elements, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+
+
+def test_a_row_for_each_request() -> None:
+    recording = busy_recording(300)
+    data = data_of(written(recording))
+    assert len(data["rows"]) == len(recording.requests)
+    assert [row[17] for row in data["rows"]] == [request.number for request in recording.requests]
+    assert sum(row[11] or 0 for row in data["rows"]) == recording.fetched_bytes
+    assert sum(row[10] or 0 for row in data["rows"]) == sum(one.outcome == "failed" for one in recording.requests)
+    assert sum(wait[2] or 0 for wait in data["waits"]) >= recording.counts["waits"]
+
+
+def test_the_headline_and_the_advice() -> None:
+    script = Script()
+    for number in range(4):
+        script.request("a<b", number * MiB, (number + 1) * MiB, at=0.001 * number)
+    script.read("a<b", 0, 3 * MiB // 2, waited=0.02)
+    text = written(script.recording(), title="nightly & job")
+    assert "<title>nightly &amp; job</title>" in text
+    assert "<h1>4\u00a0requests, 4\u00a0MiB, 23\u00a0ms</h1>" in text
+    assert "62 % of the bytes (2.5 MiB) were not used:</strong> read with policy=" in text
+    assert "<h3>a&lt;b</h3>" in text
+    assert "2.5 MiB not used" in text
+
+
+def test_an_empty_recording_is_a_page_too() -> None:
+    text = written(Recording())
+    assert "No rule found anything to improve" in text
+    assert data_of(text)["rows"] == []
+
+
+@pytest.mark.parametrize("path", ['</script><script>alert("x")</script>', "<img src=x onerror=alert(1)>", "\u2028'\"&"])
+def test_a_path_is_text(path: str) -> None:
+    """In elements, in attributes and in the data of the script."""
+    script = Script()
+    script.request(path, 0, 100 * KiB, error="<b>", message=path)
+    script.retry(path, at=0.1)
+    script.request(path, 0, 100 * KiB, at=0.2, attempt=2)
+    script.read(path, 0, 10, waited=0.1)
+    plain = Script()
+    plain.request("k", 0, 100 * KiB, error="b", message="k")
+    plain.retry("k", at=0.1)
+    plain.request("k", 0, 100 * KiB, at=0.2, attempt=2)
+    plain.read("k", 0, 10, waited=0.1)
+    text = written(script.recording(), title=path)
+    assert [name for name, _ in Elements(text).found] == [
+        name for name, _ in Elements(written(plain.recording())).found
+    ]
+    assert html.escape(path.replace("\u2028", "\\u2028")) in text
+
+
+def test_no_secret_is_written() -> None:
+    """A signed URL as a path, in an error or as the title."""
+    url = f"https://user:{CANARY}@host/b/k?X-Amz-Signature={CANARY}&X-Amz-Security-Token={CANARY}"
+    script = Script()
+    script.request(url, 0, 10, error="PermissionDenied", message=f"{url} refused, Authorization: Bearer {CANARY}")
+    script.retry(url, at=0.1, error=f"Throttled at {url}")
+    script.read(url, 0, 10, waited=0.1)
+    assert CANARY not in written(script.recording())
+
+
+def test_the_page_asks_no_network_for_anything() -> None:
+    """Nothing in it is loaded from elsewhere, and its policy forbids that."""
+    found = Elements(written(busy_recording(20))).found
+    links = [value for _, attributes in found for name, value in attributes.items() if name in ("src", "href")]
+    assert all(value is not None and value.startswith("data:") for value in links)
+    (policy,) = (a["content"] for name, a in found if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none';")
+    assert "http" not in policy
+
+
+def test_ten_thousand_requests_make_a_small_page() -> None:
+    recording = busy_recording(10_000, at_once=32)
+    text = written(recording)
+    data = data_of(text)
+    assert len(text) < PAGE_BYTES_MAX / 2
+    assert len(data["rows"]) == len(recording.requests) > 10_000
+    assert len(data["waits"]) <= WAITS_MAX
+    assert sum(name == "rect" for name, _ in Elements(text).found) <= 3 * 6 * max(COLUMNS, PIECES_MAX)
+
+
+def test_more_requests_than_bars_share_them() -> None:
+    script = Script()
+    for number in range(ROWS_MAX + 5):
+        script.request("k", 10 * number, 10 * number + 10, at=0.0001 * number, error="Reset" if number == 7 else None)
+    text = written(script.recording())
+    rows = data_of(text)["rows"]
+    assert len(text) < PAGE_BYTES_MAX
+    assert {row[0] for row in rows} == {1, 2}
+    assert sum(row[0] or 0 for row in rows) == ROWS_MAX + 5
+    assert [row[17] for row in rows if row[10]] == [7]
+    assert rows[0][5:7] == [0, 20]

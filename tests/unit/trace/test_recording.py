@@ -1,0 +1,186 @@
+"""The model of a trace: what events make of it."""
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioprefetch.trace.advice import advise
+from aioprefetch.trace.page import page
+from aioprefetch.trace.recording import Recording
+from tests.unit.trace.recordings import Script
+
+RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))), max_size=15)
+
+
+@given(RANGES, RANGES)
+def test_bytes_are_fetched_used_wasted_and_fetched_again(
+    fetched: list[tuple[int, int]], used: list[tuple[int, int]]
+) -> None:
+    """As counted byte by byte."""
+    script = Script()
+    for start, end in fetched:
+        script.request("k", start, end)
+    for number, (start, end) in enumerate(used):
+        script.read("k", start, end, at=0.03, tier=("memory", "disk", "store")[number % 3])
+    recording = script.recording()
+    came = [number for start, end in fetched for number in range(start, end)]
+    read = {number for start, end in used for number in range(start, end)}
+    assert recording.fetched_bytes == len(came)
+    assert recording.distinct_bytes == len(set(came))
+    assert recording.wasted_bytes == len(set(came) - read)
+    item = recording.object("k")
+    assert item.refetched_bytes == len(came) - len(set(came))
+    assert item.end == max([*came, *read], default=-1) + 1
+    by_tier = {
+        tier: {number for start, end in used[place::3] for number in range(start, end)}
+        for place, tier in enumerate(("memory", "disk", "store"))
+    }
+    assert {tier: len(item.by_tier[tier]) for tier in by_tier} == {tier: len(by_tier[tier]) for tier in by_tier}
+
+
+def test_a_request_has_its_times_and_its_bytes() -> None:
+    script = Script()
+    script.request("a/b", 100, 300, at=0.0, first=0.25, seconds=1.0, lane="prefetch")
+    script.request("a/b", None, None, at=0.5, first=None, seconds=0.25, operation="stat", lane="control", status=200)
+    first, second = script.recording().requests
+    assert (first.number, first.path, first.lane, first.start, first.end) == (1, "a/b", "prefetch", 100, 300)
+    assert (first.begun_seconds, first.first_byte_seconds, first.ended_seconds) == (0.0, 0.25, 1.0)
+    assert (first.outcome, first.received_bytes, first.status, first.connection) == ("finished", 200, 206, "3")
+    assert first.received == (100, 300)
+    assert (second.number, second.operation, second.is_read, second.received_bytes) == (2, "stat", False, 0)
+    assert second.seconds == 0.25
+
+
+def test_the_last_bytes_of_an_object_are_where_the_response_says() -> None:
+    """A request for a suffix begins with a negative start."""
+    recording = Recording()
+    asked = {"request_id": 1, "operation": "read", "start": -8, "end": None, "lane": "demand", "attempt": 1}
+    recording.add("request.started", 5.0, "k", asked)
+    (request,) = recording.requests
+    assert (request.outcome, request.start, request.received, request.seconds) == ("open", -8, (0, 0), 0.0)
+    recording.add("request.finished", 5.5, "k", {**asked, "bytes": 8, "start": 92, "end": 100})
+    (request,) = recording.requests
+    assert (request.start, request.end, request.received) == (92, 100, (92, 100))
+    recording.add("request.started", 6.0, "k", {**asked, "request_id": 2})
+    recording.add("request.failed", 6.5, "k", {**asked, "request_id": 2, "bytes": 3, "error": "TimedOut"})
+    assert recording.fetched_bytes == 8
+    assert recording.counts["unplaced_bytes"] == 3
+
+
+def test_a_failed_request_keeps_the_bytes_that_came() -> None:
+    script = Script()
+    script.request("k", 0, 100, error="TimedOut", message="no byte for 20 s", bytes=40)
+    script.retry("k", at=0.02, wait=0.1, error="TimedOut")
+    script.request("k", 40, 100, at=0.15, attempt=2)
+    recording = script.recording()
+    failed, again = recording.requests
+    assert (failed.outcome, failed.received, failed.error) == ("failed", (0, 40), "TimedOut: no byte for 20 s")
+    assert again.retry_wait_seconds == pytest.approx(0.13)
+    assert recording.fetched_bytes == recording.distinct_bytes == 100
+
+
+def test_pauses_belong_to_the_attempts_that_end_them() -> None:
+    """Two parts of an object are tried again side by side."""
+    script = Script()
+    for at, wait in ((0.0, 0.5), (0.1, 0.1)):
+        script.request("k", 0, 10, at=at, seconds=0.1, error="Throttled")
+        script.retry("k", at=at + 0.1, wait=wait)
+        script.request("k", 0, 10, at=at + 0.1 + wait, attempt=2)
+    waits = [request.retry_wait_seconds for request in script.recording().requests if request.attempt == 2]
+    assert waits == pytest.approx([0.1, 0.5])
+
+
+def test_reads_that_waited_are_kept() -> None:
+    script = Script()
+    script.request("k", 0, 10)
+    script.read("k", 0, 10, at=0.5, waited=0.4)
+    script.read("k", 0, 10, at=0.6, tier="memory")
+    script.add(0.9, "budget.waited", "k", seconds=0.3, lane="prefetch")
+    recording = script.recording()
+    (wait,) = recording.waits
+    assert [wait.begun_seconds, wait.ended_seconds, wait.seconds] == pytest.approx([0.1, 0.5, 0.4])
+    assert wait.tier == "store"
+    (wait,) = recording.memory_waits
+    assert [wait.begun_seconds, wait.seconds] == pytest.approx([0.6, 0.3])
+    assert recording.ended_seconds == pytest.approx(0.9)
+    assert recording.counts["read.served"] == 2
+
+
+def test_what_began_before_the_recording_is_counted() -> None:
+    recording = Recording()
+    recording.add("request.finished", 1.0, "k", {"request_id": 1, "bytes": 5})
+    recording.add("of.another.kind", 1.0, "k", {})
+    assert recording.requests == []
+    assert recording.counts["ends_without_begin"] == 1
+
+
+def test_no_signature_is_kept() -> None:
+    script = Script()
+    script.request("k?X-Amz-Signature=CANARY", 0, 10, error="Refused", message="https://h/k?X-Amz-Signature=CANARY")
+    script.retry("k", at=1, error="X-Amz-Security-Token=CANARY")
+    recording = script.recording()
+    kept = [*recording.requests, *recording.objects, *recording.retries]
+    assert "CANARY" not in repr(kept)
+
+
+def test_a_request_that_no_read_needs_is_cancelled() -> None:
+    script = Script()
+    script.request("k", 0, 100, error="CancelledError", bytes=30)
+    (request,) = script.recording().requests
+    assert (request.outcome, request.received) == ("cancelled", (0, 30))
+
+
+# --- more than is kept ----------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_requests_that_are_not_kept_are_counted() -> None:
+    """Those that began before the recording are not."""
+    script = Script()
+    for number in range(6):
+        script.request("k", 10 * number, 10 * number + 10, error="TimedOut" if number == 5 else None, bytes=10)
+    script.add(0.0, "request.finished", "k", request_id="of before", bytes=10)
+    script.read("k", 0, 60, at=0.1)
+    recording = script.recording(requests_max=3)
+    assert len(recording.requests) == recording.counts["requests_not_kept"] == 3
+    assert recording.fetched_bytes == recording.distinct_bytes == 60
+    assert (recording.wasted_bytes, recording.refetched_bytes) == (0, 0)
+    assert (recording.counts["ends_without_begin"], recording.in_flight()) == (1, set())
+    recording.add("request.started", 2000.0, "k", {"request_id": "open", "operation": "read"})
+    assert recording.in_flight() == {"open"}
+
+
+def test_objects_that_are_too_many_are_counted_together() -> None:
+    script = Script()
+    for number in range(50):
+        path = f"k{number}" if number < 20 else "often"
+        script.request(path, 100 * number, 100 * number + 10, at=number)
+        script.read(path, 100 * number, 100 * number + 10, at=number + 0.1, tier="disk", waited=0.01)
+    recording = script.recording(objects_max=2)
+    assert list(recording.objects) == ["k0", "k1"]
+    others = recording.others
+    assert (others.counts["requests"], others.counts["reads"], others.received_bytes) == (48, 48, 480)
+    assert (others.tier_bytes["disk"], len(others.fetched), len(others.used)) == (480, 0, 0)
+    assert (recording.fetched_bytes, recording.distinct_bytes, recording.refetched_bytes) == (500, 20, 0)
+    assert recording.waits[-1].path == "often"
+    assert {advice.kind for advice in advise(recording)} <= {"one_at_a_time"}
+    text = page(recording, title="", written_at=dt.datetime(2026, 11, 23, tzinfo=dt.UTC))
+    assert "480 B in 48 requests were of further objects" in text
+
+
+def test_ranges_that_are_too_many_are_joined() -> None:
+    """Large sets are joined, small ones stay exact. Each byte that came is still in its set."""
+    script = Script()
+    script.request("few", 5, 10)
+    script.request("few", 20, 30)
+    for number in range(2000):
+        start = 100 * (number * 7 % 2000)
+        script.request("many", start, start + 10, at=1 + number)
+    recording = script.recording(ranges_max=400)
+    assert recording.object("few").fetched.ranges == [(5, 10), (20, 30)]
+    many = recording.object("many")
+    assert many.fetched.kept_ranges <= 500
+    assert sum(many.fetched.count_in(100 * number, 100 * number + 10) for number in range(2000)) == 20_000
+    assert (many.end, many.received_bytes, many.refetched_bytes) == (199_910, 20_000, 0)
+    assert recording.counts["ranges_joined"] > 0

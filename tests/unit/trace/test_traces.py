@@ -1,0 +1,305 @@
+"""Traces of real reads: what the picture counts is what the server counted."""
+
+import asyncio
+import io
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import aioprefetch as ap
+from aioprefetch.cli.demo import DropOnSeekReader, sample_parquet
+from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.oracle import content
+from tests.benches.source_tree import ROOT
+from tests.profile import chosen
+
+KEY = "bucket/sample.parquet"
+NAME = "sample.parquet"
+CANARY = "CANARYCANARYCANARY"
+STORM = 60
+
+
+def operator_of(server: FaultServer) -> ap.Operator:
+    """An operator whose secrets are canaries."""
+    service = ap.services.S3(
+        bucket="bucket",
+        endpoint_url=server.url,
+        region="us-east-1",
+        access_key_id="AKIACANARYCANARY",
+        secret_access_key=CANARY,
+        session_token=f"token-{CANARY}",
+        addressing_style="path",
+        proxies={},
+        allow_http=True,
+    )
+    return ap.Operator(service)
+
+
+def check_counts(trace: ap.trace.Trace, server: FaultServer) -> None:
+    """Requests and bytes are those of the server, and no secret is in what is written."""
+    recording = trace.recording
+    assert len(recording.requests) == server.count()
+    assert sum(request.is_read for request in recording.requests) == server.count("GET")
+    assert recording.fetched_bytes == server.bytes_sent
+    assert [request for request in recording.requests if request.outcome == "open"] == []
+    page, chrome = trace.html(), trace.chrome_json()
+    assert "CANARY" not in page + chrome
+    assert f"<h1>{len(recording.requests):,}\u00a0request" in page
+
+
+def read_with(server: FaultServer, *, naive: bool) -> ap.trace.Trace:
+    """The demo's file through pyarrow, with our reader or with one that drops its buffer on seek."""
+    with ap.sync.BlockingOperator(operator_of(server)) as operator, ap.trace.record(operator) as trace:
+
+        def fetch(start: int, end: int) -> bytes:
+            return operator.read(NAME, offset=start, size=end - start)
+
+        naive_file = DropOnSeekReader(fetch, len(server.objects[KEY]))
+        with naive_file if naive else operator.open(NAME) as source, pq.ParquetFile(source, pre_buffer=False) as file:
+            assert sum(file.read_row_group(group).num_rows for group in range(file.num_row_groups)) == 7_400
+    return trace
+
+
+async def test_the_demo_is_one_request_and_600_of_the_naive_reader() -> None:
+    async with FaultServer({KEY: sample_parquet()}) as server:
+        trace = await asyncio.to_thread(read_with, server, naive=False)
+        assert len(trace.recording.requests) == 1
+        assert trace.advice == []
+        assert trace.recording.wasted_bytes < 100
+        check_counts(trace, server)
+    async with FaultServer({KEY: sample_parquet()}) as server:
+        trace = await asyncio.to_thread(read_with, server, naive=True)
+        assert 590 < len(trace.recording.requests) < 620
+        assert "seek_storm" in {advice.kind for advice in trace.advice}
+        check_counts(trace, server)
+
+
+def wide_parquet() -> bytes:
+    """Three megabytes in twelve columns and six row groups."""
+    sink = io.BytesIO()
+    columns = {f"c{number:02}": pa.array(range(number, number + 30_000)) for number in range(12)}
+    pq.write_table(pa.table(columns), sink, row_group_size=5_000, compression="none", use_dictionary=False)
+    return sink.getvalue()
+
+
+async def test_a_scan_of_two_columns() -> None:
+    """The bytes of the columns and the footer are used; gaps that were read to merge requests are not."""
+    data = wide_parquet()
+    async with FaultServer({KEY: data}) as server, operator_of(server) as operator:
+        with ap.trace.record(operator) as trace:
+            async with ap.parquet.scan(operator, NAME, columns=["c03", "c09"]) as batches:
+                rows = [batch.num_rows async for batch in batches]
+        assert sum(rows) == 30_000
+    check_counts(trace, server)  # A request may end a moment after its read: by now all have.
+    metadata = pq.read_metadata(io.BytesIO(data))
+    chunks = [metadata.row_group(group).column(column) for group in range(6) for column in (3, 9)]
+    wanted = sum(chunk.total_compressed_size for chunk in chunks)
+    (item,) = trace.recording.objects.values()
+    footer = metadata.serialized_size + 8
+    assert wanted + footer <= len(item.used) <= wanted + footer + 64
+    assert len(item.wasted) == len(item.fetched) - len(item.used)
+    assert trace.recording.waits != []
+
+
+async def test_a_seek_storm() -> None:
+    """Small reads all over an object. The advice says what to do about them."""
+    data = content(64 << 20)
+    async with FaultServer({KEY: data}) as server:
+        async with operator_of(server) as operator:
+            with ap.trace.record(operator) as trace:
+                async with operator.reader(NAME, policy="random") as reader:
+                    for number in range(STORM):
+                        start = (number * 37 % 61) * (1 << 20) + 5
+                        assert await reader.read_at(start, 4096) == data[start : start + 4096]
+        check_counts(trace, server)  # The last request ends a moment after its read, and after the recording.
+    assert [request.lane for request in trace.recording.reads] == ["demand"] * len(trace.recording.reads)
+    assert "seek_storm" in {advice.kind for advice in trace.advice}
+    assert trace.recording.wasted_bytes <= trace.recording.fetched_bytes - STORM * 4096
+    assert len(trace.recording.waits) == STORM
+
+
+async def test_a_faulty_store() -> None:
+    """Failures are requests too, with their error; the attempt after each says how long it was held back."""
+    data = content(3 << 20)
+    faults = [
+        Rule(fault=Fault(status=503, code="SlowDown"), index=0),
+        Rule(fault=Fault(reset_after_bytes=100_000), index=1),
+        Rule(fault=Fault(status=500), index=2),
+    ]
+    async with FaultServer({KEY: data}, faults) as server, operator_of(server) as operator:
+        with ap.trace.record(operator) as trace:
+            assert await operator.read(NAME) == data
+        recording = trace.recording
+        assert len(recording.requests) == server.count("GET") == 4
+    assert [request.outcome for request in recording.requests] == ["failed", "failed", "failed", "finished"]
+    assert [request.attempt for request in recording.requests] == [1, 2, 3, 4]
+    assert [request.status for request in recording.requests] == [503, 206, 500, 206]
+    assert recording.requests[0].error.startswith("Throttled")
+    assert all(request.retry_wait_seconds > 0 for request in recording.requests[1:])
+    assert len(recording.retries) == 3
+    assert [advice.kind for advice in trace.advice] == ["retries"]
+    assert recording.object(NAME).fetched.ranges == [(0, len(data))]
+    assert recording.wasted_bytes == 0
+
+
+async def test_all_operators_are_recorded() -> None:
+    """Those that there are, and those that are made later."""
+    async with FaultServer({KEY: content(1000)}) as server, operator_of(server) as before:
+        with ap.trace.record() as trace:
+            await before.read(NAME, offset=0, size=10)
+            assert repr(trace) == "<Trace of 1 request, 10 bytes>"
+            async with operator_of(server) as later:
+                await later.read(NAME, offset=0, size=20)
+        await before.read(NAME, offset=0, size=30)
+    assert [request.received_bytes for request in trace.recording.requests] == [10, 20]
+    assert repr(trace) == "<Trace of 2 requests, 30 bytes>"
+
+
+def test_only_operators_are_recorded() -> None:
+    with pytest.raises(ap.errors.InvalidType, match="BlockingOperator is recorded, not 'k'"):
+        ap.trace.record("k")  # type: ignore[arg-type]
+
+
+def test_a_trace_records_one_block() -> None:
+    """Neither nested nor again; the refusal leaves the recording as it is."""
+    with ap.sync.BlockingOperator(ap.Operator(ap.services.Memory())) as operator:
+        operator.write("k", bytes(10))
+        with ap.trace.record(operator) as trace:
+            with pytest.raises(ap.errors.InvalidArgument, match="a trace records one block"):
+                trace.__enter__()
+            assert len(operator.read("k")) == 10
+        with pytest.raises(ap.errors.InvalidArgument, match="a trace records one block"):
+            trace.__enter__()
+        operator.read("k")
+    assert trace.recording.counts["read.served"] == 1
+
+
+def test_a_file_is_replaced_when_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a link. A failure leaves it as it was, and nothing beside it."""
+    trace, target = ap.trace.record(), tmp_path / "file"
+    target.write_text("of before", "utf-8")
+
+    def fail(*arguments: object, **options: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    for suffix in (".html", ".json"):
+        link = tmp_path / f"link{suffix}"
+        link.symlink_to(target)
+        before = target.read_text("utf-8")
+        for failing in ("page" if suffix == ".html" else "chrome_json", "os.replace"):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"aioprefetch.trace.trace.{failing}", fail)
+                with pytest.raises(OSError, match="No space"):
+                    trace.write(link)
+            assert target.read_text("utf-8") == before
+        trace.write(link)
+        assert target.read_text("utf-8") != before
+        assert link.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link.html", "link.json"]
+
+
+PROGRAM = """
+import os, sys, subprocess, aioprefetch as ap
+with ap.sync.open("file://" + sys.argv[1]) as file:
+    assert len(file.read()) == 1000
+if len(sys.argv) > 2 and sys.argv[2] == "fork":
+    if not os.fork():
+        with ap.sync.open("file://" + sys.argv[1]) as file:
+            assert len(file.read(10)) == 10
+        sys.exit()
+    os.wait()
+elif len(sys.argv) > 2:
+    subprocess.run([sys.executable, "-c", sys.argv[2], sys.argv[1]], check=True)
+"""
+
+
+def run(name: str, folder: Path, *, program: str = PROGRAM, child: str | None = None) -> str:
+    """Run the program with the variable set; its standard error."""
+    (folder / "k").write_bytes(content(1000))
+    command = [sys.executable, "-c", program, str(folder / "k"), *([child] if child else [])]
+    environment = {**os.environ, "AIOPREFETCH_TRACE": name, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_a_process_traces_itself(tmp_path: Path) -> None:
+    """The variable is enough. A process that it starts writes a file of its own, if it reads anything."""
+    assert run("read.html", tmp_path, child=PROGRAM) == ""
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [re.sub(r"[0-9]+", "N", name) for name in names] == ["k", "read.N.html", "read.html"]
+    for name in names[1:]:
+        assert "1,000" in (tmp_path / name).read_text("utf-8")
+    assert run("read.json", tmp_path, child="import aioprefetch") == ""
+    assert json.loads((tmp_path / "read.json").read_text("utf-8"))["displayTimeUnit"] == "ms"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_forked_child_writes_what_it_has_read_itself(tmp_path: Path) -> None:
+    run("read.{pid}.json", tmp_path, child="fork")
+    traces = [json.loads(path.read_text("utf-8"))["traceEvents"] for path in tmp_path.glob("read.*.json")]
+    numbers = [[event["args"]["number"] for event in trace if "request" in event.get("cat", "")] for trace in traces]
+    assert numbers == [[1], [1]]
+
+
+CHILDREN = """
+import multiprocessing, sys
+{first}
+def read(name):
+    import aioprefetch as ap
+    with ap.sync.open("file://" + name) as file:
+        file.read(10)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("{method}")
+    children = [context.Process(target=read, args=[sys.argv[1]]) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0, 0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "first"),
+    chosen(
+        quick=[("fork", "import aioprefetch"), ("forkserver", "")],
+        full=list(itertools.product(("fork", "forkserver", "spawn"), ("import aioprefetch", ""))),
+    ),
+)
+def test_children_of_multiprocessing_write_files_of_their_own(method: str, first: str, tmp_path: Path) -> None:
+    """They end by ``os._exit``. Whether their parent has imported the library or not, none writes another's file."""
+    (tmp_path / "job.py").write_text(CHILDREN.format(method=method, first=first), "utf-8")
+    (tmp_path / "k").write_bytes(content(1000))
+    environment = {**os.environ, "AIOPREFETCH_TRACE": "read.json", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", "job.py", str(tmp_path / "k")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    files = {path.name: json.loads(path.read_text("utf-8")) for path in tmp_path.glob("read*")}
+    assert ("read.json" in files) == bool(first)
+    assert sum(any("request" in event.get("cat", "") for event in file["traceEvents"]) for file in files.values()) == 2
+
+
+def test_a_trace_that_cannot_be_written_fails_no_program(tmp_path: Path) -> None:
+    (message,) = run("none/read.html", tmp_path).splitlines()
+    assert message.startswith(f"the trace could not be written to {tmp_path}/none/read.html: ")
+
+
+def test_a_failure_at_the_end_is_one_line(tmp_path: Path) -> None:
+    """Any exception, not only one of the file system."""
+    program = f"""
+import aioprefetch.trace.trace as trace
+def fail(*arguments, **options):
+    raise ValueError("one\\ntwo")
+trace.page = fail
+{PROGRAM}"""
+    (message,) = run("read.html", tmp_path, program=program).splitlines()
+    assert message == f"the trace could not be written to {tmp_path}/read.html: ValueError: one\\ntwo"
