@@ -1,4 +1,4 @@
-"""Relative links resolve, to the heading; no page is out of reach."""
+"""Links into the repository resolve, to the heading; no page is out of reach."""
 
 import re
 from collections.abc import Iterator
@@ -10,20 +10,26 @@ from tests.benches.doc_pages import PAGES, anchors_of, prose_of
 from tests.benches.source_tree import ROOT
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+# The README stands on the package index too, where relative links lead nowhere.
+OURS = re.compile(
+    r"https://(?:github\.com/aioprefetch/aioprefetch/(?:blob|tree)|raw\.githubusercontent\.com/aioprefetch/aioprefetch)/main/"
+)
 
 
-def relative_links(page: Path) -> Iterator[tuple[Path, str]]:
-    """The files that a page links to, with the anchor or an empty one."""
+def links_inside(page: Path) -> Iterator[tuple[Path, str]]:
+    """The files of the repository that a page links to, with the anchor or an empty one."""
     for target in LINK.findall(prose_of(page)):
-        if not re.match(r"[a-z]+:", target):
-            name, _, anchor = target.partition("#")
+        name, _, anchor = target.partition("#")
+        if ours := OURS.match(name):
+            yield ROOT / name[ours.end() :], anchor
+        elif not re.match(r"[a-z]+:", target):
             yield (page.parent / name).resolve() if name else page, anchor
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_relative_links_resolve(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     """Each names a file of the repository, and a heading in it."""
-    for target, anchor in relative_links(page):
+    for target, anchor in links_inside(page):
         assert target.exists(), f"{page.name} links to {target}, which is not there"
         assert target.is_relative_to(ROOT), f"{page.name} links out of the repository"
         if anchor:
@@ -34,7 +40,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     """By links alone."""
     seen, todo = {PAGES[0]}, [PAGES[0]]
     while todo:
-        for target, _ in relative_links(todo.pop()):
+        for target, _ in links_inside(todo.pop()):
             if target.suffix == ".md" and target not in seen:
                 seen.add(target)
                 todo.append(target)

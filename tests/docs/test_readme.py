@@ -6,7 +6,6 @@ import re
 import pytest
 
 from aioprefetch.cli import main
-from tests.benches.doc_pages import rows_under
 from tests.benches.source_tree import ROOT
 
 README = ROOT / "README.md"
@@ -21,10 +20,3 @@ def test_the_numbers_are_those_of_the_demo(capsys: pytest.CaptureFixture[str]) -
         assert shown is not None, title
         expected = [measured[key][name] for name in ("gets", "heads", "bytes")]
         assert [int(number.replace(",", "")) for number in shown.groups()] == expected
-
-
-def test_the_comparison_quotes_the_demo() -> None:
-    """Its first and last row stand for the demo's two readers."""
-    rows = {row[0]: row[1:] for row in rows_under(README, "## How many requests")}
-    assert rows["a file that drops its buffer on seek"][0] == "601 GET"
-    assert rows["aioprefetch, `ap.sync.open`"][:2] == ["1 GET", "1 GET"]

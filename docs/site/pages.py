@@ -1,0 +1,190 @@
+"""What mkdocs does not do by itself: a page for each public name, links into the repository, ``llms.txt``.
+
+The pages of names are made from the source without importing it: one for each verb of the classes that people hold, one
+for each name of a room, in the order in which the source has them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.nav import Navigation, Section
+    from mkdocs.structure.pages import Page
+
+DOCS = Path(__file__).resolve().parents[1]
+ROOT = DOCS.parent
+PACKAGE = ROOT / "aioprefetch"
+FOLDER = "reference/api"
+
+# Classes with a page for each verb: the public name, and the file.
+CLASSES = {
+    "Operator": "operator/operator.py",
+    "RangeReader": "reader/reader.py",
+    "sync.BlockingOperator": "sync/blocking_operator.py",
+}
+# Rooms with a page for each name in their ``__all__``.
+ROOMS = (
+    "sync",
+    "parquet",
+    "lance",
+    "arrow",
+    "fsspec",
+    "polars",
+    "zarr",
+    "obspec",
+    "asgi",
+    "progress",
+    "trace",
+    "otel",
+    "prometheus",
+    "spark",
+    "services",
+    "layers",
+)
+VALUES = ("Metadata", "Entry", "Capability", "ServiceInfo", "DiskCache", "StatisticsSnapshot", "BatchScan")
+FUNCTIONS = ("copy", "CopyReport", "CopyFailure", "CopyProgress")
+PROTOCOLS = ("Accessor", "Layer", "Service", "WrappedAccessor", "ReadRequest", "ReadHead", "ReadReply")
+
+LINK = re.compile(r"(?<=\]\()(?P<up>(?:\.\./)+)(?P<path>[^)\s#]+)")
+
+
+def public_members(path: str, name: str) -> list[str]:
+    """The methods and properties of a class, in the order of its source."""
+    tree = ast.parse((PACKAGE / path).read_text("utf-8"))
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    methods = [node.name for node in found.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return [method for method in dict.fromkeys(methods) if not method.startswith("_")]
+
+
+def public_names(room: str) -> dict[str, str]:
+    """The names of a room, and where each can be found: a submodule of the same name would hide it."""
+    folder = PACKAGE / room
+    path = folder / "__init__.py" if folder.is_dir() else PACKAGE / f"{room}.py"
+    tree = ast.parse(path.read_text("utf-8"))
+    names: list[str] = []
+    homes: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            names = ast.literal_eval(node.value)
+        elif isinstance(node, ast.ImportFrom):
+            homes |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    hidden = {name for name in names if (folder / f"{name}.py").exists()}
+    return {name: homes[name] if name in hidden else f"aioprefetch.{room}.{name}" for name in names}
+
+
+def generated() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """The sections of the pages of names: title, folder, and the heading and identifier of each page."""
+    for name, path in CLASSES.items():
+        members = public_members(path, name.rpartition(".")[2])
+        yield name, name, [(member, f"aioprefetch.{name}.{member}") for member in members]
+    for room in ROOMS:
+        names = [item for item in public_names(room).items() if f"{room}.{item[0]}" not in CLASSES]
+        if names:
+            yield room, room, names
+
+
+def page_of(public: str, identifier: str) -> str:
+    """The text of the page of one name."""
+    title = public.rpartition(".")[2]
+    head = f"---\ntitle: {title}\npublic: aioprefetch.{public}\nidentifier: {identifier}\n---\n"
+    return f"{head}\n::: {identifier}\n    options:\n      heading: ap.{public}\n      toc_label: {title}\n"
+
+
+def list_of(title: str, names: tuple[str, ...]) -> str:
+    """The text of a page with several names of the package."""
+    body = "".join(f"\n::: aioprefetch.{name}\n    options:\n      heading_level: 2\n" for name in names)
+    return f"# {title}\n{body}"
+
+
+def own_pages() -> tuple[dict[str, str], list[dict[str, object]]]:
+    """The pages of names by their path, and their part of the navigation."""
+    pages: dict[str, str] = {}
+    navigation: list[dict[str, object]] = []
+    for title, folder, names in generated():
+        entries: list[dict[str, object]] = []
+        for name, identifier in names:
+            path = f"{FOLDER}/{folder}/{name}.md"
+            pages[path] = page_of(f"{title}.{name}", identifier)
+            entries.append({name: path})
+        if title in CLASSES:
+            path = f"{FOLDER}/{folder}/index.md"
+            pages[path] = page_of(title, f"aioprefetch.{title}") + "      members: false\n"
+            entries.insert(0, {title: path})
+        navigation.append({f"ap.{title}": entries})
+    lists = (("ap.copy", FUNCTIONS), ("Values", VALUES), ("Protocols", PROTOCOLS), ("ap.errors", ("errors",)))
+    for title, names_of_list in lists:
+        path = f"{FOLDER}/{title.rpartition('.')[2].lower()}.md"
+        pages[path] = list_of(title, names_of_list)
+        navigation.append({title: path})
+    return pages, navigation
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages of names, and the decisions, into the navigation."""
+    sections = {title: part for entry in config.nav or [] if isinstance(entry, dict) for title, part in entry.items()}
+    sections["Reference"].append({"Names": own_pages()[1]})
+    decisions = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / "decisions").glob("*.md"))
+    sections["Project"].append({"Decisions": decisions})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of names."""
+    for path, text in own_pages()[0].items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links out of the documentation into the repository, and show blocks that are not run as Python."""
+    here = (DOCS / page.file.src_uri).parent
+
+    def target(match: re.Match[str]) -> str:
+        path = (here / match[0]).resolve()
+        if path.is_relative_to(DOCS) or not path.exists():
+            return match[0]
+        kind = "tree" if path.is_dir() else "blob"
+        return f"{config.repo_url}/{kind}/main/{path.relative_to(ROOT).as_posix()}"
+
+    return LINK.sub(target, markdown).replace("```python no-run\n", "```python\n")
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let other sites link to a name by its public path where the page was made from another one."""
+    public, identifier = page.meta.get("public"), page.meta.get("identifier")
+    if public != identifier:
+        uri = f"{page.url}#{identifier}"
+        config.plugins["mkdocstrings"].handlers.inventory.register(public, "py", "function", uri)
+    return html
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Remember the navigation for ``llms.txt``."""
+    config.extra["navigation"] = nav
+    return nav
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write ``llms.txt``: every page with its address, by section, for programs that read."""
+    nav: Navigation = config.extra["navigation"]
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for item in nav.items:
+        lines += [f"## {item.title}", "", *links_of(item, config.site_url or ""), ""]
+    (Path(config.site_dir) / "llms.txt").write_text("\n".join(lines), "utf-8")
+
+
+def links_of(item: Page | Section | object, address: str) -> list[str]:
+    """A line for each page below an item of the navigation."""
+    if children := getattr(item, "children", None):
+        return [line for child in children for line in links_of(child, address)]
+    file = getattr(item, "file", None)
+    return [f"- [{getattr(item, 'title', '')}]({address}{file.url})"] if file is not None else []
