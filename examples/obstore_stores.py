@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["aioprefetch", "obstore"]
+# dependencies = ["aioprefetch[obspec]", "obstore"]
 # ///
 """A store of obstore's under our reader: Azure's where the environment names an account, or else a local directory.
 
