@@ -14,10 +14,12 @@ SPARK_STAMP := $(VENV)/.installed-demo-spark
 DEV_STAMP   := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
 JAVA_STAMP  := $(VENV)/.installed-java
-DEV_EXTRAS  := s3,http,parquet,spark,demo,testing
+DOCS_STAMP  := $(VENV)/.installed-docs
+DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,prometheus,progress,demo,testing
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full test-spark-crash lint types docs bench bars bench-spark examples clean
+.PHONY: help demo demo-spark test test-full test-spark-crash test-lowest test-newest lint types docs examples requests
+.PHONY: extras dist bench bars bench-spark clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +40,12 @@ test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/spark/crash $(ARGS) $(OR_NONE)
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/model/source_crashes $(ARGS) $(OR_NONE)
 
+test-lowest: $(DEV_STAMP) ## Run unit tests with the lowest versions that pyproject.toml allows (PYTHON=python3.12)
+	$(call unit_tests,lowest-direct)
+
+test-newest: $(DEV_STAMP) ## Run unit tests with the newest versions that there are (PYTHON=python3.13)
+	$(call unit_tests,highest)
+
 lint: $(DEV_STAMP) ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -45,11 +53,20 @@ lint: $(DEV_STAMP) ## Check style and formatting
 types: $(DEV_STAMP) ## Check types (mypy strict)
 	$(BIN)/mypy
 
-docs: $(DEV_STAMP) ## Run the code in the documentation
-	$(BIN)/python -m pytest tests/docs $(ARGS)
+docs: $(DOCS_STAMP) ## Build the documentation site into build/site (make test runs the code in it)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml $(ARGS)
 
 examples: $(DEV_STAMP) ## Run the examples
 	$(BIN)/python -m pytest tests/examples $(ARGS)
+
+requests: $(DEV_STAMP) ## Count requests beside s3fs, obstore, smart_open (ARGS="zip_member", --page)
+	$(BIN)/python -m tests.libraries.requests $(ARGS)
+
+extras: $(DEV_STAMP) $(JAVA_STAMP) ## Run examples and first jobs in environments that have their extra alone (ARGS="zarr")
+	$(BIN)/python -m tests.extras $(ARGS)
+
+dist: $(DEV_STAMP) ## Build the sdist and the wheel into dist/ and check what they hold
+	$(BIN)/python -m tests.distribution
 
 bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ONLY=parquet,hits)
 	$(BIN)/python -m tests.benchmarks.run $(ONLY) $(ARGS)
@@ -80,6 +97,24 @@ $(DEV_STAMP): pyproject.toml | $(PIP_STAMP)
 $(BENCH_STAMP): pyproject.toml | $(PIP_STAMP)
 	$(INSTALL) -e '.[$(DEV_EXTRAS)]' --group dev --group bench
 	@touch $@ $(DEV_STAMP) $(DEMO_STAMP) $(SPARK_STAMP)
+
+# The site is made from the source: it needs none of our extras.
+$(DOCS_STAMP): pyproject.toml | $(PIP_STAMP)
+	$(INSTALL) --group docs
+	@touch $@
+
+# An environment of its own, for another interpreter or other versions: uv takes the lowest of each range on request.
+# The rooms are those whose tests need nothing that brings newer versions along, as s3fs does with fsspec.
+UNIT_EXTRAS := s3,http,parquet,arrow,fsspec,zarr,polars,obspec,cli,testing
+# polars before 2 pushes fewer predicates down, and its own reader, with which ours is compared, knows fewer encodings.
+UNIT_TESTS  := $(addprefix tests/unit/,accessor arrow asgi blocks fsspec/test_files.py layers obspec/test_s3_copies.py \
+	operator parquet polars/test_places.py reader runtime scheduler services sync test_errors.py test_lean_dataclass.py \
+	test_ranges.py test_values.py transport zarr/test_store_reads.py)
+define unit_tests
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON) build/$(1)
+	$(BIN)/uv pip install --quiet --python build/$(1)/bin/python --resolution $(1) -e '.[$(UNIT_EXTRAS)]' --group unit
+	build/$(1)/bin/python -m pytest -n auto --ignore tests/unit/operator/test_option_words.py $(or $(ARGS),$(UNIT_TESTS))
+endef
 
 # Dependency groups need pip 25.1; a new environment has the pip of its Python.
 $(PIP_STAMP): | $(BIN)/python
