@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable, Collection
 from contextvars import ContextVar
+from copy import copy
 from typing import Any, TypeVar
 
 from aioprefetch.accessor.service_base import is_unmodified
@@ -68,26 +69,24 @@ def _shown(url: str, path: str) -> str:
 class ReportedRequest:
     """One request, from ``request.started`` to ``request.finished`` or ``request.failed``, of which one comes, once.
 
+    The object itself is what followers of requests get (``EventBus.follow``): its attributes tell at any time
+    how far the request has come. The facts of events are made of them for those who listen.
+
     ``sink`` is that of a read. ``method`` is the HTTP method where there is one, ``url`` its URL without the query.
     ``operation`` replaces that of the request, where its name says less.
 
+    ``start`` and ``end`` are the bytes that were asked for, at the end those of the response. ``begun_seconds``,
+    ``first_byte_seconds`` and ``ended_seconds`` are times of the clock of the bus, ``None`` for what has not happened.
+    ``error`` and ``message`` are empty unless it failed. ``is_counted_by_sink``: the sink gets all bytes of a body, as
+    it does those of a range.
     ``sent_bytes`` and ``received_bytes`` are those of the two bodies. A transport counts what it receives; without one
     (-1) it is what the sink got.
     """
 
     __slots__ = (
-        "_bus",
-        "_connection",
-        "_facts",
-        "_first_byte_at",
-        "_has_ended",
-        "_path",
-        "_received_before",
-        "_sink",
-        "_started_at",
-        "_status",
-        "received_bytes",
-        "sent_bytes",
+        *("_bus", "_received_before", "_sink", "_url", "attempt", "begun_seconds", "connection", "end", "error"),
+        *("ended_seconds", "first_byte_seconds", "is_counted_by_sink", "lane", "message", "method", "operation"),
+        *("path", "reader_id", "received_bytes", "request_id", "sent_bytes", "start", "status"),
     )
 
     def __init__(
@@ -101,81 +100,87 @@ class ReportedRequest:
         url: str | None = None,
         sent_bytes: int = 0,
     ) -> None:
-        start: int | None = None
-        end: int | None = None
-        lane: Lane | str = "control"
-        reader_id = None
+        self.start: int | None = None
+        self.end: int | None = None
+        self.lane: Lane | str = "control"
+        self.reader_id: int | None = None
         if isinstance(request, ReadRequest):
             first = request if request.first_bytes is None else request.first_part()
-            start = first.offset if first.suffix is None else -first.suffix
-            end = None if first.size is None else first.offset + first.size
-            lane = "demand" if sink is not None and sink.is_promoted else request.lane
-            reader_id = None if request.session is None else request.session.reader_id
+            size = first.size
+            self.start = start = first.offset if first.suffix is None else -first.suffix
+            self.end = None if size is None else start + size
+            self.lane = "demand" if sink is not None and sink.is_promoted else request.lane
+            if request.session is not None:
+                self.reader_id = request.session.reader_id
         elif sent_bytes:
-            lane = "demand"
+            self.lane = "demand"
             if isinstance(request, WriteRequest):
-                start, end = 0, sent_bytes
+                self.start, self.end = 0, sent_bytes
         self._bus = bus
-        self._path = request.path
         self._sink = sink
+        self.is_counted_by_sink = sink is not None
         self._received_before = 0 if sink is None else sink.received
-        self._has_ended = False
-        self._status: int | None = None
-        self._connection: int | None = None
-        self._first_byte_at: float | None = None
-        self._facts: dict[str, object] = {
-            "request_id": next(_request_ids),
-            "operation": operation or request.operation,
-            "method": method,
-            "url": url and _shown(url, request.path),
-            "start": start,
-            "end": end,
-            "lane": lane,
-            "attempt": attempt_number.get(),
-            "reader_id": reader_id,
-        }
+        self._url = url
+        self.request_id = next(_request_ids)
+        self.path = request.path
+        self.operation = operation or request.operation
+        self.method = method
+        self.attempt = attempt_number.get()
         self.sent_bytes = sent_bytes
         self.received_bytes = -1
-        self._started_at = bus.clock()
-        bus.publish_facts("request.started", self._path, self._facts)
+        self.error = self.message = ""
+        self._begin(bus)
 
-    @property
-    def is_counted_by_sink(self) -> bool:
-        """Whether the sink gets all bytes of a body, as it does those of a range."""
-        return self._sink is not None
+    def _begin(self, bus: EventBus) -> None:
+        self.status: int | None = None
+        self.connection: int | None = None
+        self.first_byte_seconds: float | None = None
+        self.ended_seconds: float | None = None
+        self.begun_seconds = bus.clock()
+        for follow in bus.followers:
+            follow(self)
+        if bus.hears_requests:
+            bus.publish_facts("request.started", self.path, self._asked())
 
     def send_again(self, error: Error) -> None:
         """The request was lost, and is sent another time, as another one."""
-        self.failed(error)
-        self._has_ended, self._status, self._connection, self._first_byte_at = False, None, None, None
-        self._facts = {**self._facts, "request_id": next(_request_ids)}
-        self._started_at = self._bus.clock()
-        self._bus.publish_facts("request.started", self._path, self._facts)
+        lost = copy(self)  # This object goes on as the other one, and followers have it already.
+        for follow in self._bus.followers:
+            follow(lost)
+        lost.failed(error)
+        self.request_id = next(_request_ids)
+        self._begin(self._bus)
 
     def responded(self, status: int | None, connection: int | None) -> None:
         """The head of the response is here."""
-        self._first_byte_at = self._bus.clock()
-        self._status, self._connection = status, connection
-        facts = {"request_id": self._facts["request_id"], "status": status, "connection": connection}
-        self._bus.publish_facts("request.first_byte", self._path, facts)
+        bus = self._bus
+        self.first_byte_seconds = bus.clock()
+        self.status, self.connection = status, connection
+        if bus.hears_requests:
+            facts: dict[str, object] = {
+                "request_id": self.request_id,
+                "status": status,
+                "connection": connection,
+            }
+            bus.publish_facts("request.first_byte", self.path, facts)
 
     def finished(self) -> None:
         """The response has ended well."""
-        if self._has_ended:
-            return
-        head = None if self._sink is None else self._sink.head
-        if head is None:
-            self._end("request.finished", {})
-        else:
-            start = head.start
-            self._end("request.finished", {"start": start + self._received_before, "end": start + head.size})
+        if self.ended_seconds is None:
+            sink = self._sink
+            if sink is not None and (head := sink.head) is not None:
+                self.start = head.start + self._received_before
+                self.end = head.start + head.size
+            self._end("request.finished", is_complete=True)
 
     def failed(self, error: BaseException) -> None:
         """The request has ended by an error, whose message is shown if it is one of ours: those hold no secret."""
-        if not self._has_ended:
-            kind = error.kind if isinstance(error, Error) else type(error).__name__
-            message = error.message if isinstance(error, Error) else ""
-            self._end("request.failed", {"error": kind, "message": message})
+        if self.ended_seconds is None:
+            if isinstance(error, Error):
+                self.error, self.message = error.kind, error.message
+            else:
+                self.error = type(error).__name__
+            self._end("request.failed", is_complete=False)
 
     def refused(self, error: Error, request: Request) -> None:
         """The response is an error, or says what was expected of it: that nothing has changed."""
@@ -184,21 +189,45 @@ class ReportedRequest:
         else:
             self.failed(error)
 
-    def _end(self, name: str, facts: dict[str, object]) -> None:
-        self._has_ended = True
+    def _end(self, name: str, *, is_complete: bool) -> None:
+        bus, sink = self._bus, self._sink
+        self.ended_seconds = bus.clock()
         count = self.received_bytes
         if count < 0:
-            count = 0 if self._sink is None else self._sink.received - self._received_before
-        if name == "request.finished" or self._status is not None:
-            count += self.sent_bytes
-        now, first = self._bus.clock(), self._first_byte_at
-        ended = {
-            **self._facts,
-            **facts,
-            "bytes": count,
-            "status": self._status,
-            "connection": self._connection,
-            "seconds": now - self._started_at,
-            "first_byte_seconds": None if first is None else first - self._started_at,
+            self.received_bytes = count = 0 if sink is None else sink.received - self._received_before
+        self._sink = None  # Whoever keeps this object keeps no memory of the read.
+        if not is_complete and self.status is None:
+            self.sent_bytes = 0
+        if bus.hears_requests:
+            bus.publish_facts(name, self.path, self._ended(name))
+
+    @property
+    def counted_bytes(self) -> int:
+        """The bytes of both bodies, as an event of the end counts them: those sent only if there was a response."""
+        return self.received_bytes + self.sent_bytes
+
+    def _asked(self) -> dict[str, object]:
+        return {
+            "request_id": self.request_id,
+            "operation": self.operation,
+            "method": self.method,
+            "url": self._url and _shown(self._url, self.path),
+            "start": self.start,
+            "end": self.end,
+            "lane": self.lane,
+            "attempt": self.attempt,
+            "reader_id": self.reader_id,
         }
-        self._bus.publish_facts(name, self._path, ended)
+
+    def _ended(self, name: str) -> dict[str, object]:
+        first, ended = self.first_byte_seconds, self.ended_seconds
+        assert ended is not None
+        return {
+            **self._asked(),
+            **({} if name == "request.finished" else {"error": self.error, "message": self.message}),
+            "bytes": self.counted_bytes,
+            "status": self.status,
+            "connection": self.connection,
+            "seconds": ended - self.begun_seconds,
+            "first_byte_seconds": None if first is None else first - self.begun_seconds,
+        }

@@ -21,12 +21,6 @@ class ServedReads(WrappedAccessor):
         began = events.clock()
         reply = await self.inner.read(request, sink)
         head = reply.head
-        facts: dict[str, object] = {
-            "reader_id": None,
-            "start": head.start,
-            "end": head.start + head.size,
-            "tier": "store",
-            "waited_seconds": events.clock() - began,
-        }
-        events.publish_facts("read.served", request.path, facts)
+        start = head.start
+        events.publish_served(request.path, start, start + head.size, "store", events.clock() - began)
         return reply

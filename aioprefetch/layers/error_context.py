@@ -105,7 +105,7 @@ class ErrorContextAccessor(WrappedAccessor):
         return hint_at_path(error, self.inner.info) if isinstance(error, NotFound) else error
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]], sent_bytes: int = 0) -> T:
-        if self._events.listeners and request.operation in self._reports:
+        if self._events.wants_requests and request.operation in self._reports:
             forward = reporting(self._events, forward, sent_bytes=sent_bytes)
         try:
             return await forward(request)
@@ -116,7 +116,7 @@ class ErrorContextAccessor(WrappedAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         before = sink.received
         try:
-            if self._events.listeners and "read" in self._reports:
+            if self._events.wants_requests and "read" in self._reports:
                 return await reporting(self._events, self._read(sink), sink=sink)(request)
             return await self.inner.read(request, sink)
         except Exception as error:
@@ -136,7 +136,7 @@ class ErrorContextAccessor(WrappedAccessor):
         return self.around(request, lambda changed: self.inner.write_part(changed, data), len(data))
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
-        is_told = self._events.listeners and request.operation in self._reports
+        is_told = self._events.wants_requests and request.operation in self._reports
         reported = ReportedRequest(self._events, request) if is_told else None
         try:
             body = await self.inner.open_write(request)

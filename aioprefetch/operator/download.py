@@ -53,7 +53,7 @@ async def download(
 ) -> Metadata:
     """Write the object of a request into a file. If it fails or is cancelled, the target is as it was."""
     path = _checked_target(target, request)
-    if runtime.events.listeners:
+    if runtime.events.wants_reads:
         accessor = ServedReads(accessor, runtime)
     try:
         written = WriteRequest(path=request.path)

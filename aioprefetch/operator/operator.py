@@ -234,7 +234,7 @@ class Operator:
         if request is None:
             return b""
         accessor, runtime = self._connect()
-        if runtime.events.listeners:
+        if runtime.events.wants_reads:
             accessor = ServedReads(accessor, runtime)
         if request.first_bytes is None:
             await accessor.read(request, sink := CollectSink(runtime.budget))
@@ -256,7 +256,7 @@ class Operator:
         if request is None:
             return memoryview(b"")
         accessor, runtime = self._connect()
-        if runtime.events.listeners:
+        if runtime.events.wants_reads:
             accessor = ServedReads(accessor, runtime)
         if request.first_bytes is None:
             await accessor.read(request, sink := CollectSink(runtime.budget))
@@ -274,7 +274,7 @@ class Operator:
         if request is None:
             return 0
         accessor, runtime = self._connect()
-        if runtime.events.listeners:
+        if runtime.events.wants_reads:
             accessor = ServedReads(accessor, runtime)
         if request.first_bytes is None:
             return (await accessor.read(request, BufferSink(target))).received

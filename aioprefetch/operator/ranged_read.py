@@ -48,9 +48,8 @@ async def read_merged(
         view = sink.to_view()
         for member in piece.members:
             start, end = ranges[member]
-            if runtime.events.listeners and start < end:
-                facts = {"start": start, "end": end, "tier": "store", "waited_seconds": None}
-                runtime.events.publish("read.served", request.path, reader_id=None, **facts)
+            if runtime.events.wants_reads and start < end:
+                runtime.events.publish_served(request.path, start, end, "store")
             part = view[start - piece.start : end - piece.start]
             small = len(part) * _SMALL_SHARE < len(view)
             parts[member] = memoryview(bytes(part)) if small else part

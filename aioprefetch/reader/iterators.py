@@ -167,7 +167,7 @@ class RangeIterator:
             start, end = plan.ranges[member]
             self._ready.append((member, bytes(whole[start - piece.start : end - piece.start])))
             delivered_bytes += end - start
-            if plan.reads.runtime.events.listeners:
+            if plan.reads.runtime.events.wants_reads:
                 plan.reads.opened.publish_served(start, end - start, max(tier, plan.tier), None)
         plan.reads.count_delivered(delivered_bytes, max(tier, plan.tier))
 

@@ -98,7 +98,7 @@ class ObjectReads:
             counters["stream_read_operations_incomplete"] += 1
         if self._on_progress is not None:
             self._report_progress(count)
-        if self._events.listeners:
+        if self._events.wants_reads:
             self.opened.publish_served(offset, count, Tier.MEMORY, 0.0)
         return view
 
@@ -138,7 +138,7 @@ class ObjectReads:
         counters.hit_bytes += count
         if count != size and size is not None:
             counters["stream_read_operations_incomplete"] += 1
-        if self._events.listeners:
+        if self._events.wants_reads:
             self.opened.publish_served(offset, count, Tier.MEMORY, 0.0)
 
     def _report_mark(self, segment: Segment, start: int, end: int, at_cursor: bool) -> None:

@@ -398,8 +398,8 @@ class OpenObject:
 
     def publish_served(self, start: int, count: int, tier: Tier, waited_seconds: float | None) -> None:
         """Publish that a caller got bytes: where they came from, and how long the read took. For listeners alone."""
-        facts = {"start": start, "end": start + count, "tier": TIER_NAMES[tier], "waited_seconds": waited_seconds}
-        self.runtime.events.publish("read.served", self.path, reader_id=self.session.reader_id, **facts)
+        events = self.runtime.events
+        events.publish_served(self.path, start, start + count, TIER_NAMES[tier], waited_seconds, self.session.reader_id)
 
     def publish_range(self, start: int, end: int, received: int, lane: Lane, error: str | None) -> None:
         """Publish the end of a request for ``[start, end)`` whose bytes are in no block. For listeners alone."""

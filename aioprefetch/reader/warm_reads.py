@@ -66,10 +66,12 @@ class WarmReads:
         runtime.turn.spend(size)
         account.counters["stream_read_block_read"] += 1
         account.counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
-        if runtime.events.listeners:
-            reported = ReportedRequest(runtime.events, request)
+        events = runtime.events
+        if events.wants_requests:
+            reported = ReportedRequest(events, request)
             reported.received_bytes = size
             reported.finished()
+        if events.listeners:
             opened.publish_range(start, end, size, "demand", None)
         return sink.to_view()
 

@@ -170,6 +170,7 @@ EVENTS: Mapping[str, str] = {
     "s3.through_aiobotocore": "a configuration that only aiobotocore knows",
 }
 REQUEST_EVENTS = tuple(name for name in EVENTS if name.startswith("request."))
+_OF_EACH_REQUEST = frozenset(REQUEST_EVENTS) - {"request.retried"}
 
 
 class Event(NamedTuple):
@@ -192,10 +193,23 @@ class Event(NamedTuple):
         return Event, (self.name, self.at_seconds, self.path, dict(self.facts))
 
 
+class ServedRead(NamedTuple):
+    """Bytes that a caller got, as followers take them: ``waited_seconds`` is ``None`` where another one waited too."""
+
+    path: str
+    start: int
+    end: int
+    tier: str
+    waited_seconds: float | None
+    at_seconds: float
+
+
 redacted = lru_cache(maxsize=1024)(redact)  # Many events have the same path, and a search takes microseconds.
 _new_event = tuple.__new__  # As ``Event`` does, in one call less.
 
 Listener = Callable[[Event], object]
+# The name under which followers are subscribed. It is not that of an event.
+_FOLLOWED = "followed"
 
 
 class EventBus:
@@ -203,14 +217,22 @@ class EventBus:
 
     Who publishes looks at ``listeners`` first: without one, that is all an event costs.
     ``clock`` gives the times of events; a runtime on a loop with a virtual clock sets that of the loop.
+    ``followers`` are called with each request when it begins and with each read that was served. ``hears_requests``
+    tells whether anybody listens to the events of requests; ``wants_requests`` and ``wants_reads``, whether to anything
+    of them.
     """
 
-    __slots__ = ("__weakref__", "_change_id", "_chosen", "_complained", "_lock", "_subscriptions", "clock", "listeners")
+    __slots__ = (
+        *("__weakref__", "_change_id", "_chosen", "_complained", "_lock", "_subscriptions"),
+        *("_hears_reads", "clock", "followers", "hears_requests", "listeners", "wants_reads", "wants_requests"),
+    )
 
     def __init__(self) -> None:
-        self.listeners: tuple[Listener, ...] = ()
+        self.listeners: tuple[Callable[[Any], object], ...] = ()
+        self.followers: tuple[Callable[[Any], object], ...] = ()
+        self.hears_requests = self.wants_requests = self._hears_reads = self.wants_reads = False
         self.clock: Callable[[], float] = time.monotonic
-        self._subscriptions: dict[object, tuple[Listener, frozenset[str] | None]] = {}
+        self._subscriptions: dict[object, tuple[Callable[[Any], object], frozenset[str] | None]] = {}
         self._chosen: dict[str, tuple[Listener, ...]] = {}
         self._change_id = object()
         self._complained = False
@@ -231,7 +253,17 @@ class EventBus:
         self.add(token, listener, names)
         return lambda: self.remove(token)
 
-    def add(self, token: object, listener: Listener, names: Iterable[str]) -> None:
+    def follow(self, follow: Callable[[Any], object]) -> Callable[[], None]:
+        """Call ``follow`` with each ``ReportedRequest`` when it begins and each ``ServedRead``.
+
+        For who keeps them and looks at them later: it costs a fraction of their events. It must not raise. The
+        function returned ends that.
+        """
+        token = object()
+        self.add(token, follow, (_FOLLOWED,))
+        return lambda: self.remove(token)
+
+    def add(self, token: object, listener: Callable[[Any], object], names: Iterable[str]) -> None:
         """Subscribe under a token, which ``remove`` takes."""
         self._change(lambda: self._subscriptions.update({token: (listener, frozenset(names) or None)}))
 
@@ -243,6 +275,22 @@ class EventBus:
         """Call the listeners of an event. Ask for ``listeners`` before, where making the facts costs anything."""
         if self.listeners:
             self.publish_facts(name, path, facts)
+
+    def publish_served(
+        self,
+        path: str,
+        start: int,
+        end: int,
+        tier: str,
+        waited_seconds: float | None = None,
+        reader_id: int | None = None,
+    ) -> None:
+        """Publish that a caller got ``[start, end)`` of an object, from where, and how long the read took."""
+        for follow in self.followers:
+            follow(_new_event(ServedRead, (path, start, end, tier, waited_seconds, self.clock())))
+        if self._hears_reads:
+            facts = {"start": start, "end": end, "tier": tier, "waited_seconds": waited_seconds}
+            self.publish("read.served", path, reader_id=reader_id, **facts)
 
     def publish_facts(self, name: str, path: str, facts: dict[str, object]) -> None:
         """``publish`` with a dictionary, which belongs to the event from now on. For what happens often."""
@@ -281,7 +329,17 @@ class EventBus:
             change_id = None
             while change_id is not self._change_id:  # Until there was no other change in the middle.
                 change_id = self._change_id = object()
-                self.listeners = tuple(listener for listener, _ in tuple(self._subscriptions.values()))
+                subscriptions = tuple(self._subscriptions.values())
+                self.listeners = tuple(listener for listener, _ in subscriptions)
+                self.followers = tuple(listener for listener, names in subscriptions if _is_followed(names))
+                self.hears_requests = any(names is None or names & _OF_EACH_REQUEST for _, names in subscriptions)
+                self._hears_reads = any(names is None or "read.served" in names for _, names in subscriptions)
+                self.wants_requests = self.hears_requests or bool(self.followers)
+                self.wants_reads = self._hears_reads or bool(self.followers)
+
+
+def _is_followed(names: frozenset[str] | None) -> bool:
+    return names is not None and _FOLLOWED in names
 
 
 class _Process:
@@ -290,7 +348,7 @@ class _Process:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # The collector may run meanwhile, and code of its own with it.
         self._buses: weakref.WeakSet[EventBus] = weakref.WeakSet()
-        self._listeners: dict[object, tuple[Listener, tuple[str, ...]]] = {}
+        self._listeners: dict[object, tuple[Callable[[Any], object], tuple[str, ...]]] = {}
 
     def join(self, bus: EventBus) -> None:
         """Count a new bus, and let those listen to it who listen to all."""
@@ -301,7 +359,7 @@ class _Process:
                 if token not in self._listeners:  # It ended in the middle, by a finalizer.
                     bus.remove(token)
 
-    def subscribe(self, listener: Listener, names: tuple[str, ...]) -> Callable[[], None]:
+    def subscribe(self, listener: Callable[[Any], object], names: tuple[str, ...]) -> Callable[[], None]:
         """Subscribe to all buses; the function returned ends that."""
         token = object()
         with self._lock:
@@ -331,6 +389,11 @@ def subscribe_to_all(listener: Listener, *names: str) -> Callable[[], None]:
     """``EventBus.subscribe`` for all operators of this process, those to come included."""
     _check_subscription(listener, names)
     return _process.subscribe(listener, names)
+
+
+def follow_all(follow: Callable[[Any], object]) -> Callable[[], None]:
+    """``EventBus.follow`` for all operators of this process, those to come included."""
+    return _process.subscribe(follow, (_FOLLOWED,))
 
 
 def _check_subscription(listener: Listener, names: Iterable[str]) -> None:

@@ -170,7 +170,7 @@ class IoService:
         read = QueuedRead(submission, ranges, on_promote=self._promote, on_release=self._release)
         for index, view in resident.items():
             read.put(index, view)
-        if resident and self.runtime.events.listeners:
+        if resident and self.runtime.events.wants_reads:
             self._publish_served(file, [ranges[index] for index in resident], "memory", None)
         counters = self.runtime.counters
         counters["scan_reads"] += 1
@@ -271,7 +271,7 @@ class IoService:
         """A request has ended in any way, even by a cancellation before its first step."""
         taken = request.taken
         if request.is_complete:
-            if self.runtime.events.listeners:
+            if self.runtime.events.wants_reads:
                 self._publish_arrived(request)
             request.deliver()
             self._queue.finish(taken)
@@ -304,8 +304,7 @@ class IoService:
     def _publish_served(self, file: QueuedFile, ranges: Iterable[Range], tier: str, waited: float | None) -> None:
         assert isinstance(file, ScanFile)
         for start, end in joined(ranges):
-            facts = {"start": start, "end": end, "tier": tier, "waited_seconds": waited}
-            self.runtime.events.publish("read.served", file.pinned.path, reader_id=None, **facts)
+            self.runtime.events.publish_served(file.pinned.path, start, end, tier, waited)
             waited = None  # The wait was for all of them.
 
     def _refunded(self, taken: TakenRead) -> None:

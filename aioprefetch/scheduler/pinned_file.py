@@ -256,9 +256,8 @@ class PinnedFile:
 
     def publish_served(self, start: int, end: int, tier: str = "memory", waited_seconds: float | None = None) -> None:
         """Publish that ``[start, end)`` was read, by default out of the tail. Without listeners it does nothing."""
-        if self._runtime.events.listeners and start < end:
-            facts = {"start": start, "end": end, "tier": tier, "waited_seconds": waited_seconds}
-            self._runtime.events.publish("read.served", self.path, reader_id=None, **facts)
+        if self._runtime.events.wants_reads and start < end:
+            self._runtime.events.publish_served(self.path, start, end, tier, waited_seconds)
 
     async def read_to(self, sink: Sink, start: int, end: int, *, lane: Lane = "demand") -> None:
         """One GET of ``[start, end)``, which is not empty, into a sink. Errors are those of ``read``."""

@@ -7,6 +7,7 @@ and waits there.
 from __future__ import annotations
 
 import io
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,7 +96,8 @@ class SyncFile(io.RawIOBase):
             return
         if self.warns_unclosed:
             warnings.warn(f"unclosed file {self!r}", ResourceWarning, source=self, stacklevel=2)
-        self._end(wait=False)
+        if not sys.is_finalizing():  # At the end of the process nothing is left that could close it, nor needs to.
+            self._end(wait=False)
 
     @property
     def operator(self) -> Operator:

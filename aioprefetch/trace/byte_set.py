@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from aioprefetch.ranges import Range, intersected, joined, total_length
 
 # Ranges are kept as they come, and joined when they have become twice as many as after the last time.
-_UNJOINED_MIN = 1024
+_UNJOINED_MIN = 32_768
 
 
 class ByteSet:
@@ -35,6 +35,14 @@ class ByteSet:
         self._is_joined = self._is_joined and (not ranges or ranges[-1][1] < start)
         ranges.append((start, end))
         if len(ranges) > self._limit and not self._is_joined:
+            self._limit = max(_UNJOINED_MIN, 2 * len(self.ranges))
+
+    def extend(self, ranges: Iterable[Range]) -> None:
+        """Add many ranges at once."""
+        kept = self._ranges
+        kept += [pair for pair in ranges if pair[0] < pair[1]]
+        self._is_joined = False
+        if len(kept) > self._limit:
             self._limit = max(_UNJOINED_MIN, 2 * len(self.ranges))
 
     @property

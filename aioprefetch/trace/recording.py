@@ -5,24 +5,21 @@ Times are seconds since the first event.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.errors import excerpt, printable, redact
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, joined
+from aioprefetch.runtime.events import Event, ServedRead
 from aioprefetch.trace.byte_set import ByteSet
 
 Outcome = Literal["finished", "failed", "cancelled", "open"]
 TIERS = ("memory", "disk", "store")
-# The events of a recording. The end of a request tells of its first byte too, and each event takes time.
-NAMES = (
-    *("request.started", "request.finished", "request.failed", "request.retried"),
-    *("read.served", "block.evicted", "window.grown", "window.shrunk", "budget.waited"),
-)
-
-_NOT_ENDED: tuple[float | None, Mapping[str, Any], Outcome] = (None, {}, "open")
+# The events of a recording, beside the requests and reads that it follows.
+NAMES = ("request.retried", "block.evicted", "window.grown", "window.shrunk", "budget.waited")
 
 # More than this is counted and not kept: a service may record itself for a day.
 REQUESTS_MAX = 200_000
@@ -115,10 +112,14 @@ class TracedObject:
 
     path: str
     fetched: ByteSet = field(default_factory=ByteSet)
-    used: ByteSet = field(default_factory=ByteSet)
     by_tier: dict[str, ByteSet] = field(default_factory=lambda: {tier: ByteSet() for tier in TIERS})
     tier_bytes: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def used(self) -> ByteSet:
+        """The bytes that reads used, from any tier."""
+        return ByteSet(joined(range_ for one in self.by_tier.values() for range_ in one.ranges))
 
     @property
     def received_bytes(self) -> int:
@@ -142,8 +143,9 @@ class TracedObject:
 
 
 class Recording:
-    """A trace as a value: ``add`` takes the events in the order in which they happened.
+    """A trace as a value. Requests, when they begin, served reads and other events are put into ``pending``.
 
+    That is cheap; ``settle`` looks at what is there, and its owner calls it before it looks at anything else.
     Memory is bounded. Requests, waits and retries past a maximum are counted only, with their bytes. Objects past
     theirs are counted together in ``others``, which has no ranges. Where there are too many ranges, those with the
     smallest gaps become one, and ``counts["ranges_joined"]`` says that figures of bytes are approximate since.
@@ -154,55 +156,68 @@ class Recording:
     ) -> None:
         self._requests_max, self._objects_max, self._ranges_max = requests_max, objects_max, ranges_max
         self._origin: float | None = None
-        self.ended_seconds = 0.0
+        self._ended_at = 0.0
         self.objects: dict[str, TracedObject] = {}
         self.others = TracedObject(path="other objects")
-        self.waits: list[Wait] = []
         self.memory_waits: list[Wait] = []
         self.retries: list[Retry] = []
         self.counts: Counter[str] = Counter()
-        self._started: dict[Hashable, tuple[float, str, Mapping[str, Any]]] = {}
-        self._ended: dict[Hashable, tuple[float, Mapping[str, Any], Outcome]] = {}
-        self._not_kept: dict[Hashable, Mapping[str, Any]] = {}  # Those in flight.
+        self.pending: deque[ReportedRequest | ServedRead | Event] = deque()
+        self._kept: list[ReportedRequest] = []
+        self._open: list[ReportedRequest] = []
+        self._waits: list[tuple[str, int, int, str, float, float]] = []
         self._ranges_unseen = 0  # Added since they were counted last.
         self._requests: list[TracedRequest] | None = None
         self._texts: dict[str, str] = {}
-        self._handlers: dict[str, Callable[[float, str, Mapping[str, Any]], None]] = dict(
-            zip(
-                NAMES,
-                (
-                    *(self._request_started, self._request_finished, self._request_failed),
-                    *(self._request_retried, self._read_served, self._block_evicted, self._window_changed),
-                    *(self._window_changed, self._budget_waited),
-                ),
-                strict=True,
-            )
-        )
+        self._handlers: dict[str, Callable[[float, str, Mapping[str, Any]], None]] = {
+            "request.retried": self._request_retried,
+            "block.evicted": self._block_evicted,
+            "window.grown": self._window_changed,
+            "window.shrunk": self._window_changed,
+            "budget.waited": self._budget_waited,
+        }
 
-    def add(self, name: str, at_seconds: float, path: str, facts: Mapping[str, Any]) -> None:
-        """Take one event; names outside of ``NAMES`` are ignored. ``at_seconds`` is on any clock, always the same."""
-        handler = self._handlers.get(name)
-        if handler is None:
-            return
+    def settle(self) -> None:
+        """Look at what was taken since the last time, and at the requests that were in flight then."""
+        pending = self.pending
+        taken = [pending.popleft() for _ in range(len(pending))]
+        requests = [item for item in taken if type(item) is ReportedRequest]
+        served = [item for item in taken if type(item) is ServedRead]
+        events = [item for item in taken if type(item) is Event]
         if self._origin is None:
-            self._origin = at_seconds
-        at = at_seconds - self._origin
-        self.ended_seconds = max(self.ended_seconds, at)
+            if not taken:
+                return
+            self._origin = min(_begin_of(item) for item in taken)
         self._requests = None
-        self.counts[name] += 1
-        handler(at, path, facts)
+        self._ended_at = max(self._ended_at, *map(_begin_of, taken[-1:]), self._origin)
+        self._settle_requests(requests)
+        self._settle_reads(served, self._origin)
+        self._settle_events(events, self._origin)
+        self._bound_ranges()
+
+    @property
+    def ended_seconds(self) -> float:
+        """When the last event happened."""
+        return self._ended_at - (self._origin or 0.0)
 
     @property
     def requests(self) -> list[TracedRequest]:
         """The requests, in the order in which they began, numbered from 1."""
         if self._requests is None:
             waited = self._retry_waits()
-            begun = sorted(self._started.items(), key=lambda item: item[1][0])
+            begun = sorted(self._kept, key=lambda request: request.begun_seconds)
             self._requests = [
-                self._request(number, identity, waited.get(identity, 0.0))
-                for number, (identity, _) in enumerate(begun, 1)
+                self._request(number, request, waited.get(id(request), 0.0)) for number, request in enumerate(begun, 1)
             ]
         return self._requests
+
+    @property
+    def waits(self) -> list[Wait]:
+        """The reads of callers that waited, as they ended."""
+        return [
+            Wait(path=path, start=start, end=end, tier=tier, begun_seconds=ended - seconds, ended_seconds=ended)
+            for path, start, end, tier, ended, seconds in sorted(self._waits, key=lambda wait: wait[4])
+        ]
 
     @property
     def reads(self) -> list[TracedRequest]:
@@ -229,10 +244,6 @@ class Recording:
         """The bytes that came and that no read used, each counted once."""
         return sum(len(item.wasted) for item in self.objects.values())
 
-    def in_flight(self) -> set[Hashable]:
-        """The ids of the requests that have not ended."""
-        return set(self._started.keys() - self._ended.keys()).union(self._not_kept)
-
     def object(self, path: str) -> TracedObject:
         """The object of a path, which may be new; ``others`` if there are too many."""
         name = self._text(path)
@@ -243,45 +254,66 @@ class Recording:
             item = self.objects[name] = TracedObject(path=name)
         return item
 
-    # --- events ------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------
 
-    def _request_started(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
-        if len(self._started) < self._requests_max:
-            self._started[facts["request_id"]] = (at, path, facts)
-        else:
-            self.counts["requests_not_kept"] += 1
-            self._not_kept[facts["request_id"]] = facts
-        if facts.get("operation") == "read":
-            self.object(path).counts["requests"] += 1
-
-    def _request_finished(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
-        self._request_ended(at, path, facts, "finished")
-
-    def _request_failed(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
-        is_cancelled = facts.get("error") == "CancelledError"  # No read needed it any more.
-        self._request_ended(at, path, facts, "cancelled" if is_cancelled else "failed")
-
-    def _request_ended(self, at: float, path: str, facts: Mapping[str, Any], outcome: Outcome) -> None:
-        identity = facts["request_id"]
-        if identity in self._started:
-            asked = self._started[identity][2]
-            self._ended[identity] = (at, facts, outcome)
-        elif identity in self._not_kept:
-            asked = self._not_kept.pop(identity)
-        else:  # It began before the recording.
-            self.counts["ends_without_begin"] += 1
-            return
-        received = facts.get("bytes") or 0
-        if asked.get("operation") == "read" and received and _has_object_bytes(facts):
-            start = _first_known(facts.get("start"), asked.get("start"), 0)
-            if start < 0:  # The last bytes of an object whose size no response gave.
-                self.counts["unplaced_bytes"] += received
-                return
+    def _settle_requests(self, begun: Sequence[ReportedRequest]) -> None:
+        """Count the requests that have begun, and take the bytes of those that have ended."""
+        room = self._requests_max - len(self._kept)
+        self._kept += begun[:room]
+        self.counts["requests_not_kept"] += max(0, len(begun) - room)
+        self.counts["request.started"] += len(begun)
+        for path, count in Counter([request.path for request in begun if request.operation == "read"]).items():
+            self.object(path).counts["requests"] += count
+        seen = [*self._open, *begun]
+        self._open = [request for request in seen if request.ended_seconds is None]
+        ended = [request for request in seen if request.ended_seconds is not None]
+        self._ended_at = max([self._ended_at, *[request.ended_seconds or 0.0 for request in ended]])
+        fetched: dict[str, list[Range]] = {}
+        for request in ended:
+            received = request.received_bytes
+            if received and request.operation == "read" and _has_object_bytes(request):
+                start = request.start or 0
+                if start < 0:  # The last bytes of an object whose size no response gave.
+                    self.counts["unplaced_bytes"] += received
+                else:
+                    fetched.setdefault(request.path, []).append((start, start + received))
+        for path, ranges in fetched.items():
             item = self.object(path)
-            item.counts["received_bytes"] += received
+            item.counts["received_bytes"] += sum([end - start for start, end in ranges])
             if item is not self.others:
-                item.fetched.add(start, start + received)
-                self._bound_ranges(1)
+                item.fetched.extend(ranges)
+                self._ranges_unseen += len(ranges)
+
+    # --- reads and events --------------------------------------------------------------------------------------
+
+    def _settle_reads(self, served: Sequence[ServedRead], origin: float) -> None:
+        """Take the reads, of which there are many, object by object."""
+        by_place: dict[tuple[str, str], list[ServedRead]] = {}
+        for read in served:
+            by_place.setdefault((read[0], read[3]), []).append(read)
+        self.counts["read.served"] += len(served)
+        for (path, tier), reads in by_place.items():
+            item, text = self.object(path), self._text(path)
+            ranges = [(start, end) for _, start, end, _, _, _ in reads]
+            item.counts["reads"] += len(reads)
+            item.tier_bytes[tier] += sum([end - start for start, end in ranges])
+            if item is not self.others:
+                item.by_tier.setdefault(tier, ByteSet()).extend(ranges)
+                self._ranges_unseen += len(ranges)
+            waits = [
+                (text, start, end, tier, at_seconds - origin, waited)
+                for _, start, end, _, waited, at_seconds in reads
+                if waited is not None and waited >= WAIT_SECONDS_MIN
+            ]
+            self.counts["waits"] += len(waits)
+            self.counts["wait_microseconds"] += round(1e6 * sum([wait[-1] for wait in waits]))
+            self._waits += waits[: WAITS_MAX - len(self._waits)]
+
+    def _settle_events(self, events: Sequence[Event], origin: float) -> None:
+        for name, at_seconds, path, facts in events:
+            if handler := self._handlers.get(name):
+                self.counts[name] += 1
+                handler(at_seconds - origin, path, facts)
 
     def _request_retried(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
         if len(self.retries) < RETRIES_MAX:
@@ -296,31 +328,6 @@ class Recording:
                 )
             )
         self.counts["retry_wait_microseconds"] += round(1e6 * (facts.get("wait_seconds") or 0.0))
-
-    def _read_served(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
-        item = self.object(path)
-        start, end, tier = facts["start"], facts["end"], facts["tier"]
-        if item is not self.others:
-            item.used.add(start, end)
-            item.by_tier.setdefault(tier, ByteSet()).add(start, end)
-            self._bound_ranges(2)
-        item.tier_bytes[tier] += end - start
-        item.counts["reads"] += 1
-        waited = facts.get("waited_seconds") or 0.0
-        if waited >= WAIT_SECONDS_MIN:
-            self.counts["waits"] += 1
-            self.counts["wait_microseconds"] += round(1e6 * waited)
-            if len(self.waits) < WAITS_MAX:
-                self.waits.append(
-                    Wait(
-                        path=self._text(path),
-                        start=start,
-                        end=end,
-                        tier=tier,
-                        begun_seconds=at - waited,
-                        ended_seconds=at,
-                    )
-                )
 
     def _block_evicted(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
         if facts.get("unused"):
@@ -339,13 +346,12 @@ class Recording:
                 Wait(path=self._text(path), start=0, end=0, tier="budget", begun_seconds=at - waited, ended_seconds=at)
             )
 
-    def _bound_ranges(self, added: int) -> None:
+    def _bound_ranges(self) -> None:
         """Join ranges where there are too many; looked at after a quarter of the maximum was added."""
-        self._ranges_unseen += added
         if self._ranges_unseen <= self._ranges_max // 4:
             return
         self._ranges_unseen = 0
-        sets = [one for item in self.objects.values() for one in (item.fetched, item.used, *item.by_tier.values())]
+        sets = [one for item in self.objects.values() for one in (item.fetched, *item.by_tier.values())]
         if sum(one.kept_ranges for one in sets) <= self._ranges_max:
             return
         share, each = self._ranges_max // 2, sorted(len(one.ranges) for one in sets)
@@ -359,56 +365,59 @@ class Recording:
             share -= count
         self.counts["ranges_joined"] += sum([one.coarsen(ranges_max) for one in sets])
 
-    # --- requests ----------------------------------------------------------------------------------------------
+    # --- what is shown -----------------------------------------------------------------------------------------
 
-    def _request(self, number: int, identity: Hashable, retry_wait_seconds: float) -> TracedRequest:
-        begun, path, facts = self._started[identity]
-        ended_at, last_facts, outcome = _NOT_ENDED
-        if identity in self._ended:
-            ended_at, last_facts, outcome = self._ended[identity]
-        first_byte_after = last_facts.get("first_byte_seconds")
-        received = (last_facts.get("bytes") or 0) if _has_object_bytes(last_facts) else 0
-        start = _first_known(last_facts.get("start"), facts.get("start"))
-        end = _first_known(last_facts.get("end"), facts.get("end"))
+    def _request(self, number: int, request: ReportedRequest, retry_wait_seconds: float) -> TracedRequest:
+        origin = self._origin or 0.0
+        outcome: Outcome = "open"
+        received = 0
+        if request.ended_seconds is not None:
+            outcome = "finished" if not request.error else "failed"
+            if request.error == "CancelledError":  # No read needed it any more.
+                outcome = "cancelled"
+            received = request.counted_bytes if _has_object_bytes(request) else 0
+        start, end, connection = request.start, request.end, request.connection
         if end is None and start is not None and start >= 0 and outcome == "finished":
             end = start + received
+        first, ended = request.first_byte_seconds, request.ended_seconds
         return TracedRequest(
             number=number,
-            path=self._text(path),
-            operation=str(facts.get("operation", "")),
-            lane=str(facts.get("lane", "demand")),
-            attempt=facts.get("attempt") or 1,
-            reader=str(_first_known(facts.get("reader_id"), "")),
+            path=self._text(request.path),
+            operation=request.operation,
+            lane=str(request.lane),
+            attempt=request.attempt,
+            reader="" if request.reader_id is None else str(request.reader_id),
             start=start,
             end=end,
-            begun_seconds=begun,
-            first_byte_seconds=None if first_byte_after is None else begun + first_byte_after,
-            ended_seconds=ended_at,
+            begun_seconds=request.begun_seconds - origin,
+            first_byte_seconds=None if first is None else first - origin,
+            ended_seconds=None if ended is None else ended - origin,
             outcome=outcome,
             received_bytes=received,
-            status=last_facts.get("status"),
-            connection=str(_first_known(last_facts.get("connection"), "")),
-            error=_error_text(last_facts.get("error"), last_facts.get("message")),
+            status=request.status,
+            connection="" if connection is None else str(connection),
+            error=_error_text(request.error, request.message),
             retry_wait_seconds=retry_wait_seconds,
         )
 
-    def _retry_waits(self) -> dict[Hashable, float]:
-        """How long each request was held back because the attempt before it had failed."""
-        waits: dict[Hashable, float] = {}
+    def _retry_waits(self) -> dict[int, float]:
+        """How long each request, by its identity, was held back because the attempt before it had failed."""
+        waits: dict[int, float] = {}
         pending: dict[tuple[str, str], list[Retry]] = {}
         for retry in self.retries:
             pending.setdefault((retry.path, retry.operation), []).append(retry)
         if not pending:
             return waits
-        for identity, (begun, path, facts) in self._started.items():
-            before = pending.get((self._text(path), str(facts.get("operation", ""))))
-            if not before or (facts.get("attempt") or 1) == 1:
+        for request in self._kept:
+            before = pending.get((self._text(request.path), request.operation))
+            if not before or request.attempt == 1:
                 continue
             # Parts of one read are tried again side by side: the pause that was to end now is that of this attempt.
+            begun = request.begun_seconds - (self._origin or 0.0)
             retry = min(before, key=lambda one: abs(one.at_seconds + one.wait_seconds - begun))
             if retry.at_seconds <= begun:
                 before.remove(retry)
-                waits[identity] = begun - retry.at_seconds
+                waits[id(request)] = begun - retry.at_seconds
         return waits
 
     def _text(self, path: str) -> str:
@@ -421,13 +430,13 @@ class Recording:
         return text
 
 
-def _first_known(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
+def _begin_of(item: ReportedRequest | ServedRead | Event) -> float:
+    return item.begun_seconds if isinstance(item, ReportedRequest) else item.at_seconds
 
 
-def _has_object_bytes(facts: Mapping[str, Any]) -> bool:
+def _has_object_bytes(request: ReportedRequest) -> bool:
     """Whether the bytes of a response are those of the object, and not the text of an error."""
-    return (facts.get("status") or 200) < 300
+    return (request.status or 200) < 300
 
 
 def _error_text(error: object, message: object = "") -> str:

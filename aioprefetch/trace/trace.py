@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.display.units import counted
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
-from aioprefetch.runtime.events import Event, EventBus, subscribe_to_all
+from aioprefetch.runtime.events import Event, EventBus, ServedRead, follow_all, subscribe_to_all
 from aioprefetch.trace.advice import Advice, advise
 from aioprefetch.trace.chrome import chrome_json
 from aioprefetch.trace.page import page
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
     from aioprefetch.sync.blocking_operator import BlockingOperator
 
-# A read adds its events to a queue; they are sorted into the recording later, or when there are this many: that takes
-# some 20 ms.
+# Requests and events wait in queues, and are looked at when there are this many: that takes some milliseconds.
 PENDING_MAX = 4_000
-# What may still come of requests that began in time.
-LATE_NAMES = frozenset({"request.finished", "request.failed"})
 
 
 def record(operator: Operator | BlockingOperator | None = None) -> Trace:
@@ -54,12 +51,11 @@ class Trace:
 
     def __init__(self, events: EventBus | None) -> None:
         self._events = events
-        self._pending: deque[Event] = deque()
         self._recording = Recording()
+        self._pending = self._recording.pending
         self._lock = threading.Lock()
         self._has_begun = False
-        self._unsubscribe: Callable[[], None] | None = None
-        self._in_flight: set[Hashable] | None = None  # Once it has ended.
+        self._leave: tuple[Callable[[], None], ...] = ()
 
     def __enter__(self) -> Self:
         """Begin to record. ``InvalidArgument`` where it has begun before: a trace records one block."""
@@ -69,8 +65,10 @@ class Trace:
                     "a trace records one block: take another record() for the next", operation="record"
                 )
             self._has_begun = True
-        subscribe = subscribe_to_all if self._events is None else self._events.subscribe
-        self._unsubscribe = subscribe(self._on_event, *NAMES)
+        if self._events is None:
+            self._leave = follow_all(self._take), subscribe_to_all(self._take, *NAMES)
+        else:
+            self._leave = self._events.follow(self._take), self._events.subscribe(self._take, *NAMES)
         return self
 
     def __exit__(
@@ -80,7 +78,7 @@ class Trace:
 
     def __repr__(self) -> str:
         with self._lock:
-            self._sort()
+            self._recording.settle()
             requests = counted(len(self._recording.requests), "request")
             return f"<Trace of {requests}, {counted(self._recording.fetched_bytes, 'byte')}>"
 
@@ -89,43 +87,41 @@ class Trace:
 
         A read has its bytes a moment before its request has ended.
         """
-        with self._lock:
-            self._sort()
-            if self._in_flight is None:
-                self._in_flight = self._recording.in_flight()
-            self._leave()
+        leave, self._leave = self._leave, ()
+        for end in leave:
+            end()
 
     def forget(self) -> None:
         """Begin again with nothing, as a forked child does: another thread of its parent may have held the lock."""
         self._lock = threading.Lock()
-        self._pending = deque()
         self._recording = Recording()
+        self._pending = self._recording.pending
 
     @property
     def recording(self) -> Recording:
         """The requests, reads, retries and bytes of each object so far. It may grow while it is looked at."""
         with self._lock:
-            self._sort()
+            self._recording.settle()
             return self._recording
 
     @property
     def advice(self) -> list[Advice]:
         """Sentences that say what to change, where a rule applies."""
         with self._lock:
-            self._sort()
+            self._recording.settle()
             return advise(self._recording)
 
     def html(self, *, title: str = "") -> str:
         """The page as text: one file that needs no network."""
         now = dt.datetime.now(dt.UTC)
         with self._lock:  # Events that come meanwhile wait in the queue.
-            self._sort()
+            self._recording.settle()
             return page(self._recording, title=printable(redact(title)), written_at=now)
 
     def chrome_json(self) -> str:
         """The trace as text, in the JSON object format of Chrome's trace events."""
         with self._lock:
-            self._sort()
+            self._recording.settle()
             return chrome_json(self._recording)
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "") -> None:
@@ -143,35 +139,14 @@ class Trace:
         else:
             self.write_html(path)
 
-    def _on_event(self, event: Event) -> None:
-        if self._in_flight is not None:
-            self._on_late_event(event, self._in_flight)
-            return
-        self._pending.append(event)
-        if len(self._pending) > PENDING_MAX and self._lock.acquire(blocking=False):
+    def _take(self, item: ReportedRequest | ServedRead | Event) -> None:
+        pending = self._pending
+        pending.append(item)
+        if len(pending) > PENDING_MAX and self._lock.acquire(blocking=False):
             try:
-                self._sort()
+                self._recording.settle()
             finally:
                 self._lock.release()
-
-    def _on_late_event(self, event: Event, in_flight: set[Hashable]) -> None:
-        """Take an event that came after the end, if it is of a request that began before."""
-        if event.name in LATE_NAMES and event.facts["request_id"] in in_flight:
-            self._pending.append(event)
-            in_flight.discard(event.facts["request_id"])
-            self._leave()
-
-    def _leave(self) -> None:
-        unsubscribe = self._unsubscribe
-        if not self._in_flight and unsubscribe is not None:
-            unsubscribe()
-            self._unsubscribe = None
-
-    def _sort(self) -> None:
-        pending, add = self._pending, self._recording.add
-        while pending:
-            event = pending.popleft()
-            add(event.name, event.at_seconds, event.path, event.facts)
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:

@@ -108,7 +108,7 @@ class Exchange:
         url, target = self._target(request, method, ours)
         for _ in range(REDIRECTS_MAX + 1):
             reported = None
-            if self._runtime.events.listeners:
+            if self._runtime.events.wants_requests:
                 reported = ReportedRequest(self._runtime.events, request, sink, method=method, url=target.url)
             head, error_text = await self._fetch(target, fields, receive, reported)
             redirected_to = None if origin == options.origin else origin

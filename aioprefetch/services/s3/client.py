@@ -108,7 +108,7 @@ class S3Client:
         generation = self._keys.generation
         client = await self.connected(request)
         reported = (
-            self._report(request, method, parameters.get("Body"), sink) if self.runtime.events.listeners else None
+            self._report(request, method, parameters.get("Body"), sink) if self.runtime.events.wants_requests else None
         )
         with self._counted(method) as timer:
             try:

@@ -96,7 +96,7 @@ class SignedRequests:
             signed = targets.sign(request, self._keys.ready() or await self._keys.get(request))
         counters = self._ledger.current
         reported = None
-        if self._events.listeners:
+        if self._events.wants_requests:
             reported = ReportedRequest(self._events, request, sink, method="GET", url=signed.target.url)
         receiver = _ReadReceiver(request, sink, self._runtime)
         before = sink.received
@@ -255,7 +255,7 @@ class SignedRequests:
         for is_renewed in (False, True):
             signed = await self.targets.sign_now(request, method, key, query, payload, headers or {})
             reported = None
-            if self._events.listeners:
+            if self._events.wants_requests:
                 sent_bytes = 0 if body is None else len(body)
                 reported = ReportedRequest(
                     self._events, request, method=method, url=signed.target.url, sent_bytes=sent_bytes

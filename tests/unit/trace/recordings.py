@@ -1,25 +1,39 @@
-"""Recordings made of events that a test writes down: requests, reads and waits at given times."""
+"""Recordings of what a test writes down: requests, reads and waits at given times."""
 
 import itertools
 import random
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
+from aioprefetch.accessor.request_events import ReportedRequest
+from aioprefetch.runtime.events import Event, EventBus, ServedRead
 from aioprefetch.trace.recording import Recording
+from aioprefetch.values import ReadRequest
 
+BEGIN = 1000.0  # The time of the clock at 0.
 KiB, MiB = 1 << 10, 1 << 20
 
 
+class Ending(TypedDict, total=False):
+    """How a request ends."""
+
+    bytes: int
+    status: int | None
+    error: str
+    message: str
+
+
 class Script:
-    """Events in any order; ``recording`` adds them by time."""
+    """Requests and events in any order; ``recording`` takes them by time."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[float, int, str, str, dict[str, Any]]] = []
-        self._ids = itertools.count(1)
+        self.events: list[tuple[float, int, Event | ServedRead]] = []
+        self.requests: list[ReportedRequest] = []
+        self._bus = EventBus()
         self._order = itertools.count()
 
     def add(self, at: float, name: str, path: str, **facts: Any) -> None:
         """One event."""
-        self.events.append((at, next(self._order), name, path, facts))
+        self.events.append((at, next(self._order), Event(name, BEGIN + at, path, facts)))
 
     def request(
         self,
@@ -29,41 +43,52 @@ class Script:
         *,
         at: float = 0.0,
         first: float | None = 0.01,
-        seconds: float = 0.02,
-        **changes: Any,
-    ) -> None:
+        seconds: float | None = 0.02,
+        lane: str = "demand",
+        attempt: int = 1,
+        operation: str = "read",
+        reader_id: int | None = 1,
+        **ending: Unpack[Ending],
+    ) -> ReportedRequest:
         """One request: ``first`` and ``seconds`` after its begin its first byte and its end. ``error`` lets it fail."""
-        facts: dict[str, Any] = {"request_id": next(self._ids), "operation": "read", "start": start, "end": end}
-        facts |= {"lane": "demand", "attempt": 1, "reader_id": 1, **changes}
-        error, message = facts.pop("error", None), facts.pop("message", "")
-        received = facts.pop("bytes", 0 if error else (end or 0) - (start or 0))
-        status = facts.pop("status", None if error else 206)
-        self.add(at, "request.started", path, **facts)
-        connection = None if first is None else 3
-        ending = {**facts, "bytes": received, "status": status, "first_byte_seconds": first, "connection": connection}
-        if error:
-            self.add(at + seconds, "request.failed", path, **ending, error=error, message=message)
-        else:
-            self.add(at + seconds, "request.finished", path, **ending)
+        request = ReportedRequest(self._bus, ReadRequest(path=path), operation=operation)
+        request.begun_seconds = BEGIN + at
+        request.start, request.end, request.lane = start, end, lane
+        request.attempt, request.reader_id = attempt, reader_id
+        self.requests.append(request)
+        if first is not None:
+            request.first_byte_seconds, request.connection = BEGIN + at + first, 3
+        if seconds is not None:
+            end_request(request, at + seconds, **ending)
+        return request
 
     def read(
         self, path: str, start: int, end: int, *, at: float = 0.02, tier: str = "store", waited: float = 0.0
     ) -> None:
         """One read that a caller got."""
-        self.add(
-            at, "read.served", path, reader_id=1, start=start, end=end, tier=tier, waited_seconds=waited
-        )  # fmt: skip
+        self.events.append((at, next(self._order), ServedRead(path, start, end, tier, waited, BEGIN + at)))
 
     def retry(self, path: str, *, at: float, attempt: int = 1, wait: float = 0.1, error: str = "Throttled") -> None:
         """A pause before another attempt."""
         self.add(at, "request.retried", path, operation="read", attempt=attempt, wait_seconds=wait, error=error)
 
     def recording(self, **maxima: int) -> Recording:
-        """What a recorder of these events has."""
+        """What a recorder of these has."""
         recording = Recording(**maxima)
-        for at, _, name, path, facts in sorted(self.events, key=lambda event: event[:2]):
-            recording.add(name, 1000.0 + at, path, facts)
+        for request in sorted(self.requests, key=lambda request: request.begun_seconds):
+            recording.pending.append(request)
+        for _, _, event in sorted(self.events, key=lambda event: event[:2]):
+            recording.pending.append(event)
+        recording.settle()
         return recording
+
+
+def end_request(request: ReportedRequest, at: float, **ending: Unpack[Ending]) -> None:
+    """The end of a request: by default with all bytes that it asked for, or with none where it failed."""
+    size, error = (request.end or 0) - (request.start or 0), ending.get("error", "")
+    request.received_bytes = ending.get("bytes", 0 if error else size)
+    request.status = ending.get("status", None if error else 206)
+    request.ended_seconds, request.error, request.message = BEGIN + at, error, ending.get("message", "")
 
 
 def busy_recording(requests: int, *, objects: int = 3, at_once: int = 8, failing: float = 0.03) -> Recording:

@@ -127,7 +127,7 @@ def test_ten_thousand_requests_make_a_small_page() -> None:
 def test_more_requests_than_bars_share_them() -> None:
     script = Script()
     for number in range(ROWS_MAX + 5):
-        script.request("k", 10 * number, 10 * number + 10, at=0.0001 * number, error="Reset" if number == 7 else None)
+        script.request("k", 10 * number, 10 * number + 10, at=0.0001 * number, error="Reset" if number == 7 else "")
     text = written(script.recording())
     rows = data_of(text)["rows"]
     assert len(text) < PAGE_BYTES_MAX

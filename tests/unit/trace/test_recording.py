@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioprefetch.runtime.events import Event
 from aioprefetch.trace.advice import advise
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import Recording
-from tests.unit.trace.recordings import Script
+from tests.unit.trace.recordings import Script, end_request
 
 RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))), max_size=15)
 
@@ -55,16 +56,18 @@ def test_a_request_has_its_times_and_its_bytes() -> None:
 
 def test_the_last_bytes_of_an_object_are_where_the_response_says() -> None:
     """A request for a suffix begins with a negative start."""
-    recording = Recording()
-    asked = {"request_id": 1, "operation": "read", "start": -8, "end": None, "lane": "demand", "attempt": 1}
-    recording.add("request.started", 5.0, "k", asked)
+    script = Script()
+    asked = script.request("k", -8, None, seconds=None)
+    recording = script.recording()
     (request,) = recording.requests
     assert (request.outcome, request.start, request.received, request.seconds) == ("open", -8, (0, 0), 0.0)
-    recording.add("request.finished", 5.5, "k", {**asked, "bytes": 8, "start": 92, "end": 100})
+    asked.start, asked.end = 92, 100
+    end_request(asked, 0.5)
+    recording.settle()
     (request,) = recording.requests
     assert (request.start, request.end, request.received) == (92, 100, (92, 100))
-    recording.add("request.started", 6.0, "k", {**asked, "request_id": 2})
-    recording.add("request.failed", 6.5, "k", {**asked, "request_id": 2, "bytes": 3, "error": "TimedOut"})
+    recording.pending.append(script.request("k", -8, None, at=1.0, error="TimedOut", bytes=3))
+    recording.settle()
     assert recording.fetched_bytes == 8
     assert recording.counts["unplaced_bytes"] == 3
 
@@ -108,12 +111,13 @@ def test_reads_that_waited_are_kept() -> None:
     assert recording.counts["read.served"] == 2
 
 
-def test_what_began_before_the_recording_is_counted() -> None:
+def test_a_recording_of_nothing_is_empty() -> None:
     recording = Recording()
-    recording.add("request.finished", 1.0, "k", {"request_id": 1, "bytes": 5})
-    recording.add("of.another.kind", 1.0, "k", {})
-    assert recording.requests == []
-    assert recording.counts["ends_without_begin"] == 1
+    recording.settle()
+    assert (recording.requests, recording.waits, recording.ended_seconds) == ([], [], 0.0)
+    recording.pending.append(Event("of.another.kind", 1.0, "k", {}))
+    recording.settle()
+    assert (recording.requests, recording.counts.total()) == ([], 0)
 
 
 def test_no_signature_is_kept() -> None:
@@ -136,19 +140,20 @@ def test_a_request_that_no_read_needs_is_cancelled() -> None:
 
 
 def test_bytes_of_requests_that_are_not_kept_are_counted() -> None:
-    """Those that began before the recording are not."""
+    """Also of those that end later."""
     script = Script()
     for number in range(6):
-        script.request("k", 10 * number, 10 * number + 10, error="TimedOut" if number == 5 else None, bytes=10)
-    script.add(0.0, "request.finished", "k", request_id="of before", bytes=10)
-    script.read("k", 0, 60, at=0.1)
+        script.request("k", 10 * number, 10 * number + 10, error="TimedOut" if number == 5 else "", bytes=10)
+    late = script.request("k", 60, 70, seconds=None)
+    script.read("k", 0, 70, at=0.1)
     recording = script.recording(requests_max=3)
-    assert len(recording.requests) == recording.counts["requests_not_kept"] == 3
+    assert (len(recording.requests), recording.counts["requests_not_kept"]) == (3, 4)
     assert recording.fetched_bytes == recording.distinct_bytes == 60
+    end_request(late, 0.5)
+    recording.settle()
+    assert recording.fetched_bytes == recording.distinct_bytes == 70
     assert (recording.wasted_bytes, recording.refetched_bytes) == (0, 0)
-    assert (recording.counts["ends_without_begin"], recording.in_flight()) == (1, set())
-    recording.add("request.started", 2000.0, "k", {"request_id": "open", "operation": "read"})
-    assert recording.in_flight() == {"open"}
+    assert recording.ended_seconds == pytest.approx(0.5)
 
 
 def test_objects_that_are_too_many_are_counted_together() -> None:
