@@ -195,7 +195,7 @@ class ReportedRequest:
         count = self.received_bytes
         if count < 0:
             self.received_bytes = count = 0 if sink is None else sink.received - self._received_before
-        self._sink = None  # Whoever keeps this object keeps no memory of the read.
+        self._sink = None  # A follower that keeps this object keeps no memory of the read.
         if not is_complete and self.status is None:
             self.sent_bytes = 0
         if bus.hears_requests:

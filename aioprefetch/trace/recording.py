@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.errors import excerpt, printable, redact
 from aioprefetch.ranges import Range, joined
 from aioprefetch.runtime.events import Event, ServedRead
 from aioprefetch.trace.byte_set import ByteSet
+
+if TYPE_CHECKING:
+    from aioprefetch.accessor.request_events import ReportedRequest
 
 Outcome = Literal["finished", "failed", "cancelled", "open"]
 TIERS = ("memory", "disk", "store")
@@ -181,7 +183,7 @@ class Recording:
         """Look at what was taken since the last time, and at the requests that were in flight then."""
         pending = self.pending
         taken = [pending.popleft() for _ in range(len(pending))]
-        requests = [item for item in taken if type(item) is ReportedRequest]
+        requests = [item for item in taken if not isinstance(item, tuple)]
         served = [item for item in taken if type(item) is ServedRead]
         events = [item for item in taken if type(item) is Event]
         if self._origin is None:
@@ -431,7 +433,7 @@ class Recording:
 
 
 def _begin_of(item: ReportedRequest | ServedRead | Event) -> float:
-    return item.begun_seconds if isinstance(item, ReportedRequest) else item.at_seconds
+    return item.at_seconds if isinstance(item, tuple) else item.begun_seconds
 
 
 def _has_object_bytes(request: ReportedRequest) -> bool:
