@@ -193,15 +193,19 @@ class Event(NamedTuple):
         return Event, (self.name, self.at_seconds, self.path, dict(self.facts))
 
 
-class ServedRead(NamedTuple):
-    """Bytes that a caller got, as followers take them: ``waited_seconds`` is ``None`` where another one waited too."""
+class ServedRead(tuple[str, int, int, str, float | None, float]):
+    """Bytes that a caller got, as followers take them: path, start, end, tier, seconds of its wait, and when.
 
-    path: str
-    start: int
-    end: int
-    tier: str
-    waited_seconds: float | None
-    at_seconds: float
+    The wait is ``None`` where another read of the same call has it. Not a named tuple, which Python would compile at
+    each import.
+    """
+
+    __slots__ = ()
+
+    @property
+    def at_seconds(self) -> float:
+        """When the caller had them."""
+        return self[5]
 
 
 redacted = lru_cache(maxsize=1024)(redact)  # Many events have the same path, and a search takes microseconds.
