@@ -140,7 +140,9 @@ def test_ten_thousand_bars_are_reached_by_keyboard(opened: Open) -> None:
         assert label.startswith(f"request {place},")
         assert position in (place, None)
     page.evaluate("document.querySelector('.rows').scrollTop = 0")
-    page.wait_for_function("document.querySelector('#rows [aria-posinset=\"1\"]') !== null")
+    page.wait_for_selector(
+        "#rows [aria-posinset='1']", state="attached"
+    )  # The page lets no text be evaluated by itself.
     assert page.locator("#rows [tabindex='0']").get_attribute("aria-posinset") == str(count - 16)
     assert page.evaluate("document.querySelectorAll('*').length") < ELEMENTS_MAX
 
