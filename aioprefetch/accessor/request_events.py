@@ -1,4 +1,4 @@
-"""The events of requests to a store, reported where they are sent. Nothing here runs without a listener.
+"""The events of requests to a store, reported where they are sent. Nothing here runs without a listener or follower.
 
 A service whose requests are not the calls that it gets (one call may send several, and a transport knows the head and
 the connection) reports them itself: its live accessor has an attribute ``reports_requests``, the operations of which it
@@ -80,13 +80,13 @@ class ReportedRequest:
     ``error`` and ``message`` are empty unless it failed. ``is_counted_by_sink``: the sink gets all bytes of a body, as
     it does those of a range.
     ``sent_bytes`` and ``received_bytes`` are those of the two bodies. A transport counts what it receives; without one
-    (-1) it is what the sink got.
+    (-1) it is what the sink got. ``counted_bytes`` are both, once it has ended.
     """
 
     __slots__ = (
-        *("_bus", "_received_before", "_sink", "_url", "attempt", "begun_seconds", "connection", "end", "error"),
-        *("ended_seconds", "first_byte_seconds", "is_counted_by_sink", "lane", "message", "method", "operation"),
-        *("path", "reader_id", "received_bytes", "request_id", "sent_bytes", "start", "status"),
+        *("_bus", "_received_before", "_sink", "_url", "attempt", "begun_seconds", "connection", "counted_bytes"),
+        *("end", "ended_seconds", "error", "first_byte_seconds", "is_counted_by_sink", "lane", "message", "method"),
+        *("operation", "path", "reader_id", "received_bytes", "request_id", "sent_bytes", "start", "status"),
     )
 
     def __init__(
@@ -116,7 +116,7 @@ class ReportedRequest:
             self.lane = "demand"
             if isinstance(request, WriteRequest):
                 self.start, self.end = 0, sent_bytes
-        self._bus = bus
+        self._bus: EventBus | None = bus
         self._sink = sink
         self.is_counted_by_sink = sink is not None
         self._received_before = 0 if sink is None else sink.received
@@ -129,7 +129,10 @@ class ReportedRequest:
         self.sent_bytes = sent_bytes
         self.received_bytes = -1
         self.error = self.message = ""
+        self.counted_bytes = 0
         self._begin(bus)
+        for follow in bus.followers:
+            follow(self)
 
     def _begin(self, bus: EventBus) -> None:
         self.status: int | None = None
@@ -137,23 +140,26 @@ class ReportedRequest:
         self.first_byte_seconds: float | None = None
         self.ended_seconds: float | None = None
         self.begun_seconds = bus.clock()
-        for follow in bus.followers:
-            follow(self)
         if bus.hears_requests:
             bus.publish_facts("request.started", self.path, self._asked())
 
     def send_again(self, error: Error) -> None:
         """The request was lost, and is sent another time, as another one."""
-        lost = copy(self)  # This object goes on as the other one, and followers have it already.
-        for follow in self._bus.followers:
+        bus = self._bus
+        if bus is None:  # It has ended.
+            return
+        lost = copy(self)  # This object goes on as the other one, and followers have that already.
+        for follow in bus.followers:
             follow(lost)
         lost.failed(error)
         self.request_id = next(_request_ids)
-        self._begin(self._bus)
+        self._begin(bus)
 
     def responded(self, status: int | None, connection: int | None) -> None:
         """The head of the response is here."""
         bus = self._bus
+        if bus is None:  # It has ended.
+            return
         self.first_byte_seconds = bus.clock()
         self.status, self.connection = status, connection
         if bus.hears_requests:
@@ -191,20 +197,17 @@ class ReportedRequest:
 
     def _end(self, name: str, *, is_complete: bool) -> None:
         bus, sink = self._bus, self._sink
-        self.ended_seconds = bus.clock()
-        count = self.received_bytes
-        if count < 0:
-            self.received_bytes = count = 0 if sink is None else sink.received - self._received_before
-        self._sink = None  # A follower that keeps this object keeps no memory of the read.
-        if not is_complete and self.status is None:
-            self.sent_bytes = 0
+        assert bus is not None
+        if self.received_bytes < 0:
+            self.received_bytes = 0 if sink is None else sink.received - self._received_before
+        # Those sent count where the request has ended well, or was answered.
+        has_sent = is_complete or self.status is not None
+        self.counted_bytes = self.received_bytes + (self.sent_bytes if has_sent else 0)
+        self.ended_seconds = bus.clock()  # Last: another thread may look at what is set before.
         if bus.hears_requests:
             bus.publish_facts(name, self.path, self._ended(name))
-
-    @property
-    def counted_bytes(self) -> int:
-        """The bytes of both bodies, as an event of the end counts them: those sent only if there was a response."""
-        return self.received_bytes + self.sent_bytes
+        # A follower that keeps this object keeps neither memory of the read nor listeners.
+        self._sink = self._bus = self._url = None
 
     def _asked(self) -> dict[str, object]:
         return {

@@ -160,7 +160,7 @@ class ObjectReads:
         is_first = opened.file is None
         collected = io.BytesIO()
         tier = Tier.MEMORY
-        began = self._events.clock() if self._events.listeners else None
+        began = self._events.clock() if self._events.wants_reads else None
         try:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
@@ -191,7 +191,7 @@ class ObjectReads:
         start, length = checked_range(offset, size, operation=operation, path=self.path)
         opened = self.opened
         is_first = opened.file is None
-        began = self._events.clock() if self._events.listeners else None
+        began = self._events.clock() if self._events.wants_reads else None
         try:
             if is_first and opened.must_open(start, length):
                 await opened.open(start, length or 0)
@@ -234,7 +234,7 @@ class ObjectReads:
         opened = self.opened
         is_first = opened.file is None
         tier, filled = Tier.NETWORK, 0
-        began = self._events.clock() if self._events.listeners else None
+        began = self._events.clock() if self._events.wants_reads else None
 
         def write(piece: memoryview) -> None:
             nonlocal filled

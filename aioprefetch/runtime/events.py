@@ -219,7 +219,7 @@ _FOLLOWED = "followed"
 class EventBus:
     """The events of an operator and of those made from it, on all loops of this process.
 
-    Who publishes looks at ``listeners`` first: without one, that is all an event costs.
+    Who publishes looks at ``listeners`` first, or at one of the flags: without a listener, that is all an event costs.
     ``clock`` gives the times of events; a runtime on a loop with a virtual clock sets that of the loop.
     ``followers`` are called with each request when it begins and with each read that was served. ``hears_requests``
     tells whether anybody listens to the events of requests; ``wants_requests`` and ``wants_reads``, whether to anything

@@ -20,25 +20,10 @@ class ByteSet:
         self._ranges: list[Range] = []
         self._is_joined = True
         self._limit = _UNJOINED_MIN
-        for start, end in ranges:
-            self.add(start, end)
-
-    def add(self, start: int, end: int) -> None:
-        """Add ``[start, end)``; an empty range adds nothing."""
-        if start >= end:
-            return
-        ranges = self._ranges
-        if ranges and ranges[-1][0] <= start <= ranges[-1][1]:  # A stream adds to the range that it added last.
-            if end > ranges[-1][1]:
-                ranges[-1] = (ranges[-1][0], end)
-            return
-        self._is_joined = self._is_joined and (not ranges or ranges[-1][1] < start)
-        ranges.append((start, end))
-        if len(ranges) > self._limit and not self._is_joined:
-            self._limit = max(_UNJOINED_MIN, 2 * len(self.ranges))
+        self.extend(ranges)
 
     def extend(self, ranges: Iterable[Range]) -> None:
-        """Add many ranges at once."""
+        """Add ranges; empty ones add nothing."""
         kept = self._ranges
         kept += [pair for pair in ranges if pair[0] < pair[1]]
         self._is_joined = False

@@ -1,6 +1,6 @@
-"""The model of a trace: requests, reads that waited, retries, and the bytes of each object. Pure; events feed it.
+"""The model of a trace: requests, reads that waited, retries, and the bytes of each object.
 
-Times are seconds since the first event.
+Pure: requests, served reads and events are put into it. Times are seconds since the first of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from aioprefetch.errors import excerpt, printable, redact
-from aioprefetch.ranges import Range, joined
+from aioprefetch.ranges import Range
 from aioprefetch.runtime.events import Event, ServedRead
 from aioprefetch.trace.byte_set import ByteSet
 
@@ -118,10 +118,24 @@ class TracedObject:
     tier_bytes: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
 
+    _used: ByteSet | None = field(default=None, init=False, repr=False)
+
     @property
     def used(self) -> ByteSet:
         """The bytes that reads used, from any tier."""
-        return ByteSet(joined(range_ for one in self.by_tier.values() for range_ in one.ranges))
+        if self._used is None:
+            self._used = ByteSet(range_ for one in self.by_tier.values() for range_ in one.ranges)
+        return self._used
+
+    def add_reads(self, tier: str, ranges: Sequence[Range]) -> None:
+        """Add bytes that reads used."""
+        self.by_tier.setdefault(tier, ByteSet()).extend(ranges)
+        self._used = None
+
+    def coarsen(self, ranges_max: int) -> int:
+        """Keep at most ``ranges_max`` ranges of each kind; the number of kinds of which gaps were closed."""
+        self._used = None
+        return sum([one.coarsen(ranges_max) for one in (self.fetched, *self.by_tier.values())])
 
     @property
     def received_bytes(self) -> int:
@@ -170,6 +184,7 @@ class Recording:
         self._waits: list[tuple[str, int, int, str, float, float]] = []
         self._ranges_unseen = 0  # Added since they were counted last.
         self._requests: list[TracedRequest] | None = None
+        self._read_waits: list[Wait] | None = None
         self._texts: dict[str, str] = {}
         self._handlers: dict[str, Callable[[float, str, Mapping[str, Any]], None]] = {
             "request.retried": self._request_retried,
@@ -190,7 +205,8 @@ class Recording:
             if not taken:
                 return
             self._origin = min(_begin_of(item) for item in taken)
-        self._requests = None
+        if taken or self._open:
+            self._requests = self._read_waits = None
         self._ended_at = max(self._ended_at, *map(_begin_of, taken[-1:]), self._origin)
         self._settle_requests(requests)
         self._settle_reads(served, self._origin)
@@ -199,7 +215,7 @@ class Recording:
 
     @property
     def ended_seconds(self) -> float:
-        """When the last event happened."""
+        """When the last request, read or event began or ended."""
         return self._ended_at - (self._origin or 0.0)
 
     @property
@@ -208,18 +224,22 @@ class Recording:
         if self._requests is None:
             waited = self._retry_waits()
             begun = sorted(self._kept, key=lambda request: request.begun_seconds)
+            in_flight = {id(request) for request in self._open}  # Some may have ended since, with bytes not yet taken.
             self._requests = [
-                self._request(number, request, waited.get(id(request), 0.0)) for number, request in enumerate(begun, 1)
+                self._request(number, request, waited.get(id(request), 0.0), has_ended=id(request) not in in_flight)
+                for number, request in enumerate(begun, 1)
             ]
         return self._requests
 
     @property
     def waits(self) -> list[Wait]:
         """The reads of callers that waited, as they ended."""
-        return [
-            Wait(path=path, start=start, end=end, tier=tier, begun_seconds=ended - seconds, ended_seconds=ended)
-            for path, start, end, tier, ended, seconds in sorted(self._waits, key=lambda wait: wait[4])
-        ]
+        if self._read_waits is None:
+            self._read_waits = [
+                Wait(path=path, start=start, end=end, tier=tier, begun_seconds=ended - seconds, ended_seconds=ended)
+                for path, start, end, tier, ended, seconds in sorted(self._waits, key=lambda wait: wait[4])
+            ]
+        return self._read_waits
 
     @property
     def reads(self) -> list[TracedRequest]:
@@ -267,12 +287,16 @@ class Recording:
         for path, count in Counter([request.path for request in begun if request.operation == "read"]).items():
             self.object(path).counts["requests"] += count
         seen = [*self._open, *begun]
-        self._open = [request for request in seen if request.ended_seconds is None]
-        ended = [request for request in seen if request.ended_seconds is not None]
-        self._ended_at = max([self._ended_at, *[request.ended_seconds or 0.0 for request in ended]])
+        self._open = []
+        ended: list[ReportedRequest] = []
+        for request in seen:  # Each is asked once: it may end meanwhile on another thread.
+            (self._open if request.ended_seconds is None else ended).append(request)
+        times = [request.ended_seconds or 0.0 for request in ended]
+        times += [request.first_byte_seconds or 0.0 for request in self._open]
+        self._ended_at = max([self._ended_at, *times])
         fetched: dict[str, list[Range]] = {}
         for request in ended:
-            received = request.received_bytes
+            received = request.counted_bytes
             if received and request.operation == "read" and _has_object_bytes(request):
                 start = request.start or 0
                 if start < 0:  # The last bytes of an object whose size no response gave.
@@ -300,7 +324,7 @@ class Recording:
             item.counts["reads"] += len(reads)
             item.tier_bytes[tier] += sum([end - start for start, end in ranges])
             if item is not self.others:
-                item.by_tier.setdefault(tier, ByteSet()).extend(ranges)
+                item.add_reads(tier, ranges)
                 self._ranges_unseen += len(ranges)
             waits = [
                 (text, start, end, tier, at_seconds - origin, waited)
@@ -365,15 +389,17 @@ class Recording:
             if count > ranges_max:
                 break
             share -= count
-        self.counts["ranges_joined"] += sum([one.coarsen(ranges_max) for one in sets])
+        self.counts["ranges_joined"] += sum([item.coarsen(ranges_max) for item in self.objects.values()])
 
     # --- what is shown -----------------------------------------------------------------------------------------
 
-    def _request(self, number: int, request: ReportedRequest, retry_wait_seconds: float) -> TracedRequest:
+    def _request(
+        self, number: int, request: ReportedRequest, retry_wait_seconds: float, *, has_ended: bool
+    ) -> TracedRequest:
         origin = self._origin or 0.0
         outcome: Outcome = "open"
         received = 0
-        if request.ended_seconds is not None:
+        if has_ended:
             outcome = "finished" if not request.error else "failed"
             if request.error == "CancelledError":  # No read needed it any more.
                 outcome = "cancelled"
@@ -381,7 +407,7 @@ class Recording:
         start, end, connection = request.start, request.end, request.connection
         if end is None and start is not None and start >= 0 and outcome == "finished":
             end = start + received
-        first, ended = request.first_byte_seconds, request.ended_seconds
+        first, ended = request.first_byte_seconds, request.ended_seconds if has_ended else None
         return TracedRequest(
             number=number,
             path=self._text(request.path),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.display.units import counted
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
 from aioprefetch.runtime.events import Event, EventBus, ServedRead, follow_all, subscribe_to_all
@@ -20,11 +20,14 @@ from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import NAMES, Recording
 
 if TYPE_CHECKING:
+    from aioprefetch.accessor.request_events import ReportedRequest
     from aioprefetch.operator.operator import Operator
     from aioprefetch.sync.blocking_operator import BlockingOperator
 
-# Requests and events wait in queues, and are looked at when there are this many: that takes some milliseconds.
+# Requests, reads and events wait in a queue, and are looked at when there are this many, for some milliseconds.
 PENDING_MAX = 4_000
+
+logger = logging.getLogger("aioprefetch")
 
 
 def record(operator: Operator | BlockingOperator | None = None) -> Trace:
@@ -145,6 +148,8 @@ class Trace:
         if len(pending) > PENDING_MAX and self._lock.acquire(blocking=False):
             try:
                 self._recording.settle()
+            except Exception:  # It would be the error of a read.
+                logger.exception("requests or events could not be recorded")
             finally:
                 self._lock.release()
 

@@ -6,9 +6,11 @@ from collections import Counter
 
 import pytest
 
+import aioprefetch as ap
 from aioprefetch.errors import Error
 from aioprefetch.runtime.events import REQUEST_EVENTS, Event
 from aioprefetch.testing import Fault
+from aioprefetch.trace.recording import Recording
 from tests.reliability.scripted import OFFSET, Serve, once
 
 FAULTS = (
@@ -43,14 +45,32 @@ def check(seen: list[Event]) -> list[Event]:
     return started
 
 
+def check_recording(recording: Recording, seen: list[Event]) -> None:
+    """A trace has the same requests, with the same ends and bytes."""
+    ends = [event for event in seen if event.name in ("request.finished", "request.failed")]
+    cancelled = sum(event.facts.get("error") == "CancelledError" for event in ends)
+    outcomes = Counter(request.outcome for request in recording.requests)
+    names = Counter(event.name for event in ends)
+    assert outcomes["finished"] == names["request.finished"]
+    assert (outcomes["failed"], outcomes["cancelled"]) == (names["request.failed"] - cancelled, cancelled)
+    assert outcomes.total() == recording.counts["request.started"]
+    placed = [
+        event.facts["bytes"]
+        for event in ends
+        if event.facts["operation"] == "read" and (event.facts["status"] or 200) < 300
+    ]
+    assert recording.fetched_bytes + recording.counts["unplaced_bytes"] == sum(placed)
+
+
 async def test_events_count_what_the_server_counts(serve: Serve) -> None:
     """With a fault in the first request, and in one on a connection that was used before."""
     for fault in FAULTS:
         for index in (0, 2):
             seen: list[Event] = []
-            async with serve(once(fault, index)) as scripted:
+            async with contextlib.AsyncExitStack() as stack, serve(once(fault, index)) as scripted:
                 operator, server = scripted.operator, scripted.server
                 operator.events.subscribe(seen.append, *REQUEST_EVENTS)
+                trace = stack.enter_context(ap.trace.record(operator))
                 for _ in range(2):
                     with contextlib.suppress(Error):
                         await operator.read("k", offset=OFFSET, size=1000)
@@ -61,6 +81,7 @@ async def test_events_count_what_the_server_counts(serve: Serve) -> None:
                         await reader.read_at(OFFSET, 1000)
                     with contextlib.suppress(Error):
                         await reader.read_at(OFFSET, None)
+            check_recording(trace.recording, seen)
             counted = [event.facts["method"] for event in check(seen)]
             assert counted == [request.method for request in server.requests], (index, fault)
             retried = sum(event.name == "request.retried" for event in seen)

@@ -86,7 +86,7 @@ class Script:
 def end_request(request: ReportedRequest, at: float, **ending: Unpack[Ending]) -> None:
     """The end of a request: by default with all bytes that it asked for, or with none where it failed."""
     size, error = (request.end or 0) - (request.start or 0), ending.get("error", "")
-    request.received_bytes = ending.get("bytes", 0 if error else size)
+    request.received_bytes = request.counted_bytes = ending.get("bytes", 0 if error else size)
     request.status = ending.get("status", None if error else 206)
     request.ended_seconds, request.error, request.message = BEGIN + at, error, ending.get("message", "")
 

@@ -189,3 +189,20 @@ def test_ranges_that_are_too_many_are_joined() -> None:
     assert sum(many.fetched.count_in(100 * number, 100 * number + 10) for number in range(2000)) == 20_000
     assert (many.end, many.received_bytes, many.refetched_bytes) == (199_910, 20_000, 0)
     assert recording.counts["ranges_joined"] > 0
+
+
+def test_the_bytes_that_reads_used_are_joined_once_for_all_requests() -> None:
+    """A page asks for them for each request."""
+    script = Script()
+    for number in range(50):
+        script.request("k", 100 * number, 100 * number + 50)
+        script.read("k", 100 * number, 100 * number + 10, at=0.1)
+    recording = script.recording()
+    item = recording.object("k")
+    used = item.used
+    assert (len(used), item.used is used) == (500, True)
+    assert (recording.requests is recording.requests, recording.waits is recording.waits) == (True, True)
+    script.read("k", 10, 20, at=0.2)
+    recording.pending.append(script.events[-1][-1])
+    recording.settle()
+    assert len(item.used) == 510
