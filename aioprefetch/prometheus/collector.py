@@ -40,7 +40,7 @@ class Collector(BaseCollector):
         for operator in operators:
             if not hasattr(operator, "events"):
                 raise InvalidType(f"an Operator is needed, not {type(operator).__name__}", operation="collect")
-        # Operators made from one another share events, memory and connections: one of them is enough.
+        # Operators that share events share memory and connections too, and are collected once.
         self._operators = tuple({operator.events: operator for operator in operators}.values())
         self._registry = registry
 

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.runtime.events import Event
+from aioprefetch.accessor.request_events import ReportedRequest
+from aioprefetch.runtime.events import Event, EventBus
 from aioprefetch.trace.advice import advise
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import Recording
-from tests.unit.trace.recordings import Script, end_request
+from aioprefetch.values import ReadRequest
+from tests.unit.trace.recordings import BEGIN, Script, end_request
 
 RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))), max_size=15)
 
@@ -134,6 +136,64 @@ def test_a_request_that_no_read_needs_is_cancelled() -> None:
     script.request("k", 0, 100, error="CancelledError", bytes=30)
     (request,) = script.recording().requests
     assert (request.outcome, request.received) == ("cancelled", (0, 30))
+
+
+class EndsBetweenLooks(ReportedRequest):
+    """A request that ends on another thread, after the first look at whether it has."""
+
+    looks: int
+
+    @property
+    def ended_seconds(self) -> float | None:
+        self.looks += 1
+        return None if self.looks == 1 else BEGIN + 1.0
+
+    @ended_seconds.setter
+    def ended_seconds(self, value: float | None) -> None:
+        self.looks = 0
+
+
+def test_a_request_that_ends_meanwhile_counts_once() -> None:
+    recording = Recording()
+    request = EndsBetweenLooks(EventBus(), ReadRequest(path="k", offset=0, size=10))
+    request.begun_seconds, request.counted_bytes = BEGIN, 10
+    recording.pending.append(request)
+    recording.settle()
+    assert (recording.fetched_bytes, recording.requests[0].outcome, recording.requests[0].ended_seconds) == (
+        0,
+        "open",
+        None,
+    )
+    for _ in range(2):
+        recording.settle()
+        assert (recording.fetched_bytes, recording.requests[0].outcome) == (10, "finished")
+
+
+class LookedAtWhenEnded(ReportedRequest):
+    """A request that another thread looks at as soon as it has ended."""
+
+    recording: Recording
+    end_seconds: float | None
+
+    @property
+    def ended_seconds(self) -> float | None:
+        return self.end_seconds
+
+    @ended_seconds.setter
+    def ended_seconds(self, value: float | None) -> None:
+        self.end_seconds = value
+        if value is not None:
+            self.recording.settle()
+
+
+def test_a_request_that_has_ended_has_its_bytes() -> None:
+    recording = Recording()
+    request = LookedAtWhenEnded(EventBus(), ReadRequest(path="k", offset=0, size=10))
+    request.recording = recording
+    request.received_bytes = 10
+    recording.pending.append(request)
+    request.finished()
+    assert (recording.fetched_bytes, recording.requests[0].received_bytes) == (10, 10)
 
 
 # --- more than is kept ----------------------------------------------------------------------------------------------
