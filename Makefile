@@ -105,11 +105,13 @@ $(DOCS_STAMP): pyproject.toml | $(PIP_STAMP)
 
 # An environment of its own, for another interpreter or other versions: uv takes the lowest of each range on request.
 # The rooms are those whose tests need nothing that brings newer versions along, as s3fs does with fsspec.
-UNIT_EXTRAS := s3,http,parquet,arrow,fsspec,zarr,polars,obspec,cli,testing
+UNIT_EXTRAS := s3,http,parquet,lance,arrow,fsspec,zarr,polars,obspec,otel,prometheus,progress,cli,testing
 # polars before 2 pushes fewer predicates down, and its own reader, with which ours is compared, knows fewer encodings.
-UNIT_TESTS  := $(addprefix tests/unit/,accessor arrow asgi blocks fsspec/test_files.py layers obspec/test_s3_copies.py \
-	operator parquet polars/test_places.py reader runtime scheduler services sync test_errors.py test_lean_dataclass.py \
-	test_ranges.py test_values.py transport zarr/test_store_reads.py)
+UNIT_TESTS  := $(addprefix tests/unit/,accessor arrow asgi blocks cli display fsspec/test_files.py lance layers \
+	obspec/test_s3_copies.py operator otel parquet polars/test_places.py progress prometheus reader runtime scheduler \
+	services source sync trace transport zarr/test_store_reads.py $(addprefix test_,$(addsuffix .py,credentials errors \
+	lean_dataclass ranges redaction scan values))) $(addprefix tests/model/test_parquet_,$(addsuffix .py,datasets \
+	model requests))
 define unit_tests
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) build/$(1)
 	$(BIN)/uv pip install --quiet --python build/$(1)/bin/python --resolution $(1) -e '.[$(UNIT_EXTRAS)]' --group unit

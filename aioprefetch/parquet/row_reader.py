@@ -7,18 +7,15 @@ takes several of pyarrow's batches is concatenated.
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow.parquet.core import ParquetReader
 
 from aioprefetch.errors import Unsupported
@@ -210,9 +207,16 @@ def open_reader(source: Any, metadata: Any, int96_unit: str | None = None, *, pa
 
     A ``ParquetFile`` around the reader would take no allocator, and build an unused table of all names.
     """
-    settings = _settings() if int96_unit is None else _settings() | {"coerce_int96_timestamp_unit": int96_unit}
+    settings = {} if int96_unit is None else {"coerce_int96_timestamp_unit": int96_unit}
     reader = ParquetReader(memory_pool=decode_pool())
-    reader.open(source, metadata=metadata, pre_buffer=False, page_checksum_verification=page_checksums, **settings)
+    reader.open(
+        source,
+        metadata=metadata,
+        pre_buffer=False,
+        page_checksum_verification=page_checksums,
+        arrow_extensions_enabled=True,  # As read_table does; a ParquetFile asks for it.
+        **settings,
+    )
     return reader
 
 
@@ -223,13 +227,6 @@ def read_schema(metadata: Any, leaves: Sequence[int], int96_unit: str | None = N
     # A table read by row groups also has the key-value pairs of the file outside of a stored Arrow schema.
     kept = reader.schema_arrow.metadata
     return read.with_metadata(kept) if kept else read.remove_metadata()
-
-
-@lru_cache(maxsize=1)
-def _settings() -> dict[str, Any]:
-    # read_table reads extension types since pyarrow 21; a ParquetFile does so if it is asked to.
-    parameters = inspect.signature(pq.ParquetFile.__init__).parameters
-    return {"arrow_extensions_enabled": True} if "arrow_extensions_enabled" in parameters else {}
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

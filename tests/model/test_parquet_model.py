@@ -163,7 +163,8 @@ async def test_what_is_held_stays_within_the_budget(operator: Operator, row_grou
     rng = np.random.default_rng(3)
     table = pa.table({f"c{n}": rng.random(1_200_000) for n in range(4)})
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, row_group_size=row_group_size, use_dictionary=False, compression="none")
+    pages = {"use_dictionary": False, "compression": "none", "data_page_size": 160_000}
+    pq.write_table(table, sink, row_group_size=row_group_size, **pages)
     data = bytes(sink.getvalue())
     budget = len(data) // 8
     await operator.write("f", data)
