@@ -68,9 +68,9 @@ class Stores:
         options: Any = {name: option_from_text(scheme, name, text) for name, text in texts}
         return cast("UriOptions", options)
 
-    def side(self, place: str) -> Side:
-        """The operator of a place, which is open until the command ends, and the path in it."""
-        operator, side = run(side_of(place, self.options_of(place), "place"))
+    def side(self, place: str, others: Sequence[tuple[str, str]] = ()) -> Side:
+        """The operator of a place, which is open until the command ends, and the path in it; see ``options_of``."""
+        operator, side = run(side_of(place, self.options_of(place, others), "place"))
         self._operators.append(operator)
         return side
 

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from aioprefetch.operator.listing import has_wildcard
 from aioprefetch.operator.progress import ProgressBar, ProgressDisplay
 from aioprefetch.operator.removal import DELETE_PATHS
 from aioprefetch.operator.transfer.copying import copy
-from aioprefetch.operator.transfer.report import CopyFailure, CopyProgress, CopyReport
+from aioprefetch.operator.transfer.report import CopyFailure, CopyProgress, CopyReport, CopyStep
 from aioprefetch.operator.transfer.sides import Selection, Side
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.sync import run
@@ -46,6 +46,7 @@ _COPY_OPTIONS: tuple[_Option, ...] = (
     click.option("--concurrency", metavar="N", type=click.IntRange(1), help="Objects that are copied at once (32)."),
     click.option("--src-o", "src_texts", multiple=True, metavar="NAME=VALUE", callback=pairs, help="-o for SRC alone."),
     click.option("--dst-o", "dst_texts", multiple=True, metavar="NAME=VALUE", callback=pairs, help="-o for DST alone."),
+    click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be done, and do nothing."),
     click.option("-q", "--quiet", "is_quiet", is_flag=True, help="No progress."),
     click.option("--json", "as_json", is_flag=True, help="The report as one JSON object."),
 )
@@ -85,18 +86,22 @@ def cp(sources: Sequence[str], target: str, stores: Stores, is_recursive: bool, 
 aioprefetch sync data/ s3://bucket/data/
 aioprefetch sync --glob '**/*.parquet' s3://bucket/tables/ /data/tables
 aioprefetch sync --exact s3://bucket/data/ data/
+aioprefetch sync --delete --dry-run site/ s3://bucket/site/
 """,
 )
 @place_argument("source", "SRC")
 @place_argument("target", "DST")
 @click.option("--exact", "is_exact", is_flag=True, help="Leave out only what is proven to be the same.")
+@click.option("--delete", "deletes", is_flag=True, help="Afterwards delete what DST has and SRC has not.")
 @_copy_options
-def sync(source: str, target: str, stores: Stores, is_exact: bool, **options: Any) -> int:
-    """Copy what is new or has changed below SRC. Nothing is deleted at DST.
+def sync(source: str, target: str, stores: Stores, is_exact: bool, deletes: bool, **options: Any) -> int:
+    """Copy what is new or has changed below SRC. Without --delete, nothing is deleted at DST.
 
-    Size and time tell what has changed, and ETags where they can be compared.
+    Size and time tell what has changed, and ETags where they can be compared. --delete deletes after everything is
+    copied, and only if nothing has failed; with --glob, only what the pattern matches at DST.
     """
-    return _copy(stores, [source], target, {"skip_same": None if is_exact else True}, is_recursive=True, **options)
+    how = {"skip_same": None if is_exact else True, "delete_extra": deletes}
+    return _copy(stores, [source], target, how, is_recursive=True, **options)
 
 
 def _check_source(stores: Stores, source: str, *, is_recursive: bool) -> None:
@@ -117,6 +122,7 @@ def _copy(
     concurrency: int | None,
     src_texts: Sequence[tuple[str, str]],
     dst_texts: Sequence[tuple[str, str]],
+    is_dry: bool,
     is_quiet: bool,
     as_json: bool,
 ) -> int:
@@ -128,7 +134,8 @@ def _copy(
     options = {
         "glob": glob,
         "concurrency": concurrency,
-        "on_progress": None if is_quiet or as_json else _bars(),
+        "on_progress": None if is_quiet or as_json or is_dry else _bars(),
+        "dry_run": is_dry,
         "dst_options": stores.options_of(target, dst_texts),
         **how,
     }
@@ -137,8 +144,20 @@ def _copy(
         own = {**options, "src_options": stores.options_of(source, src_texts)}
         return _copy_place(source, target, own, is_recursive=is_recursive)
 
-    total = run(_copy_all(sources, target, copy_source))
-    _show(total, time.monotonic() - began, as_json=as_json)
+    reports = run(_copy_all(sources, target, copy_source))
+    steps: list[CopyStep] = []
+    if is_dry:
+        aim = stem_of(stores.side(target, dst_texts))
+        for source, report in zip(sources, reports, strict=True):
+            steps += _placed(report, stem_of(stores.side(source, src_texts)), aim)
+    total = _total(reports)
+    _show_failures(total)
+    if as_json:
+        _show_json(total, time.monotonic() - began, steps if is_dry else None)
+    elif is_dry:
+        _show_plan(total, steps)
+    else:
+        _show(total, time.monotonic() - began)
     return EXIT_FAILED if total.failures else 0
 
 
@@ -154,7 +173,7 @@ async def _copy_place(source: str, target: str, options: Mapping[str, Any], *, i
 
 async def _copy_all(
     sources: Sequence[str], target: str, copy_source: Callable[[str], Coroutine[Any, Any, CopyReport]]
-) -> CopyReport:
+) -> list[CopyReport]:
     """Copy all sources, some of them at once. One of several that fails leaves the others."""
 
     async def copy_one(source: str) -> CopyReport:
@@ -165,33 +184,74 @@ async def _copy_all(
                 raise
             return CopyReport(failures=(CopyFailure(path=source, target=target, error=error),))
 
-    reports = await gather_all([partial(copy_one, source) for source in sources], at_once=PLACES_AT_ONCE)
+    return await gather_all([partial(copy_one, source) for source in sources], at_once=PLACES_AT_ONCE)
+
+
+def _total(reports: Sequence[CopyReport]) -> CopyReport:
     return CopyReport(
         copied=sum(report.copied for report in reports),
         skipped=sum(report.skipped for report in reports),
         bytes=sum(report.bytes for report in reports),
         bytes_skipped=sum(report.bytes_skipped for report in reports),
+        deleted=sum(report.deleted for report in reports),
         failures=tuple(failure for report in reports for failure in report.failures),
     )
 
 
-def _show(report: CopyReport, seconds: float, *, as_json: bool) -> None:
+def _placed(report: CopyReport, stem: str, target_stem: str) -> Iterator[CopyStep]:
+    """The steps of a dry run, with places instead of paths."""
+    for step in report.steps:
+        path = step.path and path_text(stem + step.path)
+        yield replace(step, path=path, target=path_text(target_stem + step.target))
+
+
+def _show_failures(report: CopyReport) -> None:
     for failure in report.failures:
-        note(f"{path_text(redact(failure.path))}: {message_of(failure.error)} ({failure.error.kind})")
-    if as_json:
-        failures = [
-            {
-                "path": redact(each.path),
-                "target": redact(each.target),
-                "kind": each.error.kind,
-                "message": message_of(each.error),
-            }
-            for each in report.failures
+        path = redact(failure.path or failure.target)
+        note(f"{path_text(path)}: {message_of(failure.error)} ({failure.error.kind})")
+
+
+def _show_json(report: CopyReport, seconds: float, steps: Sequence[CopyStep] | None) -> None:
+    """The report as JSON, with the steps of a dry run."""
+    failures = [
+        {
+            "path": redact(each.path),
+            "target": redact(each.target),
+            "kind": each.error.kind,
+            "message": message_of(each.error),
+        }
+        for each in report.failures
+    ]
+    names = ("copied", "skipped", "deleted", "failed", "bytes", "bytes_skipped")
+    fields: dict[str, Any] = {name: getattr(report, name) for name in names}
+    if steps is not None:
+        fields["steps"] = [
+            {"action": step.action, "source": step.path, "target": step.target, "size": step.size} for step in steps
         ]
-        fields = {name: getattr(report, name) for name in ("copied", "skipped", "failed", "bytes", "bytes_skipped")}
-        print_json({**fields, "seconds": round(seconds, 3), "failures": failures})
-        return
+    print_json({**fields, "seconds": round(seconds, 3), "failures": failures})
+
+
+def _show_plan(report: CopyReport, steps: Sequence[CopyStep]) -> None:
+    """Print what would be copied and deleted, a line for each object."""
+    for step in steps:
+        if step.action == "copy":
+            click.echo(f"copy {step.path} -> {step.target}")
+        elif step.action == "delete":
+            click.echo(f"delete {step.target}")
+    parts = [f"{counted(report.copied, 'object')} to copy, {bytes_text(report.bytes)}"]
+    if report.deleted:
+        parts.append(f"{report.deleted:,} to delete")
+    _remark(parts, report)
+
+
+def _show(report: CopyReport, seconds: float) -> None:
     parts = [f"{counted(report.copied, 'object')} copied, {bytes_text(report.bytes)} in {seconds_text(seconds)}"]
+    if report.deleted:
+        parts.append(f"{report.deleted:,} deleted")
+    _remark(parts, report)
+
+
+def _remark(parts: list[str], report: CopyReport) -> None:
     if report.skipped:
         parts.append(f"{report.skipped:,} there already ({bytes_text(report.bytes_skipped)})")
     if report.failures:

@@ -242,11 +242,12 @@ def _check_variable(variable: str) -> None:
     from aioprefetch.operator.option_words import answer_of, nearest
 
     name = variable.removeprefix(_PREFIX).lower()
+    # One scheme after the other: to look at all of them imports all services, and takes a tenth of a second.
+    if any(name in store_options(scheme) and _text_form(recipe_of(scheme), name) is not None for scheme in BUILT_IN):
+        return
     pairs = {(recipe_of(scheme), option) for scheme in BUILT_IN for option in store_options(scheme)}
     options = {option for _, option in pairs}
     readable = {option for recipe, option in pairs if _text_form(recipe, option) is not None}
-    if name in readable:
-        return
     answer = answer_of(name)
     plain = answer.option if answer else name
     near = plain if plain in readable else nearest(plain, readable)

@@ -26,6 +26,8 @@ def copy(
     skip_same: bool | None = None,
     overwrite: bool = True,
     stop_at_failure: bool = False,
+    delete_extra: bool = False,
+    dry_run: bool = False,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -51,6 +53,8 @@ def copy(
                 skip_same=skip_same,
                 overwrite=overwrite,
                 stop_at_failure=stop_at_failure,
+                delete_extra=delete_extra,
+                dry_run=dry_run,
                 src_options=src_options,
                 dst_options=dst_options,
             )

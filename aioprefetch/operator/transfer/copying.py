@@ -35,6 +35,8 @@ async def copy(
     skip_same: bool | None = None,
     overwrite: bool = True,
     stop_at_failure: bool = False,
+    delete_extra: bool = False,
+    dry_run: bool = False,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -64,6 +66,11 @@ async def copy(
         ``False`` replaces nothing: what is there already is ``AlreadyExists``, the same or not.
     stop_at_failure
         Raise the first failure, and end the other copies.
+    delete_extra
+        When all is copied, and nothing has failed, delete below ``dst`` what ``src`` does not have; with a glob, only
+        what the glob matches there. A source without objects is ``NotFound`` then, and nothing is deleted.
+    dry_run
+        Copy and delete nothing: the report has the ``steps`` that would be made. Listings and ETags are asked for.
     src_options, dst_options
         Options of ``Operator.from_uri`` for each of the two URLs: a dictionary of ``UriOptions``.
 
@@ -83,10 +90,13 @@ async def copy(
     target, with a note of the ranges that it has (``.aioprefetch-….part`` and ``.done``): the next copy of the same
     version goes on with it.
     """
-    for name, flag in (("skip_same", skip_same), ("overwrite", overwrite), ("stop_at_failure", stop_at_failure)):
-        if not (isinstance(flag, bool) or (flag is None and name == "skip_same")):
-            values = "True, False or None" if name == "skip_same" else "True or False"
-            raise InvalidType(f"{name} must be {values}, not {flag!r}", operation="copy")
+    _check_flags(
+        skip_same=skip_same,
+        overwrite=overwrite,
+        stop_at_failure=stop_at_failure,
+        delete_extra=delete_extra,
+        dry_run=dry_run,
+    )
     if concurrency is not None:
         check_count("copy", "concurrency", concurrency, least=1)
     async with AsyncExitStack() as stack:
@@ -104,7 +114,16 @@ async def copy(
             skip_same=skip_same,
             overwrite=overwrite,
             stop_at_failure=stop_at_failure,
+            delete_extra=delete_extra,
+            dry_run=dry_run,
         )
+
+
+def _check_flags(**flags: object) -> None:
+    for name, flag in flags.items():
+        if not (isinstance(flag, bool) or (flag is None and name == "skip_same")):
+            values = "True, False or None" if name == "skip_same" else "True or False"
+            raise InvalidType(f"{name} must be {values}, not {flag!r}", operation="copy")
 
 
 async def side_of(place: object, options: UriOptions | None, name: str) -> tuple[Operator, Side]:

@@ -17,6 +17,7 @@ from aioprefetch.errors import AlreadyExists, Error, InvalidArgument, InvalidTyp
 from aioprefetch.operator.listing import Lister, list_literally
 from aioprefetch.operator.progress import reported
 from aioprefetch.operator.requests import write_request
+from aioprefetch.operator.transfer.extra import ExtraObjects
 from aioprefetch.operator.transfer.object_copy import ObjectCopier, is_there
 from aioprefetch.operator.transfer.report import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter
 from aioprefetch.operator.transfer.sameness import Comparison
@@ -43,6 +44,8 @@ async def copy_side(
     skip_same: bool | None = None,
     overwrite: bool = True,
     stop_at_failure: bool = False,
+    delete_extra: bool = False,
+    dry_run: bool = False,
     on_copied: OnCopied = lambda found: None,
 ) -> CopyReport:
     """Copy what one side names to the other; see ``aioprefetch.copy``. ``on_copied`` gets each object that was."""
@@ -52,13 +55,18 @@ async def copy_side(
     try:
         selection = await select(source, glob)
         placed = await place_of(selection, target)
+        extra = ExtraObjects(selection, placed) if delete_extra else None
+        if extra is not None:
+            await asyncio.to_thread(extra.check)
     except Error as error:
         error.operation = "copy"
         raise
     return await CopyRun(
         selection,
         placed,
-        Meter(on_progress),
+        Meter(on_progress, keeps_steps=dry_run),
+        extra=extra,
+        is_dry=dry_run,
         concurrency=concurrency,
         overwrite=overwrite,
         skip_same=skip_same,
@@ -141,6 +149,8 @@ class CopyRun:
         target: Side,
         meter: Meter,
         *,
+        extra: ExtraObjects | None,
+        is_dry: bool,
         concurrency: int,
         overwrite: bool,
         skip_same: bool | None,
@@ -150,6 +160,8 @@ class CopyRun:
         self._selection = selection
         self._target = target
         self._meter = meter
+        self._extra = extra
+        self._is_dry = is_dry
         self._concurrency = concurrency
         self._overwrite = overwrite
         self._skip_same = skip_same
@@ -177,6 +189,8 @@ class CopyRun:
             report = self._meter.report()
             listing_error.add_context(operation="copy", copied=report.copied, failed=report.failed)
             raise listing_error
+        if self._extra is not None and not self._meter.failures:
+            await self._extra.delete(self._meter, is_dry=self._is_dry)
         return self._meter.report()
 
     async def _start_all(self, group: asyncio.TaskGroup) -> None:
@@ -186,6 +200,8 @@ class CopyRun:
             below = found.path[len(self._selection.base) :]
             if self._selection.single is None:
                 path += below
+            if self._extra is not None:
+                self._extra.keep(path)
             self._meter.found(found.size or 0)
             existing = await there.find(path) if there is not None else None
             ticket = await self._admitted(found.size)
@@ -261,9 +277,13 @@ class CopyRun:
                     "the destination is there already, and overwrite=False", operation="copy", path=path
                 )
             if existing is not None and await self._comparison.is_same(found, existing):
-                self._meter.skipped(found.size or 0)
+                self._meter.skipped(found.path, path, found.size)
                 return
-            await self._copier.copy(found, path, below, on_bytes)
+            if self._is_dry:
+                self._copier.check(found, path, below)
+                on_bytes(found.size or 0)
+            else:
+                await self._copier.copy(found, path, below, on_bytes)
         except Exception as failure:
             error = _typed(failure)
             error.add_context(operation="copy", path=found.path, target=path)
@@ -274,7 +294,7 @@ class CopyRun:
                     self._stop_others()
             return
         self._on_copied(found)
-        self._meter.copied()
+        self._meter.copied(found.path, path, found.size)
 
     def _stop_others(self) -> None:
         current = asyncio.current_task()

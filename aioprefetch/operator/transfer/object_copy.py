@@ -55,14 +55,18 @@ class ObjectCopier:
         elif self._files is not None:
             self.own_bytes = first_response_bytes(self._source.options)
 
+    def check(self, found: Entry | Metadata, path: str, below: str) -> None:
+        """Raise ``InvalidPath`` for an object that cannot have its name at the destination."""
+        if self._names_files:
+            check_local_name(path, below, found.path)
+
     async def copy(self, found: Entry | Metadata, path: str, below: str, on_bytes: Callable[[int], object]) -> Metadata:
         """Copy an object to ``path``, of which ``below`` comes from its own; ``on_bytes`` gets numbers of bytes.
 
         ``ObjectChanged`` if it is overwritten meanwhile, ``AlreadyExists`` where something is there that must not be
         overwritten. If it fails or is cancelled, nothing is at ``path`` that was not there before.
         """
-        if self._names_files:
-            check_local_name(path, below, found.path)
+        self.check(found, path, below)
         if self.by_server:
             return await self._copy_by_server(found, path, on_bytes)
         try:

@@ -119,6 +119,42 @@ def test_sync_copies_what_has_changed(folder: Path, bucket: Bucket) -> None:
     assert copied(f"{folder}/big", bucket.url("x/big")) == (0, 1)
 
 
+def test_sync_deletes_what_only_the_destination_has(folder: Path, bucket: Bucket) -> None:
+    run("sync", folder, bucket.url("x"))
+    bucket.put(x__old=b"old", **{"x/inner/old.txt": b"older"})
+    run("sync", folder, bucket.url("x"))
+    assert "x/old" in bucket.paths()
+    assert lines("sync", "--delete", "--dry-run", "--glob", "**/*.txt", folder, bucket.url("x")) == [
+        f"delete {bucket.url('x/inner/old.txt')}"
+    ]
+    (report,) = objects("sync", "--json", "--delete", folder, bucket.url("x"))
+    assert (report["copied"], report["skipped"], report["deleted"], report["failures"]) == (0, 3, 2, [])
+    assert bucket.paths() == ["x/a b.txt", "x/big", "x/inner/c"]
+    empty = folder / "empty"
+    empty.mkdir()
+    assert "has no objects" in run("sync", "--delete", f"{empty}/", bucket.url("x"), code=1).stderr
+    assert len(bucket.paths()) == 3
+    assert "is one object" in run("sync", "--delete", f"{folder}/big", bucket.url("x/big"), code=2).stderr
+
+
+def test_a_dry_run_prints_what_would_be_done(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert sorted(lines("cp", "-r", "--dry-run", folder, out)) == [
+        f"copy {folder}/a b.txt -> {out}/a b.txt",
+        f"copy {folder}/big -> {out}/big",
+        f"copy {folder}/inner/c -> {out}/inner/c",
+    ]
+    (report,) = objects("cp", "--dry-run", "--json", f"{folder}/big", f"{folder}/*.txt", bucket.url("x/"))
+    assert (report["copied"], report["bytes"]) == (2, 2_560_006 - (folder / "inner" / "c").stat().st_size)
+    assert {(step["action"], step["source"], step["target"]) for step in report["steps"]} == {
+        ("copy", f"{folder}/big", bucket.url("x/big")),
+        ("copy", f"{folder}/a b.txt", bucket.url("x/a b.txt")),
+    }
+    assert (out.exists(), bucket.paths()) == (False, [])
+    run("sync", folder, bucket.url("x"))
+    assert lines("sync", "--dry-run", folder, bucket.url("x")) == []
+
+
 def test_rm(folder: Path, bucket: Bucket) -> None:
     assert lines("rm", "-n", f"{folder}/*") == [f"{folder}/a b.txt", f"{folder}/big"]
     assert "IsADirectory" in run("rm", folder, code=1).stderr
