@@ -85,6 +85,7 @@ class RangeIterator:
             if not any(_is_done(waits) for _, waits in self._active):
                 late = [wait for _, waits in self._active for wait in waits if not wait.is_over]
                 await self._plan.reads.opened.first_completed(late)
+                del late  # See ``OpenObject.release``.
             await self._collect(self._plan)
         return self._ready.popleft()
 

@@ -347,20 +347,21 @@ class ObjectReads:
         try:
             ahead.apply(decision, start)  # After the read's own requests, so that they are first in every queue.
             if len(waits) == 1 and survey.resident_end == start:  # One request brings it all, in one segment mostly.
-                wait = waits[0]
-                wait.pin()
+                waits[0].pin()
                 try:
-                    if wait.future is None:
+                    if (future := waits[0].future) is None:
                         turn.spend(end - start)  # The bytes came with the call: nothing was waited for.
                     else:
-                        await opened.wait_for(wait.future)
+                        await opened.wait_for(future)
                 except Exception:
                     segment = None  # ``deliver`` decides what the error means.
                 else:
                     segment = file.find(start, end)
+                finally:
+                    future = None  # See ``OpenObject.release``.
                 if segment is not None:
                     write(segment.view[start - segment.start : end - segment.start])
-                    return wait.fetch.tier
+                    return waits[0].fetch.tier
             return await self.deliver(start, end, waits, write, fill, has_prefix=survey.resident_end > start)
         finally:
             opened.release(waits)
@@ -445,34 +446,33 @@ class ObjectReads:
         ``has_prefix``: the first bytes may be resident already.
         """
         opened = self.opened
-        joined = list(waits)
+        tier = Tier.MEMORY
         tries = 0
         if has_prefix or any(wait.is_over for wait in waits):
             start = self._copy_available(start, end, write)
         while start < min(end, opened.end_of_reads()):
             while waits and (waits[0].position <= start or waits[0].fetch.succeeded):
-                opened.release((waits.pop(0),))  # Its bytes were taken, or are evicted again.
+                tier = max(tier, tier_of(waits[:1]))
+                opened.release([waits.pop(0)])  # Its bytes were taken, or are evicted again.
             if not waits or waits[0].fetch.start > start:
                 # Evicted, or its prefetch failed: request it again now, before the requests behind it have ended.
                 tries += 1
                 if tries > _TRIES:
                     raise self._evicted(start, end)
-                again = self.request_and_join(start, waits[0].fetch.start if waits else end, fill=fill)
-                waits[:0] = again
-                joined += again
+                waits[:0] = self.request_and_join(start, waits[0].fetch.start if waits else end, fill=fill)
             before = start
-            wait = waits[0]
-            wait.pin()
+            waits[0].pin()
             try:
                 # Readers that share a file may join a failing prefetch at every try, so the last one raises its error.
-                await opened.result(wait, ignores_prefetch=tries < _TRIES)
+                await opened.result(waits[0], ignores_prefetch=tries < _TRIES)
             except RangeNotSatisfied:
                 if start < opened.end_of_reads():
                     raise
             start = self._copy_available(start, end, write)
-            opened.release((waits.pop(0),))
+            tier = max(tier, tier_of(waits[:1]))
+            opened.release([waits.pop(0)])
             tries = tries if start == before else 0
-        return tier_of(joined)
+        return max(tier, tier_of(waits))
 
     def _copy_available(self, start: int, end: int, write: Callable[[memoryview], object]) -> int:
         """Pass the resident beginning of ``[start, end)`` to ``write``, and return its end."""
@@ -497,9 +497,9 @@ class ObjectReads:
         opened = self.opened
         if len(waits) == 1:
             waits[0].pin()
-        for wait in waits:
+        for number in range(len(waits)):  # A local name would keep a wait; see ``OpenObject.release``.
             try:
-                await opened.result(wait, ignores_prefetch=True)
+                await opened.result(waits[number], ignores_prefetch=True)
             except RangeNotSatisfied:
                 if end <= opened.end_of_reads():
                     raise

@@ -177,7 +177,8 @@ class OpenObject:
                 self._end_opening(error)
                 raise
             finally:
-                self.release((wait,))
+                self.release([wait])
+                del wait
 
     def open_alone(self) -> None:
         """Leave a shared first request, and share none any more."""
@@ -209,7 +210,8 @@ class OpenObject:
             if self.closed:
                 raise
         finally:
-            self.release((wait,))
+            self.release([wait])
+            del wait
 
     @property
     def _may_revalidate(self) -> bool:
@@ -457,11 +459,16 @@ class OpenObject:
 
     # --- waiting and closing ------------------------------------------------------------------------------------
 
-    def release(self, waits: Iterable[Wait]) -> None:
-        """Leave these waits: their bytes were used, or are not needed any more."""
+    def release(self, waits: list[Wait]) -> None:
+        """Leave these waits: their bytes were used, or are not needed any more. The list is empty then.
+
+        The frames of a failed read are kept by its error, and a wait keeps that: if a frame kept its waits, neither
+        would end before the garbage collector comes, nor would what the frames of its callers hold.
+        """
         for wait in waits:
             self.waits.discard(wait)
             wait.fetch.leave(wait)  # As ``Wait.close``.
+        waits.clear()
 
     async def result(self, wait: Wait, *, ignores_prefetch: bool = False) -> None:
         """Wait until a wait has ended. Its error names this object, because the block store has no paths.
@@ -487,6 +494,8 @@ class OpenObject:
         except Exception:
             if not (ignores_prefetch and wait.fetch.prefetched):
                 raise
+        finally:
+            del wait, future  # See ``release``.
 
     async def wait_for(self, bytes_arrive: Awaitable[object]) -> None:
         """Await the future of a wait, or of several, as a read that waits for bytes."""
@@ -501,6 +510,8 @@ class OpenObject:
             if isinstance(error, Exception) and not isinstance(error, Closed):
                 counters.failed("stream_read_block_acquire_read")
             raise
+        finally:
+            del bytes_arrive  # See ``release``.
         seconds = now() - started
         counters["demand_wait_microseconds"] += round(seconds * 1e6)
         counters.succeeded("stream_read_block_acquire_read", seconds)
@@ -523,7 +534,7 @@ class OpenObject:
         if self.waits:
             for wait in self.waits:
                 wait.fail(self._end_error())
-            self.release(tuple(self.waits))  # At once, so that no request continues until reading tasks have a turn.
+            self.release([*self.waits])  # At once, so that no request continues until reading tasks have a turn.
         file, self.file = self.file, None
         if file is None:
             if self._opening is not None:

@@ -6,6 +6,7 @@ gives the right bytes; nothing is left behind, and the cursor is where it was.
 
 import io
 import itertools
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -35,14 +36,16 @@ class Failures:
 
     def __init__(self) -> None:
         self.count = 0
+        self.errors: list[weakref.ref[Unavailable]] = []
 
     async def repeated(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """The result of a call that may fail at first."""
         while True:
             try:
                 return await call()
-            except Unavailable:
+            except Unavailable as error:
                 self.count += 1
+                self.errors.append(weakref.ref(error))
 
 
 Program = Callable[[RangeReader, io.BytesIO, Failures], Awaitable[None]]
@@ -150,6 +153,8 @@ async def run_once(program: Program, policy: str, growth: str, fault: Injection)
         async with b.reader(policy=policy, prefetch_growth=growth) as reader:
             await program(reader, io.BytesIO(b.data), failures)
             assert reader.statistics["stream_read_exceptions"] == failures.count
+            # Nothing of ours keeps an error, and with it the frames of callers, until the garbage is collected.
+            assert [error() for error in failures.errors] == [None] * len(failures.errors)
         await assert_all_given_back(b)
         assert b.runtime.budget.peak_bytes <= b.runtime.budget.limit_bytes + 4 * BLOCK
     return [one.lane for one in log.reads], failures.count
