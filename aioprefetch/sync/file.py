@@ -91,12 +91,13 @@ class SyncFile(io.RawIOBase):
             path=self._path,
         )
 
-    def __del__(self) -> None:
+    # At the end of the process the names of modules may be gone, but not the defaults of arguments.
+    def __del__(self, warn: Any = warnings.warn, is_finalizing: Any = sys.is_finalizing) -> None:
         if self._reader is None or self.closed:
             return
         if self.warns_unclosed:
-            warnings.warn(f"unclosed file {self!r}", ResourceWarning, source=self, stacklevel=2)
-        if not sys.is_finalizing():  # At the end of the process nothing is left that could close it, nor needs to.
+            warn(f"unclosed file {self!r}", ResourceWarning, source=self, stacklevel=2)
+        if not is_finalizing():  # At the end of the process nothing is left that could close it, nor needs to.
             self._end(wait=False)
 
     @property

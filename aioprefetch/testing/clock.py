@@ -106,13 +106,16 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         # Private names of asyncio; tests/unit/testing/test_clock.py checks that they still behave this way.
         if self._random is not None:
-            ready: Any = self._ready  # type: ignore[attr-defined]
-            slots = [index for index, handle in enumerate(ready) if _is_task_step(handle)]
-            handles = [ready[index] for index in slots]
-            self._random.shuffle(handles)
-            for index, handle in zip(slots, handles, strict=True):
-                ready[index] = handle
+            self._shuffle(self._ready, self._random)  # type: ignore[attr-defined]
         super()._run_once()  # type: ignore[misc]
+
+    @staticmethod
+    def _shuffle(ready: Any, source: random.Random) -> None:
+        slots = [index for index, handle in enumerate(ready) if _is_task_step(handle)]
+        handles = [ready[index] for index in slots]
+        source.shuffle(handles)
+        for index, handle in zip(slots, handles, strict=True):
+            ready[index] = handle
 
 
 def run_virtual(

@@ -118,6 +118,7 @@ class Transcoder:
         family = encoding[:6]
         self._plain = f"{family}-le" if family in _BYTE_ORDER_MARKS else encoding
         self._marks = _BYTE_ORDER_MARKS.get(family, ())
+        self._needs_mark = encoding in _BYTE_ORDER_MARKS
         self._begun = False
         self.mark_bytes = 0
 
@@ -130,6 +131,14 @@ class Transcoder:
                 return b""
             piece, self._pending, self._begun = self._pending, b"", True
             self.mark_bytes = next((len(mark) for mark in self._marks if piece.startswith(mark)), 0)
+            if piece and self._needs_mark and not self.mark_bytes:
+                raise corrupt(
+                    f"the file does not begin with the byte order mark of {self.encoding}: set the option encoding to "
+                    f"{self.encoding}-le or {self.encoding}-be, as its bytes are ordered",
+                    path=self._path,
+                    offset=0,
+                    encoding=self.encoding,
+                )
         held = len(self._decoder.getstate()[0])
         self._waiting.append(piece)
         self._waiting_bytes += len(piece)
@@ -149,14 +158,6 @@ class Transcoder:
         except UnicodeDecodeError as error:
             offset = self._position - held + error.start
             raise undecodable(error, self.encoding, path=self._path, offset=offset) from error
-        except UnicodeError as error:
-            raise corrupt(
-                f"the file does not begin with the byte order mark of {self.encoding}: set the option encoding to "
-                f"{self.encoding}-le or {self.encoding}-be, as its bytes are ordered",
-                path=self._path,
-                offset=0,
-                encoding=self.encoding,
-            ) from error
         if self._position == 0:
             text = text.removeprefix("\ufeff")
         begin = self._position

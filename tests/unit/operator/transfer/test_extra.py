@@ -1,6 +1,7 @@
 """``delete_extra`` and ``dry_run``: what is deleted at a destination, when nothing is, and what would be done."""
 
 import asyncio
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ async def test_nothing_is_deleted_after_a_failure() -> None:
         async with memory() as op, memory() as other:
             await put_tree(op, "x/", TREE)
             await put_tree(other, "y/", {"old": b"1"})
-            plan = [Injection(occurrence=number, error=PermissionDenied)]
+            plan = (Injection(occurrence=number, error=PermissionDenied),)
             source = op.layer(FaultLayer(plan), inside=ap.layers.ErrorContextLayer)
             try:
                 report = await ap.copy((source, "x/"), (other, "y/"), delete_extra=True)
@@ -112,7 +113,7 @@ async def test_what_cannot_be_deleted_is_a_failure_of_its_own() -> None:
         await put_tree(other, "y/", {"old": b"1", "older": b"2"})
         await put_tree(other, "y/", TREE)
         refused = other.layer(
-            FaultLayer([Injection(operation="delete", error=PermissionDenied)]), inside=ap.layers.ErrorContextLayer
+            FaultLayer((Injection(operation="delete", error=PermissionDenied),)), inside=ap.layers.ErrorContextLayer
         )
         report = await ap.copy((op, "x/"), (refused, "y/"), delete_extra=True)
         assert (report.copied, report.deleted, report.failed) == (len(TREE), 0, 2)
@@ -173,7 +174,7 @@ async def test_where_names_of_files_are_folded_a_file_keeps_its_old_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On macOS ``A`` is written into the file ``a``, and the listing still has ``a``."""
-    monkeypatch.setattr(extra.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     async with memory() as op:
         await put_tree(op, "x/", {"A.csv": b"1", "u\u0308": b"2"})
         for name in ("a.csv", "ü", "other"):
