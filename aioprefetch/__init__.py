@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from aioprefetch.operator.transfer.report import CopyFailure as CopyFailure
     from aioprefetch.operator.transfer.report import CopyProgress as CopyProgress
     from aioprefetch.operator.transfer.report import CopyReport as CopyReport
+    from aioprefetch.operator.transfer.report import CopyStep as CopyStep
     from aioprefetch.reader import RangeReader as RangeReader
     from aioprefetch.scan import BatchScan as BatchScan
 
@@ -64,7 +65,7 @@ _CLASSES = {
     "BatchScan": "scan",
     "RangeReader": "reader",
     "copy": "operator.transfer.copying",
-    **dict.fromkeys(("CopyFailure", "CopyProgress", "CopyReport"), "operator.transfer.report"),
+    **dict.fromkeys(("CopyFailure", "CopyProgress", "CopyReport", "CopyStep"), "operator.transfer.report"),
 }
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "CopyFailure",
     "CopyProgress",
     "CopyReport",
+    "CopyStep",
     "DiskCache",
     "Entry",
     "Layer",

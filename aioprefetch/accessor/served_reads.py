@@ -1,26 +1,36 @@
-"""The reads of a caller as events: what an operator's own reads got. Made for a read while there is a listener."""
+"""The reads of a caller as events: what an operator's own reads got. Nothing here runs without a listener."""
 
 from __future__ import annotations
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadReply, ReadRequest
 
 
+def publish_reply(events: EventBus, request: ReadRequest, reply: ReadReply, began: float) -> None:
+    """Publish ``read.served`` for a read that began then. No reader has asked."""
+    head = reply.head
+    start = head.start
+    events.publish_served(request.path, start, start + head.size, "store", events.clock() - began)
+
+
 class ServedReads(WrappedAccessor):
-    """Publishes ``read.served`` for each read that ends well. ``reader_id`` is ``None``: no reader has asked."""
+    """Publishes ``read.served`` for each read that ends well: those of which a larger one is made."""
 
     def __init__(self, inner: Accessor, runtime: Runtime) -> None:
-        self.inner = inner  # As the base does, whose call each read would pay for.
+        super().__init__(inner)
         self._events = runtime.events
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        events = self._events
-        began = events.clock()
+        began = self._events.clock()
         reply = await self.inner.read(request, sink)
-        head = reply.head
-        start = head.start
-        events.publish_served(request.path, start, start + head.size, "store", events.clock() - began)
+        publish_reply(self._events, request, reply, began)
         return reply
+
+
+def served(accessor: Accessor, runtime: Runtime) -> Accessor:
+    """An accessor whose reads are published, if anybody listens."""
+    return ServedReads(accessor, runtime) if runtime.events.wants_reads else accessor

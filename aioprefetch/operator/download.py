@@ -20,7 +20,7 @@ from functools import partial as bound
 
 from aioprefetch.accessor.parallel_parts import PART_BYTES_MAX, ParallelParts
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.served_reads import ServedReads
+from aioprefetch.accessor.served_reads import served
 from aioprefetch.accessor.version_pin import is_strong
 from aioprefetch.errors import AlreadyExists, Error, InvalidPath, InvalidType, IsADirectory, NotFound, ObjectChanged
 from aioprefetch.layers.error_context import hint_at_directory
@@ -53,8 +53,7 @@ async def download(
 ) -> Metadata:
     """Write the object of a request into a file. If it fails or is cancelled, the target is as it was."""
     path = _checked_target(target, request)
-    if runtime.events.wants_reads:
-        accessor = ServedReads(accessor, runtime)
+    accessor = served(accessor, runtime)
     try:
         written = WriteRequest(path=request.path)
         with reported(on_progress, "download", request.path) as reporter:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
-from aioprefetch.accessor.served_reads import ServedReads
+from aioprefetch.accessor.served_reads import publish_reply, served
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
@@ -222,24 +222,25 @@ class Operator:
     ) -> bytes:
         """The bytes ``[offset, offset + size)`` of an object, to its end without ``size``, or its last ``suffix``.
 
-        A range that crosses the end is cut there; one that starts at or beyond the end of an object that is
-        not empty is ``RangeNotSatisfied``; an empty range costs no request. Conditions, a version and a time-out:
-        ``ReadOptions``. Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
+        A range that crosses the end is cut there; one at or beyond the end of an object that is not empty is
+        ``RangeNotSatisfied``; an empty range costs no request. Conditions, a version and a time-out: ``ReadOptions``.
+        Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
 
         Up to two blocks come in one request. More comes in several at once, into the memory of the result and of one
-        version: if the object is overwritten meanwhile, it is ``ObjectChanged``. If the store sends neither a
-        version id nor a strong ETag, the first request ends at its head, and another one is for all bytes.
+        version: an object that is overwritten meanwhile is ``ObjectChanged``. If the store sends neither a version id
+        nor a strong ETag, the first request ends at its head, and another one is for all bytes.
         """
         request = read_request(self._first_bytes, path, offset, size, suffix, options)
         if request is None:
             return b""
         accessor, runtime = self._connect()
-        if runtime.events.wants_reads:
-            accessor = ServedReads(accessor, runtime)
+        began = runtime.events.clock() if runtime.events.wants_reads else None
         if request.first_bytes is None:
-            await accessor.read(request, sink := CollectSink(runtime.budget))
+            reply = await accessor.read(request, sink := CollectSink(runtime.budget))
+            if began is not None:
+                publish_reply(runtime.events, request, reply, began)
             return sink.to_bytes()
-        await (reading := ParallelRead(accessor, runtime, request)).run()
+        await (reading := ParallelRead(served(accessor, runtime), runtime, request)).run()
         return reading.to_bytes()
 
     async def view(
@@ -256,12 +257,13 @@ class Operator:
         if request is None:
             return memoryview(b"")
         accessor, runtime = self._connect()
-        if runtime.events.wants_reads:
-            accessor = ServedReads(accessor, runtime)
+        began = runtime.events.clock() if runtime.events.wants_reads else None
         if request.first_bytes is None:
-            await accessor.read(request, sink := CollectSink(runtime.budget))
+            reply = await accessor.read(request, sink := CollectSink(runtime.budget))
+            if began is not None:
+                publish_reply(runtime.events, request, reply, began)
             return sink.to_view()
-        await (reading := ParallelRead(accessor, runtime, request)).run()
+        await (reading := ParallelRead(served(accessor, runtime), runtime, request)).run()
         return reading.to_view()
 
     async def read_into(self, path: str, offset: int, buffer: Any, **options: Unpack[ReadOptions]) -> int:
@@ -274,11 +276,13 @@ class Operator:
         if request is None:
             return 0
         accessor, runtime = self._connect()
-        if runtime.events.wants_reads:
-            accessor = ServedReads(accessor, runtime)
+        began = runtime.events.clock() if runtime.events.wants_reads else None
         if request.first_bytes is None:
-            return (await accessor.read(request, BufferSink(target))).received
-        await (reading := ParallelFill(accessor, runtime, request, target)).run()
+            reply = await accessor.read(request, BufferSink(target))
+            if began is not None:
+                publish_reply(runtime.events, request, reply, began)
+            return reply.received
+        await (reading := ParallelFill(served(accessor, runtime), runtime, request, target)).run()
         return reading.filled
 
     async def download(
@@ -428,9 +432,8 @@ class Operator:
     ) -> Lister:
         """The entries whose path begins with ``prefix``, page by page: ``async for entry in operator.list("dir/")``.
 
-        Keys below the next ``/`` are folded into a directory entry unless ``recursive``; the directory that is
-        listed does not list itself. ``start_after`` is exclusive. A prefix without entries gives an empty
-        listing.
+        Keys below the next ``/`` are folded into a directory entry unless ``recursive``; the directory that is listed
+        does not list itself. ``start_after`` is exclusive. A prefix without entries gives an empty listing.
 
         ``glob`` filters whole paths, of which the prefix is a part: ``list("t/", glob="t/*.parquet")``, with
         ``recursive`` if it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing

@@ -199,7 +199,7 @@ class Recording:
         pending = self.pending
         taken = [pending.popleft() for _ in range(len(pending))]
         requests = [item for item in taken if not isinstance(item, tuple)]
-        served = [item for item in taken if type(item) is ServedRead]
+        served = [item for item in taken if isinstance(item, tuple) and not isinstance(item, Event)]
         events = [item for item in taken if type(item) is Event]
         if self._origin is None:
             if not taken:
@@ -459,7 +459,9 @@ class Recording:
 
 
 def _begin_of(item: ReportedRequest | ServedRead | Event) -> float:
-    return item.at_seconds if isinstance(item, tuple) else item.begun_seconds
+    if isinstance(item, Event):
+        return item.at_seconds
+    return item[5] if isinstance(item, tuple) else item.begun_seconds
 
 
 def _has_object_bytes(request: ReportedRequest) -> bool:

@@ -7,11 +7,10 @@ import asyncio
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport.connecting import Connector
-from aioprefetch.transport.connection import Connection, Destination, Receiver, StaleConnection
+from aioprefetch.transport.connection import Connection, Receiver, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Target
 from aioprefetch.transport.pool import ClientSnapshot, Pool
-from aioprefetch.transport.response_head import ResponseHead
 
 
 class HttpClient:
@@ -55,8 +54,6 @@ class HttpClient:
         Raises ``Unavailable``, ``TimedOut``, ``Stalled``, ``ProtocolError``, ``ConfigInvalid``, ``RedirectRefused``,
         ``Closed``, and any error of the receiver. If the call fails or is cancelled, the connection is closed.
         """
-        if reported is not None:
-            receiver = _ReportingReceiver(receiver, reported)
         pool = self._pool
         connection: Connection | None = None
         done: asyncio.Future[float] | None = None
@@ -66,7 +63,7 @@ class HttpClient:
             else:
                 connection = await pool.connect(target.route, is_fresh=True)
             # No local variable holds the request: tools that show those of a traceback would show its signature.
-            done = connection.send(target.head + fields + b"\r\n", receiver, is_head=target.is_head, body=body)
+            done = connection.send(target.head + fields + b"\r\n", receiver, target.is_head, body, reported)
             try:
                 return await done
             except StaleConnection as stale:
@@ -74,7 +71,7 @@ class HttpClient:
                 if reported is not None:
                     reported.send_again(stale)
             connection = await pool.connect(target.route, is_fresh=True)
-            done = connection.send(target.head + fields + b"\r\n", receiver, is_head=target.is_head, body=body)
+            done = connection.send(target.head + fields + b"\r\n", receiver, target.is_head, body, reported)
             return await done
         except BaseException as error:
             if connection is not None and done is not None:
@@ -82,52 +79,3 @@ class HttpClient:
             if reported is not None:
                 reported.failed(error)
             raise
-
-
-class _ReportingReceiver:
-    """A receiver whose response is reported in events."""
-
-    __slots__ = ("_receiver", "_reported")
-
-    def __init__(self, receiver: Receiver, reported: ReportedRequest) -> None:
-        self._receiver = receiver
-        self._reported = reported
-
-    def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:
-        """Report the head, and pass it on."""
-        reported = self._reported
-        reported.responded(head.status, connection.number)
-        if reported.is_counted_by_sink and head.status == 206:
-            return self._receiver.begin(head, connection)
-        reported.received_bytes = 0
-        destination = self._receiver.begin(head, connection)
-        return None if destination is None else _CountedDestination(destination, reported)
-
-
-class _CountedDestination:
-    """A destination whose bytes are counted for an event."""
-
-    __slots__ = ("_destination", "_reported")
-
-    def __init__(self, destination: Destination, reported: ReportedRequest) -> None:
-        self._destination = destination
-        self._reported = reported
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether the body is received for the sake of the connection alone."""
-        return bool(getattr(self._destination, "is_drained", False))
-
-    def writable(self) -> memoryview:
-        """Memory for the next bytes."""
-        return self._destination.writable()
-
-    def advance(self, count: int) -> None:
-        """Count bytes, and pass them on."""
-        self._reported.received_bytes += count
-        self._destination.advance(count)
-
-    def feed(self, chunk: memoryview) -> int:
-        """Count a chunk, and pass it on."""
-        self._reported.received_bytes += len(chunk)
-        return self._destination.feed(chunk)

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.errors import Closed, ProtocolError, Stalled, TimedOut, Unavailable
 from aioprefetch.transport.body_framing import UnsizedBody
 from aioprefetch.transport.errors import broken_off
@@ -110,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = False
         self._done: asyncio.Future[float] | None = None
         self._receiver: Receiver | None = None
+        self._reported: ReportedRequest | None = None
         self._is_head = False
         self._keeps_alive = False
         self._destination: Destination | None = None
@@ -124,12 +126,18 @@ class Connection(asyncio.BufferedProtocol):
         self._has_sent_body = False
 
     def send(
-        self, request: bytes, receiver: Receiver, *, is_head: bool = False, body: memoryview | None = None
+        self,
+        request: bytes,
+        receiver: Receiver,
+        is_head: bool = False,
+        body: memoryview | None = None,
+        reported: ReportedRequest | None = None,
     ) -> asyncio.Future[float]:
         """Send a request. The future is done at the end of the response; its result is the seconds until the head.
 
         A ``body`` is sent from its memory, as fast as the connection takes it; the first-byte timeout begins again with
         each piece of it. A response that comes before all of it was sent ends the request, and closes the connection.
+        ``reported`` is told of the head of the response, and of its bytes.
 
         If the future fails, with an error of ``aioprefetch.errors`` or of the receiver, the connection is closed. A
         caller that stops waiting must ``break_off`` the response, which is otherwise received to its end.
@@ -137,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         assert self._done is None
         self._receiver = receiver
+        self._reported = reported
         self._is_head = is_head
         self._filled = self._body_bytes = self._interim_heads = 0
         self._done = done = self._loop.create_future()
@@ -367,7 +376,10 @@ class Connection(asyncio.BufferedProtocol):
         length = head.length
         receiver, self._receiver = self._receiver, None  # The connection keeps no reference to it.
         assert receiver is not None
-        destination = receiver.begin(head, self)
+        if self._reported is None:
+            destination = receiver.begin(head, self)
+        else:
+            destination = self._begin_reported(head, receiver, self._reported)
         if length == 0:
             self._finish(is_clean=not rest)
         elif destination is None:
@@ -404,6 +416,14 @@ class Connection(asyncio.BufferedProtocol):
         if not self._left_bytes:
             self._finish(is_clean=len(body) == len(data) and not self._has_more())
 
+    def _begin_reported(self, head: ResponseHead, receiver: Receiver, reported: ReportedRequest) -> Destination | None:
+        reported.responded(head.status, self.number)
+        if reported.is_counted_by_sink and head.status == 206:
+            return receiver.begin(head, self)
+        reported.received_bytes = 0
+        destination = receiver.begin(head, self)
+        return None if destination is None else _CountedDestination(destination, reported)
+
     def _finish(self, *, is_clean: bool) -> None:
         if self._has_sent_body and self._transport is not None:
             # A response that came early: the server may not receive the rest of the body.
@@ -438,7 +458,7 @@ class Connection(asyncio.BufferedProtocol):
             done.set_exception(error)
 
     def _reset(self) -> None:
-        self._done = self._receiver = self._destination = self._unsized = self._unsent = None
+        self._done = self._receiver = self._reported = self._destination = self._unsized = self._unsent = None
         self._filled = 0
 
     def _received_bytes(self) -> int:
@@ -511,3 +531,32 @@ class StallTimer:
         is_below_rate = received_bytes - self._mark_bytes < max(1.0, bytes_per_second_min * waited)
         self.begin_window(now, received_bytes)
         return is_below_rate
+
+
+class _CountedDestination:
+    """A destination whose bytes are counted for an event."""
+
+    __slots__ = ("_destination", "_reported")
+
+    def __init__(self, destination: Destination, reported: ReportedRequest) -> None:
+        self._destination = destination
+        self._reported = reported
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the body is received for the sake of the connection alone."""
+        return bool(getattr(self._destination, "is_drained", False))
+
+    def writable(self) -> memoryview:
+        """Memory for the next bytes."""
+        return self._destination.writable()
+
+    def advance(self, count: int) -> None:
+        """Count bytes, and pass them on."""
+        self._reported.received_bytes += count
+        self._destination.advance(count)
+
+    def feed(self, chunk: memoryview) -> int:
+        """Count a chunk, and pass it on."""
+        self._reported.received_bytes += len(chunk)
+        return self._destination.feed(chunk)

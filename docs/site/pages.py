@@ -51,7 +51,7 @@ ROOMS = (
     "layers",
 )
 VALUES = ("Metadata", "Entry", "Capability", "ServiceInfo", "DiskCache", "StatisticsSnapshot", "BatchScan")
-FUNCTIONS = ("copy", "CopyReport", "CopyFailure", "CopyProgress")
+FUNCTIONS = ("copy", "CopyReport", "CopyFailure", "CopyStep", "CopyProgress")
 PROTOCOLS = ("Accessor", "Layer", "Service", "WrappedAccessor", "ReadRequest", "ReadHead", "ReadReply")
 
 LINK = re.compile(r"(?<=\]\()(?P<up>(?:\.\./)+)(?P<path>[^)\s#]+)")

@@ -66,7 +66,7 @@ class Script:
         self, path: str, start: int, end: int, *, at: float = 0.02, tier: str = "store", waited: float = 0.0
     ) -> None:
         """One read that a caller got."""
-        self.events.append((at, next(self._order), ServedRead((path, start, end, tier, waited, BEGIN + at))))
+        self.events.append((at, next(self._order), (path, start, end, tier, waited, BEGIN + at)))
 
     def retry(self, path: str, *, at: float, attempt: int = 1, wait: float = 0.1, error: str = "Throttled") -> None:
         """A pause before another attempt."""
