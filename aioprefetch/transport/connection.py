@@ -137,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
 
         A ``body`` is sent from its memory, as fast as the connection takes it; the first-byte timeout begins again with
         each piece of it. A response that comes before all of it was sent ends the request, and closes the connection.
-        ``reported`` is told of the head of the response, and of its bytes.
+        ``reported`` is the request in events, to which the head and the bytes of the response are passed.
 
         If the future fails, with an error of ``aioprefetch.errors`` or of the receiver, the connection is closed. A
         caller that stops waiting must ``break_off`` the response, which is otherwise received to its end.

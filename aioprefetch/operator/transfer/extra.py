@@ -1,4 +1,4 @@
-"""What a destination has and the source of its copy has not: found, and deleted, after everything was copied."""
+"""The objects that only the destination of a copy has: found, and deleted, after everything was copied."""
 
 from __future__ import annotations
 

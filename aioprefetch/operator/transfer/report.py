@@ -30,7 +30,7 @@ class CopyFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyStep:
-    """What a copy would do with one object: its path in the source (empty to delete), that at the destination, bytes.
+    """One step of a dry run: the path in the source (empty to delete), that at the destination, and the size in bytes.
 
     ``skip`` is for what is there already.
     """

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, InvalidType, NotFound, PermissionDenied, Unsupported
-from aioprefetch.operator.transfer import extra
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.values import Capability
 from tests.unit.operator.transfer.trees import TREE, Tree, files_of, memory, put_tree, tree_of
@@ -184,13 +183,12 @@ async def test_where_names_of_files_are_folded_a_file_keeps_its_old_name(
         assert not (tmp_path / "other").exists()
 
 
-async def test_more_objects_than_one_request_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extra, "DELETE_PATHS", 3)
+async def test_more_objects_than_one_request_deletes() -> None:
     async with memory() as op, memory() as other:
         await put_tree(op, "x/", TREE)
-        await put_tree(other, "y/", {f"old/{n}": b"1" for n in range(10)})
+        await put_tree(other, "y/", {f"old/{n}": b"1" for n in range(1100)})
         report = await ap.copy((op, "x/"), (other, "y/"), delete_extra=True)
-        assert report.deleted == 10
+        assert report.deleted == 1100
         assert await tree_of(other, "y/") == TREE
 
 
