@@ -42,12 +42,19 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         The operator of which the paths are keys: ``AioPrefetchFileSystem(op).open("dir/key")``; also a URL, with the
         options of its store beside it. Without it the file system is one of a scheme (``aioprefetch+s3``, ...), whose
         paths begin with the bucket.
-    use_listings_cache, listings_expiry_time, max_paths
-        Listings are believed for 30 seconds; ``None`` is for ever, as in s3fs. Writes through this file system end that
-        for what they change, and so does ``invalidate_cache``.
-    asynchronous, loop, batch_size
-        As for every file system of fsspec. Without them the verbs run on the loop thread of ``aioprefetch.sync``, where
+    use_listings_cache
+        Keep listings. Writes through this file system drop those that they change, and so does ``invalidate_cache``.
+    listings_expiry_time
+        The seconds for which a listing is kept, 30 by default; ``None`` is for ever, as in s3fs.
+    max_paths
+        The maximum of directories whose listings are kept.
+    asynchronous
+        As for every file system of fsspec. Without it the verbs run on the loop thread of ``aioprefetch.sync``, where
         files are read too, so that all share connections and memory.
+    loop
+        The event loop of the verbs, as for every file system of fsspec.
+    batch_size
+        The maximum of coroutines at once, as for every file system of fsspec.
     pickle_secrets
         Whether literal keys are a part of pickles and of ``to_json``. By default they are references, which other
         processes than this one and its forks cannot follow: give ``key="env:NAME"``, or the providers of AWS there.

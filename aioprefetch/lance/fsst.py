@@ -33,6 +33,9 @@ def decode(
 ) -> tuple[Bytes, Offsets]:
     """Expand the values ``codes[offsets[i]:offsets[i + 1]]``.
 
+    Returns the text of all values back to back (uint8) and ``n + 1`` int64 offsets into it, which start with 0.
+    ``UntrustedMetadata`` for an invalid table or invalid codes. A code expands to at most 8 bytes.
+
     Parameters
     ----------
     symbol_table
@@ -43,9 +46,6 @@ def decode(
         ``n + 1`` positions in ``codes``; bytes before the first and after the last position are ignored.
     codes_per_take
         The number of codes that are expanded at once.
-
-    Returns the text of all values back to back (uint8) and ``n + 1`` int64 offsets into it, which start with 0.
-    ``UntrustedMetadata`` for an invalid table or invalid codes. A code expands to at most 8 bytes.
     """
     data = np.frombuffer(codes, np.uint8) if isinstance(codes, memoryview) else codes
     bounds = _checked_offsets(offsets, data.size)

@@ -47,9 +47,15 @@ def scan(
 ) -> BatchScan:
     """The record batches of a Lance file of version 2.0, 2.1 or 2.2, or of a dataset; a plain call without I/O.
 
+    Raises ``InvalidArgument`` at once for invalid arguments. The first batch raises ``NotFound``, ``Unsupported``
+    for an unknown version or encoding, ``UntrustedMetadata`` for a damaged file, ``InvalidArgument`` for columns and
+    ``InvalidRange`` for row numbers that the table does not have.
+
     Parameters
     ----------
-    operator, path
+    operator
+        The store.
+    path
         A file, or the directory of a dataset, which is scanned at its latest version (``open_dataset`` opens others).
         A path that ends with ``/`` is a directory.
     columns
@@ -60,16 +66,20 @@ def scan(
     take
         Row numbers in any order, repeated ones included: a list, a range, or an array of numpy or Arrow. The result has
         their order. Sorted, distinct numbers stream; for any other order all rows are held in memory.
-    batch_rows, batch_bytes, readahead
-        The rows of a batch, its Arrow memory in bytes, and the number of batches decoded ahead of the consumer
-        (``BatchScan``).
-    gap_bytes, request_bytes_max, budget_bytes, slots
-        The gap up to which reads are merged, the maximum request, the memory for pages, and the requests in flight
-        (``IoService``).
-
-    Raises ``InvalidArgument`` at once for invalid arguments. The first batch raises ``NotFound``, ``Unsupported``
-    for an unknown version or encoding, ``UntrustedMetadata`` for a damaged file, ``InvalidArgument`` for columns and
-    ``InvalidRange`` for row numbers that the table does not have.
+    batch_rows
+        The rows of a batch (``BatchScan``).
+    batch_bytes
+        The Arrow memory of a batch, in bytes.
+    readahead
+        The number of batches that are decoded ahead of the consumer.
+    gap_bytes
+        Reads with a gap of at most this between them share a request.
+    request_bytes_max
+        The maximum size of a request.
+    budget_bytes
+        The memory for pages.
+    slots
+        The maximum of requests in flight (``IoService``).
     """
     options = batch_options(batch_rows, batch_bytes, readahead, path=path)
     request = scan_request(

@@ -31,15 +31,7 @@ from aioprefetch.runtime.family import Member, RuntimeFamily
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import StatisticsSnapshot
-from aioprefetch.values import (
-    Capability,
-    CreateDirRequest,
-    DeleteRequest,
-    Metadata,
-    PresignMethod,
-    ReadRequest,
-    ServiceInfo,
-)
+from aioprefetch.values import CreateDirRequest, DeleteRequest, ReadRequest
 
 if TYPE_CHECKING:  # They load at their first use.
     from aioprefetch.operator.listing import Lister
@@ -51,6 +43,7 @@ if TYPE_CHECKING:  # They load at their first use.
     from aioprefetch.reader.growth import Growth, GrowthName
     from aioprefetch.reader.options import ProgressCallback
     from aioprefetch.reader.policy import PolicyNames
+    from aioprefetch.values import Capability, Metadata, PresignMethod, ServiceInfo
 
 
 class Operator:
@@ -67,14 +60,22 @@ class Operator:
         Where the objects are: one of ``aioprefetch.services``.
     memory_bytes
         The one budget for cached blocks, prefetch and requests in flight.
-    block_bytes, prefetch_blocks
-        The grid on which readers fetch and keep bytes; how many blocks a stream fetches ahead.
-    concurrency, drain_bytes
-        Requests in flight at once; how much of an unneeded response is received to keep its connection.
+    block_bytes
+        The size of the blocks in which readers fetch and keep bytes.
+    prefetch_blocks
+        How many blocks a stream fetches ahead.
+    concurrency
+        The maximum of requests in flight.
+    drain_bytes
+        How much of a response that no reader needs is received to keep its connection.
+    disk_cache
+        A local directory for blocks that memory has no room for, or a ``DiskCache``.
     budget_wait_seconds
         How long a read waits for memory before it is ``BudgetExhausted``.
-    attempts_max, retry_seconds
-        How often, and for how long after its first attempt, an operation is tried again: see ``RetryLayer``.
+    attempts_max
+        How often an operation is tried, the first time included: see ``RetryLayer``.
+    retry_seconds
+        How long after its first attempt an operation is tried again.
     """
 
     def __init__(
@@ -223,8 +224,8 @@ class Operator:
         """The bytes ``[offset, offset + size)`` of an object, to its end without ``size``, or its last ``suffix``.
 
         A range that crosses the end is cut there; one at or beyond the end of an object that is not empty is
-        ``RangeNotSatisfied``; an empty range costs no request. Conditions, a version and a time-out: ``ReadOptions``.
-        Raises ``NotFound``, ``ConditionNotMatch``, ``TimedOut``, ...
+        ``RangeNotSatisfied``; an empty range costs no request. Raises ``NotFound``, ``ConditionNotMatch`` where a
+        condition does not hold, and ``TimedOut`` after ``timeout_seconds``.
 
         Up to two blocks come in one request. More comes in several at once, into the memory of the result and of one
         version: an object that is overwritten meanwhile is ``ObjectChanged``. If the store sends neither a version id
@@ -407,10 +408,7 @@ class Operator:
     # --- everything else ----------------------------------------------------------------------------------------
 
     async def stat(self, path: str, **options: Unpack[StatOptions]) -> Metadata:
-        """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none.
-
-        The options: ``StatOptions``.
-        """
+        """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none."""
         return await self.accessor().stat(stat_request(path, options))
 
     async def exists(self, path: str) -> bool:
@@ -455,7 +453,7 @@ class Operator:
         A file is anything with ``read``, from its position on: it is read 8 MiB at a time, on a worker thread unless
         its ``read`` is asynchronous. Iterators may be asynchronous too; others run on a worker thread. ``InvalidType``
         for a file open in text mode, and for an item that is not bytes. In s3 more than ``part_bytes`` goes in parts,
-        several at a time. The options: ``WriteOptions``.
+        several at a time.
 
         Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
         cancelled nothing is left behind (an attempt whose response was lost may have succeeded).
@@ -468,8 +466,7 @@ class Operator:
     def writer(self, path: str, **options: Unpack[WriteOptions]) -> ObjectWriter:
         """Write an object piece by piece: ``async with op.writer("k") as w: await w.write(b"...")``; without I/O.
 
-        It appears when the block ends, whole; a block that fails or is cancelled leaves nothing. See ``ObjectWriter``;
-        the options: ``WriteOptions``.
+        It appears when the block ends, whole; a block that fails or is cancelled leaves nothing. See ``ObjectWriter``.
         """
         from aioprefetch.operator.writer import ObjectWriter
 

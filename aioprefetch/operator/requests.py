@@ -14,38 +14,33 @@ from aioprefetch.ranges import OFFSET_MAX, checked_range
 from aioprefetch.values import ListRequest, PresignMethod, PresignRequest, ReadRequest, StatRequest, WriteRequest
 
 
-class ReadOptions(TypedDict, total=False):
-    """The options of a read beside its range.
-
-    ``if_match`` and ``if_none_match`` are ETags. ``if_modified_since`` and ``if_unmodified_since`` are times with their
-    zone; stores keep whole seconds. All conditions that are given have to hold: ``ConditionNotMatch``. ``version`` is
-    the name of one. ``timeout_seconds`` bounds the whole call, all attempts included.
+class StatOptions(TypedDict, total=False):
+    """The options of a stat. All conditions that are given have to hold, otherwise it is ``ConditionNotMatch``.
 
     ``Unsupported`` where a store cannot obey: ``capability`` tells.
     """
 
     if_match: str | None
+    """The ETag that the object must have."""
     if_none_match: str | None
+    """The ETag that the object must not have."""
     if_modified_since: datetime | None
+    """A time with its zone, of which stores keep whole seconds: the object must have been written after it."""
     if_unmodified_since: datetime | None
+    """A time with its zone: the object must not have been written after it."""
     version: str | None
+    """The version of the object, where the store keeps several."""
+
+
+class ReadOptions(StatOptions, total=False):
+    """The options of a read beside its range."""
+
     timeout_seconds: float | None
-
-
-READ_OPTIONS = frozenset(ReadOptions.__annotations__)
-
-
-class StatOptions(TypedDict, total=False):
-    """The options of a stat: the conditions and the version of ``ReadOptions``."""
-
-    if_match: str | None
-    if_none_match: str | None
-    if_modified_since: datetime | None
-    if_unmodified_since: datetime | None
-    version: str | None
+    """The time for the whole call, all attempts included."""
 
 
 STAT_OPTIONS = frozenset(StatOptions.__annotations__)
+READ_OPTIONS = frozenset(ReadOptions.__annotations__)
 
 
 # The path of a file of this machine.
@@ -146,25 +141,26 @@ def presign_request(path: str, method: PresignMethod, expires_seconds: float, ve
 
 
 class WriteOptions(TypedDict, total=False):
-    """The options of a write.
-
-    ``content_type``, ``content_encoding``, ``content_disposition``, ``cache_control`` and ``user_metadata`` describe
-    the object. ``if_not_exists=True`` refuses to replace one (``AlreadyExists``), ``if_match`` replaces that with this
-    ETag alone (``ConditionNotMatch``); ``"*"`` any. ``storage_class`` is the store's word for one (``"STANDARD_IA"``),
-    ``sse_kms_key_id`` the key of AWS KMS by which S3 encrypts the object.
-
-    ``Unsupported`` where a store cannot obey: ``capability`` tells.
-    """
+    """The options of a write. ``Unsupported`` where a store cannot obey: ``capability`` tells."""
 
     content_type: str | None
+    """The media type of the object, which the store keeps with it, as it does the next four."""
     content_encoding: str | None
+    """How the bytes are encoded (``"gzip"``)."""
     content_disposition: str | None
+    """Whether a browser shows the object or saves it (``"attachment"``)."""
     cache_control: str | None
+    """How long caches may keep the object (``"max-age=3600"``)."""
     user_metadata: Mapping[str, str] | None
+    """Names and values of your own."""
     if_match: str | None
+    """Replace only the object with this ETag, otherwise ``ConditionNotMatch``; ``"*"`` is any."""
     if_not_exists: bool
+    """Replace nothing: ``AlreadyExists`` if there is an object."""
     storage_class: str | None
+    """The store's word for a class (``"STANDARD_IA"``)."""
     sse_kms_key_id: str | None
+    """The key of AWS KMS by which S3 encrypts the object."""
 
 
 WRITE_OPTIONS = frozenset(WriteOptions.__annotations__)

@@ -175,6 +175,10 @@ async def footer(
     the file is still the same, and no bytes travel if it is. One that is asked for by its ``version`` or its ETag
     (``if_match``) costs no request then. Footers of stores without ETags are read every time.
 
+    Raises ``UntrustedMetadata`` for a file that is not Parquet, a damaged footer or one above ``FOOTER_BYTES_MAX``,
+    ``Unsupported`` for encrypted footers and types that pyarrow does not read, ``ConditionNotMatch`` if the file is
+    not the one of ``if_match``, ``NotFound``. A cancelled call leaves nothing behind.
+
     Parameters
     ----------
     tail_bytes
@@ -183,10 +187,6 @@ async def footer(
         Data are going to be read too: a larger tail pays, and a small file comes whole.
     size
         The size of the object, if it is known. An object of at most a block is read whole if there is memory.
-
-    Raises ``UntrustedMetadata`` for a file that is not Parquet, a damaged footer or one above ``FOOTER_BYTES_MAX``,
-    ``Unsupported`` for encrypted footers and types that pyarrow does not read, ``ConditionNotMatch`` if the file is
-    not the one of ``if_match``, ``NotFound``. A cancelled call leaves nothing behind.
     """
     checked_operator(operator, "footer")
     check_file(path, "footer")

@@ -68,6 +68,15 @@ def scan(
     Values, types and schema of one file are those of ``pyarrow.parquet.read_table`` with the same ``columns`` and
     ``filters``.
 
+    ``row_groups``, ``footer``, ``size``, ``version`` and ``if_match`` are for one file. ``rows`` count through all
+    files that the filters on partitions leave.
+
+    Raises ``InvalidArgument`` at once for invalid options, and for the footer of another path. The first
+    batch raises ``NotFound``, ``InvalidArgument`` for columns, row groups, rows and filters that do not go with the
+    file, ``UntrustedMetadata`` for a damaged file, with the row group and the columns, and ``Unsupported`` for what
+    pyarrow does not read. Of many files it raises ``NotFound`` where there are none, ``ObjectChanged`` for one that was
+    overwritten after it was listed, and ``Unsupported`` for columns whose types have nothing in common.
+
     Parameters
     ----------
     path
@@ -87,14 +96,20 @@ def scan(
     filters
         As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Row groups and pages
         whose statistics match nothing are not requested.
-    batch_rows, batch_bytes, readahead
-        See ``BatchScan``: rows of a batch, bytes of Arrow memory of a batch (estimated from the footer and the batches
-        before), batches decoded ahead of the consumer.
-    gap_bytes, request_bytes_max
-        Ranges with a gap of at most ``gap_bytes`` between them share a request of at most ``request_bytes_max``; see
-        ``plan``.
-    budget_bytes, slots
-        The memory for pages, and the requests in flight (``IoService``).
+    batch_rows
+        The rows of a batch (``BatchScan``).
+    batch_bytes
+        The Arrow memory of a batch, in bytes, estimated from the footer and the batches before.
+    readahead
+        The number of batches that are decoded ahead of the consumer.
+    gap_bytes
+        Ranges with a gap of at most this between them share a request; see ``plan``.
+    request_bytes_max
+        The maximum size of a request.
+    budget_bytes
+        The memory for pages.
+    slots
+        The maximum of requests in flight (``IoService``).
     page_checksums
         Verify the checksum of each page whose header has one, of dictionaries too: a bit that flipped on the way or in
         the store is ``UntrustedMetadata``.
@@ -107,8 +122,10 @@ def scan(
         A footer of this file that was read before: its version is read, without a request for the metadata.
     size
         The size of the file, if it is known. A file of at most a block is then read whole by one request.
-    version, if_match
-        The version or the ETag that the file must have.
+    version
+        The version of the file that is read.
+    if_match
+        The ETag that the file must have.
     ordered
         Of many files: their batches in the order of the files. ``False``: as they are ready, of several files at once.
     schema
@@ -120,15 +137,6 @@ def scan(
     filter_rows
         ``False``: ``filters`` leave out files, row groups and pages alone, and all rows of the others come. For
         callers that filter what they get themselves.
-
-    ``row_groups``, ``footer``, ``size``, ``version`` and ``if_match`` are for one file. ``rows`` count through all
-    files that the filters on partitions leave.
-
-    Raises ``InvalidArgument`` at once for invalid options, and for the footer of another path. The first
-    batch raises ``NotFound``, ``InvalidArgument`` for columns, row groups, rows and filters that do not go with the
-    file, ``UntrustedMetadata`` for a damaged file, with the row group and the columns, and ``Unsupported`` for what
-    pyarrow does not read. Of many files it raises ``NotFound`` where there are none, ``ObjectChanged`` for one that was
-    overwritten after it was listed, and ``Unsupported`` for columns whose types have nothing in common.
     """
     source = checked_source(path)
     name = str(source)

@@ -17,10 +17,15 @@ class ClientOptions:
         The second address of a name is tried when the first one has not responded for this time (RFC 8305).
     first_byte_timeout_seconds
         The time from the request to the head of its response.
-    stall_timeout_seconds, stall_bytes_per_second
-        A body below this rate for this time has stalled. Pauses by its receiver are not counted.
-    connections_max, connections_per_host_max
+    stall_timeout_seconds
+        A body that stays below ``stall_bytes_per_second`` for this time has stalled. Pauses by its receiver are not
+        counted.
+    stall_bytes_per_second
+        The lowest rate of a body that has not stalled.
+    connections_max
         The maximum of open connections, including those that are being made.
+    connections_per_host_max
+        The maximum of them to one host.
     wait_timeout_seconds
         The time that a request waits for a connection to become free.
     idle_seconds_max

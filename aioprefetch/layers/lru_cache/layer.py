@@ -59,6 +59,8 @@ _EVENTS = {
 class LruCacheLayer(Layer):
     """The recipe of LruCache.
 
+    Raises ``ConfigInvalid`` for invalid values. Pickles if ``cache`` does.
+
     Parameters
     ----------
     cache
@@ -75,8 +77,6 @@ class LruCacheLayer(Layer):
     cache_timeout_seconds
         How long one call of the cache's store may take. After three failures in a row the cache is bypassed for
         thirty seconds.
-
-    Raises ``ConfigInvalid`` for invalid values. Pickles if ``cache`` does.
     """
 
     cache: CacheSource

@@ -42,12 +42,30 @@ async def copy(
 ) -> CopyReport:
     """Copy an object, a directory or what a glob matches, from any store or local file to any other.
 
+    A store copies by itself between places that are asked with the same options: in s3 also between buckets, and above
+    5 GiB in parts. Otherwise bytes go through this process: ranges of one version of a large object, several at once,
+    into the parts of an upload, in the memory of the two operators.
+
+    One failure does not stop the others: the report has them all. The failure of a single object is raised, and so are
+    ``NotFound`` (nothing is there, or the glob matches nothing), ``IsADirectory`` for a directory in the place of an
+    object, ``IsSameFile``, ``InvalidArgument`` for a destination inside of its source, and the failure of a listing,
+    when the copies that have begun are at their end. A source that is overwritten while it is copied is
+    ``ObjectChanged``. Keys that no file can have (``..``, ``//``, ``/`` at an end) are ``InvalidPath``, and objects of
+    directories (``dir/``) are not copied.
+
+    Nothing half-written is ever under its name. A cancelled call waits for its threads and ends its uploads; objects
+    that were copied stay. A large object that was half received into a local file leaves a hidden file beside its
+    target, with a note of the ranges that it has (``.aioprefetch-….part`` and ``.done``): the next copy of the same
+    version goes on with it.
+
     Parameters
     ----------
-    src, dst
-        A URL (``s3://bucket/key``), a local path, or ``(operator, path)``. ``src`` is one object; a directory, with
-        ``/`` at its end (a local one, or one of an operator of files, without it too); or a pattern with ``*``, ``?``
-        or ``[`` (``[*]`` is the character itself). What is below a directory, or below the last ``/`` before the first
+    src
+        A URL (``s3://bucket/key``), a local path, or ``(operator, path)``: one object; a directory, with ``/`` at its
+        end (a local one, or one of an operator of files, without it too); or a pattern with ``*``, ``?`` or ``[``
+        (``[*]`` is the character itself).
+    dst
+        Where it goes, written as ``src`` is. What is below a directory, or below the last ``/`` before the first
         wildcard, goes below ``dst`` under the same names. One object goes to the path ``dst`` itself, or into it where
         that ends with ``/`` or is a local directory.
     glob
@@ -71,24 +89,10 @@ async def copy(
         what the glob matches there. A source without objects is ``NotFound`` then, and nothing is deleted.
     dry_run
         Copy and delete nothing: the report has the ``steps`` that would be made. Listings and ETags are asked for.
-    src_options, dst_options
-        Options of ``Operator.from_uri`` for each of the two URLs: a dictionary of ``UriOptions``.
-
-    A store copies by itself between places that are asked with the same options: in s3 also between buckets, and above
-    5 GiB in parts. Otherwise bytes go through this process: ranges of one version of a large object, several at once,
-    into the parts of an upload, in the memory of the two operators.
-
-    One failure does not stop the others: the report has them all. The failure of a single object is raised, and so are
-    ``NotFound`` (nothing is there, or the glob matches nothing), ``IsADirectory`` for a directory in the place of an
-    object, ``IsSameFile``, ``InvalidArgument`` for a destination inside of its source, and the failure of a listing,
-    when the copies that have begun are at their end. A source that is overwritten while it is copied is
-    ``ObjectChanged``. Keys that no file can have (``..``, ``//``, ``/`` at an end) are ``InvalidPath``, and objects of
-    directories (``dir/``) are not copied.
-
-    Nothing half-written is ever under its name. A cancelled call waits for its threads and ends its uploads; objects
-    that were copied stay. A large object that was half received into a local file leaves a hidden file beside its
-    target, with a note of the ranges that it has (``.aioprefetch-….part`` and ``.done``): the next copy of the same
-    version goes on with it.
+    src_options
+        Options of ``Operator.from_uri`` for the URL ``src``, a dictionary.
+    dst_options
+        Those for the URL ``dst``.
     """
     _check_flags(
         skip_same=skip_same,

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 class Fs(FsOptions):
     """Files below the directory ``root``, an absolute path; it is made at the first write.
 
+    Keys: runs of ``/`` count as one and a leading ``/`` as none. The ETag is made of inode, size and modification
+    time, so it changes with a copy of the file system. User metadata is ``Unsupported``; content type, encoding,
+    disposition and cache control are not stored, without an error. Raises ``ConfigInvalid`` for a root that is
+    relative or no path.
+
     Parameters
     ----------
     root
@@ -28,11 +33,6 @@ class Fs(FsOptions):
         every link: a user who can make links chooses which file under the root a key means.
     fsync
         Force each written file and its directory to the device before the write ends.
-
-    Keys: runs of ``/`` count as one and a leading ``/`` as none. The ETag is made of inode, size and modification
-    time, so it changes with a copy of the file system. User metadata is ``Unsupported``; content type, encoding,
-    disposition and cache control are not stored, without an error. Raises ``ConfigInvalid`` for a root that is
-    relative or no path.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("file",)

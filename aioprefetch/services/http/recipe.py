@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class Http(HttpOptions):
     """Objects below ``base_url``, to be read only: a key is appended to its path, percent-encoded.
 
+    Raises ``ConfigInvalid`` for an option that cannot work; no message shows a secret. Pickles carry secrets by
+    reference: pass ``env:NAME`` for those that another process needs.
+
     Parameters
     ----------
     base_url
@@ -37,16 +40,14 @@ class Http(HttpOptions):
     proxies
         URLs by scheme (``http``, ``https``). ``None``: from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ...);
         ``{}``: none.
-    connect_timeout_seconds, read_timeout_seconds
-        For name resolution, connecting, proxy and TLS together; and for the head of a response. A body that brings less
-        than 1 KiB a second for the latter has stalled.
+    connect_timeout_seconds
+        The time for name resolution, connecting, proxy and TLS together.
+    read_timeout_seconds
+        The time for the head of a response. A body that brings less than 1 KiB a second for this time has stalled.
     skip_bytes_max
         The maximum of bytes that are read and dropped to reach an offset on a server that ignores ranges.
     stat_method
         ``head``, ``get`` (a GET of one byte), or ``auto``: HEAD unless the server refuses it.
-
-    Raises ``ConfigInvalid`` for an option that cannot work; no message shows a secret. Pickles carry secrets by
-    reference: pass ``env:NAME`` for those that another process needs.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("http", "https")

@@ -116,8 +116,10 @@ class Gcs(CloudStore):
     ----------
     container
         The name of the bucket.
-    service_account, application_credentials
-        Paths of a key file and of application default credentials.
+    service_account
+        The path of a key file.
+    application_credentials
+        The path of application default credentials.
     service_account_key
         The text of a key file; ``env:NAME`` for a variable.
     credentials
@@ -126,7 +128,11 @@ class Gcs(CloudStore):
         Send no credentials: a public bucket.
     endpoint_url
         Another address, such as that of an emulator; with ``allow_http`` without TLS.
-    connect_timeout_seconds, read_timeout_seconds, part_bytes
+    connect_timeout_seconds
+        As for ``S3``.
+    read_timeout_seconds
+        As for ``S3``.
+    part_bytes
         As for ``S3``.
     """
 
@@ -185,9 +191,16 @@ class Azure(CloudStore):
         The name of the container.
     account_name
         The storage account; a URI ``abfss://container@account.dfs.core.windows.net/prefix`` names it too.
-    account_key, sas_key, client_secret
-        Credentials: a shared key, a shared access signature, or the secret of an application, with ``client_id`` and
-        ``tenant_id``; ``env:NAME`` for a variable.
+    account_key
+        A shared key; ``env:NAME`` for a variable, here and below.
+    sas_key
+        A shared access signature.
+    client_id
+        The identifier of an application.
+    client_secret
+        The secret of that application.
+    tenant_id
+        The tenant of that application.
     credentials
         A provider of obstore, such as ``obstore.auth.azure.AzureCredentialProvider``, or a function like one.
     anonymous
@@ -196,7 +209,11 @@ class Azure(CloudStore):
         Azurite on this machine.
     endpoint_url
         Another address; with ``allow_http`` without TLS.
-    connect_timeout_seconds, read_timeout_seconds, part_bytes
+    connect_timeout_seconds
+        As for ``S3``.
+    read_timeout_seconds
+        As for ``S3``.
+    part_bytes
         As for ``S3``.
     """
 

@@ -30,10 +30,14 @@ class S3(S3Options):
         ``http(s)://host[:port]`` of a store that is not AWS. Default: that of ``AWS_*`` variables or a profile, or AWS.
     region
         Default: that of ``AWS_*`` variables or a profile, or ``us-east-1``.
-    access_key_id, secret_access_key, session_token
-        Keys, as text or as ``env:NAME`` for a variable that is looked up when it is used. A pickle holds no text of
-        a key: in another process the default takes its place. Default: ``AWS_*`` variables, the files of AWS, then the
-        other providers of botocore, in its order.
+    access_key_id
+        The name of the key. This and the next two are text, or ``env:NAME`` for a variable that is looked up when it is
+        used. A pickle holds no text of a key: in another process the default takes its place. Default: ``AWS_*``
+        variables, the files of AWS, then the other providers of botocore, in its order.
+    secret_access_key
+        The key that signs.
+    session_token
+        What temporary keys need beside them.
     credentials
         What gives the keys instead: a session of boto3, botocore or aiobotocore, credentials of one, a provider of
         obstore, or a function, which may be asynchronous. It is asked before its keys end. A session gives the region
@@ -59,9 +63,11 @@ class S3(S3Options):
         The customer's key of SSE-C (AES256): 32 bytes, their base64, or ``env:NAME`` of the latter.
     request_payer
         Agree to pay for requests to a requester-pays bucket.
-    connect_timeout_seconds, read_timeout_seconds
-        The longest wait for a connection; and for the head of a response. A body that brings less than 1 KiB a second
-        for the latter has stalled.
+    connect_timeout_seconds
+        The longest wait for a connection.
+    read_timeout_seconds
+        The longest wait for the head of a response. A body that brings less than 1 KiB a second for this time has
+        stalled.
     part_bytes
         The size of the parts of an object that is larger, which are sent side by side; it has at most 10,000.
     connections_max
