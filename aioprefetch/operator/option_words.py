@@ -80,7 +80,7 @@ OTHER_WORDS: Mapping[str, Answer] = {
     **dict.fromkeys(("account", "storage_account_name"), Answer("account_name")),
     "storage_account_key": Answer("account_key"),
     "service_account_path": Answer("service_account"),
-    "cache_regions": Answer("region", "an operator has one"),
+    "cache_regions": _no_option("an operator has one bucket, whose region is the option region"),
     # --- what holds options of others
     **dict.fromkeys(("client_kwargs", "config_kwargs", "s3_additional_kwargs", "storage_options"), _KEPT_APART),
     **dict.fromkeys(("client_options", "s3", "transport_params", "fs", "filesystem"), _KEPT_APART),

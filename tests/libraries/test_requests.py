@@ -40,15 +40,15 @@ def test_the_page_says_what_is_counted(costs: Costs, name: str) -> None:
     rows = {row[0]: row[1:] for row in rows_under(PAGE, f"## {FILES.title}")}
     shown = dict(zip(FILES.libraries, rows[FILES.jobs[name]], strict=True))
     ours = {library: cost for library, cost in costs[name].items() if is_ours(library)}
-    assert {library: requests_in(shown[library]) for library in ours} == {
+    assert {library: shown[library].partition(",")[0] for library in ours} == {
         library: cost.shown() for library, cost in ours.items()
     }
 
 
 def test_the_readme_quotes_the_page() -> None:
-    """Each of its rows is one of the page's, without the bytes."""
+    """Each of its rows is one of the page's."""
     page = {
-        row[0]: [requests_in(cell) for cell in row[1:]]
+        row[0]: row[1:]
         for heading in re.findall(r"^## .*$", PAGE.read_text("utf-8"), re.MULTILINE)
         for row in rows_under(PAGE, heading)
     }
@@ -56,8 +56,3 @@ def test_the_readme_quotes_the_page() -> None:
     assert len(rows) > 5
     for job, *cells in rows:
         assert [cell for cell in cells if cell not in (NOT_COUNTED, *page[job.removeprefix("zarr: ")])] == [], job
-
-
-def requests_in(cell: str) -> str:
-    """A cell of the page without the bytes."""
-    return cell.partition(",")[0]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 from tests.benches.source_tree import ROOT
-from tests.libraries.requests.cost import Costs, Section
+from tests.libraries.requests.cost import Cost, Costs, Section
 
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "reference" / "requests.md"
@@ -42,24 +42,25 @@ def tables(sections: Sequence[Section], found: Mapping[str, Costs]) -> str:
 
 
 def _table(section: Section, costs: Costs) -> str:
-    rows = [
-        [section.jobs[name], *(f"{by[library].shown()}, {by[library].shown_bytes()}" for library in section.libraries)]
-        for name, by in costs.items()
-    ]
+    rows = [[section.jobs[name], *(_cell(by[library]) for library in section.libraries)] for name, by in costs.items()]
     return _markdown(["job", *section.libraries], rows)
 
 
 def short_table(sections: Sequence[Section], found: Mapping[str, Costs]) -> str:
-    """Requests alone, of a few jobs."""
+    """A few jobs."""
     jobs = {section.name: section.jobs for section in sections}
     rows = []
     for section, name, ours in SHORT:
         by = found[section][name]
         # Over zarr a peer goes by its own name.
         peers = [by.get(theirs) or by.get(peer) for peer, theirs in PEERS.items()]
-        shown = [cost.shown() if cost is not None else NOT_COUNTED for cost in (by[ours], *peers)]
+        shown = [_cell(cost) if cost is not None else NOT_COUNTED for cost in (by[ours], *peers)]
         rows.append([f"zarr: {jobs[section][name]}" if section == "arrays" else jobs[section][name], *shown])
     return _markdown(["job", "aioprefetch", *PEERS], rows)
+
+
+def _cell(cost: Cost) -> str:
+    return f"{cost.shown()}, {cost.shown_bytes()}"
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -250,7 +250,7 @@ class TestWords:
         [
             ({"session": object()}, "credentials must be a session"),
             ({"session": GivenSession(), "key": "a", "secret": "b"}, "beside keys"),
-            ({"cache_regions": True}, "called 'region'"),
+            ({"cache_regions": True}, "option region"),
             ({"get_client": object()}, "aioprefetch's own transport"),
             ({"endpont_url": "x"}, "did you mean 'endpoint_url'"),
             ({"client_kwargs": {"verify": False}}, "called 'ca_bundle'"),
