@@ -84,7 +84,8 @@ class ReportedRequest:
     """
 
     __slots__ = (
-        *("_bus", "_received_before", "_sink", "_url", "attempt", "begun_seconds", "connection", "counted_bytes"),
+        *("_bus", "_received_before", "_request", "_sink", "_url", "attempt", "begun_seconds", "connection"),
+        "counted_bytes",
         *("end", "ended_seconds", "error", "first_byte_seconds", "is_counted_by_sink", "lane", "message", "method"),
         *("operation", "path", "reader_id", "received_bytes", "request_id", "sent_bytes", "start", "status"),
     )
@@ -117,6 +118,7 @@ class ReportedRequest:
             if isinstance(request, WriteRequest):
                 self.start, self.end = 0, sent_bytes
         self._bus: EventBus | None = bus
+        self._request: Request | None = request
         self._sink = sink
         self.is_counted_by_sink = sink is not None
         self._received_before = 0 if sink is None else sink.received
@@ -180,20 +182,19 @@ class ReportedRequest:
             self._end("request.finished", is_complete=True)
 
     def failed(self, error: BaseException) -> None:
-        """The request has ended by an error, whose message is shown if it is one of ours: those hold no secret."""
+        """The request has ended by an error, whose message is shown if it is one of ours: those hold no secret.
+
+        That nothing has changed is what a request with such a condition asks for: it has finished.
+        """
         if self.ended_seconds is None:
             if isinstance(error, Error):
+                if self._request is not None and is_unmodified(self._request, error):
+                    self._end("request.finished", is_complete=True)
+                    return
                 self.error, self.message = error.kind, error.message
             else:
                 self.error = type(error).__name__
             self._end("request.failed", is_complete=False)
-
-    def refused(self, error: Error, request: Request) -> None:
-        """The response is an error, or says what was expected of it: that nothing has changed."""
-        if is_unmodified(request, error):
-            self.finished()
-        else:
-            self.failed(error)
 
     def _end(self, name: str, *, is_complete: bool) -> None:
         bus, sink = self._bus, self._sink
@@ -207,7 +208,7 @@ class ReportedRequest:
         if bus.hears_requests:
             bus.publish_facts(name, self.path, self._ended(name))
         # A follower that keeps this object keeps neither memory of the read nor listeners.
-        self._sink = self._bus = self._url = None
+        self._sink = self._bus = self._url = self._request = None
 
     def _asked(self) -> dict[str, object]:
         return {

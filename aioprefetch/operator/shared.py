@@ -22,6 +22,12 @@ def checked_operator(operator: object, operation: str) -> Operator:
     raise InvalidType(f"an Operator is needed, not {type(operator).__name__}{hint}", operation=operation)
 
 
+def observed_operator(operator: object, operation: str) -> Operator:
+    """The operator of an argument whose events are listened to, which may be a ``BlockingOperator``."""
+    inner = getattr(operator, "operator", operator)
+    return checked_operator(inner if isinstance(inner, Operator) else operator, operation)
+
+
 def shared_twin(operator: Operator) -> Operator | None:
     """An operator like this one that shares its runtimes with all twins of equal operators, for the same principal.
 

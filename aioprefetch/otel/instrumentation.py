@@ -6,20 +6,25 @@ no word for begins with ``aioprefetch.``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter, get_meter_provider
 from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider, get_tracer
 
-from aioprefetch.errors import InvalidType, printable
-from aioprefetch.runtime.events import Event
+from aioprefetch.errors import printable
+from aioprefetch.operator.shared import observed_operator
+from aioprefetch.runtime.events import CANCELLED, Event
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
+    from aioprefetch.sync.blocking_operator import BlockingOperator
 
 Attributes = dict[str, str | int | float]
+_Value = tuple[str, int]  # The state of connections, empty for others, and the value.
 
 # The buckets that the conventions give for durations of HTTP clients, in seconds.
 SECONDS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -31,7 +36,7 @@ _EVENTS = (
 
 
 def instrument(
-    operator: Operator,
+    operator: Operator | BlockingOperator,
     *,
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
@@ -40,10 +45,9 @@ def instrument(
 
     Without providers the global ones are used, whichever these are by then. Each request is a span of kind ``CLIENT``
     below the span in which it was asked for. Metrics are those of all operators made from this one by ``layer``, too.
+    A request that was cancelled, as a prefetch is when its reader closes, has ``aioprefetch.cancelled`` and no error.
     """
-    if not hasattr(operator, "events"):
-        raise InvalidType(f"an Operator is needed, not {type(operator).__name__}", operation="instrument")
-    return Instrumentation(operator, tracer_provider, meter_provider).start()
+    return Instrumentation(observed_operator(operator, "instrument"), tracer_provider, meter_provider).start()
 
 
 class Instrumentation:
@@ -54,7 +58,6 @@ class Instrumentation:
     ) -> None:
         info = operator.info
         self._operator = operator
-        self._is_on = False
         self._spans: dict[int, Span] = {}
         self._common: Attributes = {"aioprefetch.scheme": info.scheme, "aioprefetch.bucket": info.name}
         self._tracer = get_tracer("aioprefetch", tracer_provider=tracer_provider)
@@ -76,27 +79,16 @@ class Instrumentation:
         self._count_retry = counter("aioprefetch.retries", "{retry}", "Attempts after the first.")
         self._count_bytes = counter("aioprefetch.request.bytes", "By", "Bytes of bodies, received or sent.")
         self._count_read_bytes = counter("aioprefetch.read.bytes", "By", "Bytes that callers of reads got.")
-        meter.create_observable_up_down_counter(
-            "http.client.open_connections",
-            [self._connections],
-            unit="{connection}",
-            description="Connections of our transport, by state.",
-        )
-        meter.create_observable_up_down_counter(
-            "aioprefetch.memory.used", [self._memory], unit="By", description="Memory in use or reserved."
-        )
-        meter.create_observable_up_down_counter(
-            "aioprefetch.memory.limit", [self._memory_limit], unit="By", description="memory_bytes of the operator."
-        )
+        self._gauges = _gauges_of(meter_provider)
 
     def start(self) -> Callable[[], None]:
         """Listen; the function returned ends that, and the spans of requests in flight."""
-        self._is_on = True
         unsubscribe = self._operator.events.subscribe(self._hear, *_EVENTS)
+        self._gauges.operators[self] = self._operator
 
         def stop() -> None:
             unsubscribe()
-            self._is_on = False
+            self._gauges.operators.pop(self, None)
             while self._spans:
                 self._spans.popitem()[1].end()
 
@@ -147,7 +139,9 @@ class Instrumentation:
         ended: Attributes = {}
         if facts["status"] is not None:
             ended["http.response.status_code"] = facts["status"]
-        if "error" in facts:
+        if facts.get("error") == CANCELLED:
+            ended["aioprefetch.cancelled"] = True
+        elif "error" in facts:
             ended["error.type"] = facts["error"]
         if facts["method"]:
             self._http_seconds(facts["seconds"], {**_of_http(event), **ended})
@@ -159,27 +153,65 @@ class Instrumentation:
         span = self._spans.pop(facts["request_id"], None)
         if span is not None:
             span.set_attributes({**ended, "aioprefetch.bytes": facts["bytes"]})
-            if "error" in facts:
+            if "error.type" in ended:
                 span.set_status(StatusCode.ERROR, facts["message"] or facts["error"])
             span.end()
 
-    # --- gauges, read by the SDK on its thread ------------------------------------------------------------------
 
-    def _connections(self, options: CallbackOptions) -> Iterable[Observation]:
-        if self._is_on:
-            statistics = self._operator.statistics
-            idle = statistics["transport_connections_idle"]
-            active = statistics["transport_connections_open"] - idle
-            for state, count in (("idle", idle), ("active", active)):
-                yield Observation(count, {**self._common, "http.connection.state": state})
+class _Gauges:
+    """The gauges of all operators that are instrumented with one provider, read by the SDK on its thread.
 
-    def _memory(self, options: CallbackOptions) -> Iterable[Observation]:
-        if self._is_on:
-            yield Observation(self._operator.statistics["stream_read_active_memory_in_use"], self._common)
+    Of several instruments with one name it exports the first, so there is one of each.
+    """
 
-    def _memory_limit(self, options: CallbackOptions) -> Iterable[Observation]:
-        if self._is_on:
-            yield Observation(self._operator.options.memory_bytes, self._common)
+    def __init__(self, meter: Meter) -> None:
+        self.operators: dict[Instrumentation, Operator] = {}
+
+        def gauge(name: str, unit: str, description: str, values: Callable[[Operator], Iterable[_Value]]) -> None:
+            def observe(options: CallbackOptions) -> Iterator[Observation]:
+                return self._observed(values)
+
+            meter.create_observable_up_down_counter(name, [observe], unit=unit, description=description)
+
+        gauge("http.client.open_connections", "{connection}", "Connections of our transport, by state.", _connections)
+        gauge("aioprefetch.memory.used", "By", "Memory in use or reserved.", _memory_used)
+        gauge("aioprefetch.memory.limit", "By", "memory_bytes of the operator.", _memory_limit)
+
+    def _observed(self, values: Callable[[Operator], Iterable[_Value]]) -> Iterator[Observation]:
+        """The sums over operators of one store. Those that share events share connections and memory."""
+        sums: Counter[tuple[str, str, str]] = Counter()
+        for operator in {operator.events: operator for operator in tuple(self.operators.values())}.values():
+            for state, value in values(operator):
+                sums[operator.info.scheme, operator.info.name, state] += value
+        for (scheme, bucket, state), value in sums.items():
+            attributes: Attributes = {"aioprefetch.scheme": scheme, "aioprefetch.bucket": bucket}
+            yield Observation(value, attributes | ({"http.connection.state": state} if state else {}))
+
+
+def _connections(operator: Operator) -> Iterable[_Value]:
+    statistics = operator.statistics
+    idle = statistics["transport_connections_idle"]
+    return ("idle", idle), ("active", statistics["transport_connections_open"] - idle)
+
+
+def _memory_used(operator: Operator) -> Iterable[_Value]:
+    return (("", operator.statistics["stream_read_active_memory_in_use"]),)
+
+
+def _memory_limit(operator: Operator) -> Iterable[_Value]:
+    return (("", operator.options.memory_bytes),)
+
+
+_gauges: WeakKeyDictionary[object, _Gauges] = WeakKeyDictionary()
+
+
+def _gauges_of(provider: MeterProvider | None) -> _Gauges:
+    """The gauges of a provider. The global one may be set later: until then it has a place of its own here."""
+    key: object = _Gauges if provider is None or provider is get_meter_provider() else provider
+    gauges = _gauges.get(key)
+    if gauges is None:
+        gauges = _gauges[key] = _Gauges(get_meter("aioprefetch", meter_provider=provider))
+    return gauges
 
 
 def _of_http(event: Event) -> Attributes:

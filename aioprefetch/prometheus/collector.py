@@ -11,11 +11,13 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as BaseCollector
 
-from aioprefetch.errors import InvalidArgument, InvalidType
-from aioprefetch.runtime.events import Event
+from aioprefetch.errors import InvalidArgument
+from aioprefetch.operator.shared import observed_operator
+from aioprefetch.runtime.events import CANCELLED, Event
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
+    from aioprefetch.sync.blocking_operator import BlockingOperator
 
 SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # A hit takes microseconds.
@@ -34,14 +36,12 @@ class Collector(BaseCollector):
     tell them apart; of operators that have both in common the metrics are sums.
     """
 
-    def __init__(self, *operators: Operator, registry: CollectorRegistry | None = REGISTRY) -> None:
+    def __init__(self, *operators: Operator | BlockingOperator, registry: CollectorRegistry | None = REGISTRY) -> None:
         if not operators:
             raise InvalidArgument("give the operators to collect from", operation="collect")
-        for operator in operators:
-            if not hasattr(operator, "events"):
-                raise InvalidType(f"an Operator is needed, not {type(operator).__name__}", operation="collect")
+        observed = [observed_operator(operator, "collect") for operator in operators]
         # Operators that share events share memory and connections too, and are collected once.
-        self._operators = tuple({operator.events: operator for operator in operators}.values())
+        self._operators = tuple({operator.events: operator for operator in observed}.values())
         self._registry = registry
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -111,6 +111,8 @@ class Collector(BaseCollector):
             self._retries.labels(*request, facts["error"]).inc()
             return
         result = facts.get("error") or str(facts["status"] or "ok")
+        if result == CANCELLED:
+            result = "cancelled"
         self._requests.labels(*request, result).inc()
         self._seconds.labels(*request).observe(facts["seconds"])
         self._bytes.labels(*request).inc(facts["bytes"])

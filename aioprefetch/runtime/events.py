@@ -170,6 +170,8 @@ EVENTS: Mapping[str, str] = {
     "s3.through_aiobotocore": "a configuration that only aiobotocore knows",
 }
 REQUEST_EVENTS = tuple(name for name in EVENTS if name.startswith("request."))
+# The ``error`` of a request that was cancelled: mostly no read needed it any more.
+CANCELLED = "CancelledError"
 _OF_EACH_REQUEST = frozenset(REQUEST_EVENTS) - {"request.retried"}
 
 

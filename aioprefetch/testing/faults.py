@@ -49,6 +49,7 @@ class Fault:
             moves the announced range while the body stays.
         omit_content_length: the body ends with the connection. chunked: the body has no announced length.
         ignore_range: 200 with the whole object. ignore_if_match: respond although the ETag differs.
+        ignore_if_none_match: send the object although it is unchanged.
         connection_close: send this header, and close after the response.
     The body:
         body: replaces it. short_by_bytes: cut at the end, with a Content-Length that agrees with the cut.
@@ -75,6 +76,7 @@ class Fault:
     chunked: bool = False
     ignore_range: bool = False
     ignore_if_match: bool = False
+    ignore_if_none_match: bool = False
     connection_close: bool = False
 
     body: bytes | None = None

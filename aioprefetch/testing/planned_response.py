@@ -83,7 +83,7 @@ def _response(
         "Accept-Ranges": "bytes",
     }
     if_none_match = request.headers.get("if-none-match")
-    if if_none_match is not None and _matches(if_none_match, etag):
+    if if_none_match is not None and not fault.ignore_if_none_match and _matches(if_none_match, etag):
         return 304, headers, b""
     wanted = None if fault.ignore_range else _range_bounds(request, etag)
     if wanted is None:

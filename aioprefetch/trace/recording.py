@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aioprefetch.errors import excerpt, printable, redact
 from aioprefetch.ranges import Range
-from aioprefetch.runtime.events import Event, ServedRead
+from aioprefetch.runtime.events import CANCELLED, Event, ServedRead
 from aioprefetch.trace.byte_set import ByteSet
 
 if TYPE_CHECKING:
@@ -401,7 +401,7 @@ class Recording:
         received = 0
         if has_ended:
             outcome = "finished" if not request.error else "failed"
-            if request.error == "CancelledError":  # No read needed it any more.
+            if request.error == CANCELLED:
                 outcome = "cancelled"
             received = request.counted_bytes if _has_object_bytes(request) else 0
         start, end, connection = request.start, request.end, request.connection

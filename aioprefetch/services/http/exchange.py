@@ -115,7 +115,7 @@ class Exchange:
             if reported is not None and head.status < 400:
                 reported.finished()
             elif reported is not None:
-                reported.refused(failure_of(request, head, error_text, redirected_to, options.identity), request)
+                reported.failed(failure_of(request, head, error_text, redirected_to, options.identity))
             if head.status not in REDIRECT_STATUSES:
                 return Response(head, error_text, redirected_to)
             origin, url = redirect_target(url, location_of(head), options.origin)

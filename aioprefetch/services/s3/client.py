@@ -128,7 +128,7 @@ class S3Client:
                     reported.failed(error)
                 raise
         if reported is not None:
-            reported.refused(explained, request)
+            reported.failed(explained)
         if isinstance(explained, CredentialsExpired):
             self._keys.renew(generation)
         # Outside of the handler, where Python does not chain the exception.

@@ -150,7 +150,7 @@ class SignedRequests:
         if counter in DURATIONS and not is_unmodified(request, error):
             self._runtime.counters.failed(counter)
         if reported is not None:
-            reported.refused(error, request)
+            reported.failed(error)
         if is_renewed or not self._may_help(response, signed, has_body=has_body):
             raise error
 

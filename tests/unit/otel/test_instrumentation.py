@@ -1,5 +1,6 @@
 """Spans and metrics of OpenTelemetry, as the SDK's exporters in memory get them."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultServer, Rule
+from tests.benches.failing_disk import until
 
 DATA = bytes(range(256)) * 400
 
@@ -33,13 +35,16 @@ class Exported:
     def points(self) -> dict[str, list[Any]]:
         """The data points of each metric."""
         data = self.reader.get_metrics_data()
-        assert data is not None
-        return {
-            metric.name: list(metric.data.data_points)
-            for resource in data.resource_metrics
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-        }
+        return (
+            {}
+            if data is None
+            else {
+                metric.name: list(metric.data.data_points)
+                for resource in data.resource_metrics
+                for scope in resource.scope_metrics
+                for metric in scope.metrics
+            }
+        )
 
 
 @pytest.fixture
@@ -144,6 +149,53 @@ async def test_requests_of_other_services_are_spans_of_their_operation(exported:
     assert {(span.attributes or {})["aioprefetch.path"] for span in exported.spans()} == {r"a\nFAKE"}
     assert [span.name for span in exported.spans()] == ["write", "read"]
     assert "http.client.request.duration" not in exported.points()
+
+
+async def test_gauges_are_those_of_all_operators_that_are_instrumented_now(exported: Exported) -> None:
+    """An SDK exports the first instrument of a name alone, also when what made it has ended."""
+
+    def limits() -> dict[str, int]:
+        return {
+            p.attributes["aioprefetch.bucket"]: p.value for p in exported.points().get("aioprefetch.memory.limit", ())
+        }
+
+    sizes = (("a", 64), ("b", 128), ("a", 32))
+    first, second, third = (
+        ap.Operator.from_uri(f"memory://gauges-{name}", memory_bytes=size << 20) for name, size in sizes
+    )
+    stop, *others = (ap.otel.instrument(op, meter_provider=exported.meters) for op in (first, second, third))
+    again = ap.otel.instrument(second, meter_provider=exported.meters)
+    assert limits() == {"gauges-a": 96 << 20, "gauges-b": 128 << 20}
+    stop()
+    assert limits() == {"gauges-a": 32 << 20, "gauges-b": 128 << 20}
+    for end in (*others, again):
+        end()
+    assert limits() == {}
+
+
+async def test_a_request_that_was_cancelled_is_no_error(exported: Exported) -> None:
+    held = Rule(fault=Fault(hang_before_head=True), index=0)
+    async with FaultServer({"bucket/k": DATA}, [held]) as server, s3(server) as op:
+        ap.otel.instrument(op, tracer_provider=exported.tracers, meter_provider=exported.meters)
+        task = asyncio.create_task(op.read("k"))
+        await until(lambda: server.requests)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    (span,) = exported.spans()
+    assert span.status.status_code is StatusCode.UNSET
+    assert (span.attributes or {})["aioprefetch.cancelled"] is True
+    (point,) = exported.points()["aioprefetch.request.duration"]
+    assert "error.type" not in point.attributes
+
+
+def test_the_operator_of_a_program_without_a_loop(exported: Exported) -> None:
+    with ap.sync.BlockingOperator(ap.Operator.from_uri("memory://otel-blocking")) as op:
+        stop = ap.otel.instrument(op, tracer_provider=exported.tracers, meter_provider=exported.meters)
+        op.write("k", b"abc")
+        assert exported.points()["aioprefetch.memory.limit"][0].value == op.operator.options.memory_bytes
+        stop()
+    assert [span.name for span in exported.spans()] == ["write"]
 
 
 def test_something_else_is_refused() -> None:

@@ -1,5 +1,6 @@
 """What a scrape gets, by the parser of prometheus_client; and that the dashboard asks for nothing else."""
 
+import asyncio
 import json
 import re
 from typing import Any
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultServer, Rule
+from tests.benches.failing_disk import until
 from tests.benches.source_tree import ROOT
 
 DATA = bytes(range(256)) * 400
@@ -118,6 +120,32 @@ def test_a_collector_that_the_registry_refuses_does_not_listen() -> None:
     collector.close()
     assert op.events.listeners == ()
     ap.prometheus.Collector(op, registry=registry).close()
+
+
+def test_the_operator_of_a_program_without_a_loop() -> None:
+    registry = CollectorRegistry()
+    with ap.sync.BlockingOperator(ap.Operator.from_uri("memory://collected")) as op:
+        collector = ap.prometheus.Collector(op, registry=registry)
+        op.write("k", b"abc")
+        found = scraped(registry)
+        collector.close()
+    assert found["aioprefetch_requests_total"] == {("collected", "write", "ok", "memory"): 1}
+    assert set(found["aioprefetch_memory_limit_bytes"].values()) == {op.operator.options.memory_bytes}
+
+
+async def test_a_request_that_was_cancelled_is_no_error() -> None:
+    registry = CollectorRegistry()
+    held = Rule(fault=Fault(hang_before_head=True), index=0)
+    async with FaultServer({"k": DATA}, [held]) as server, ap.Operator.from_uri(server.url) as op:
+        collector = ap.prometheus.Collector(op, registry=registry)
+        task = asyncio.create_task(op.read("k"))
+        await until(lambda: server.requests)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        results = {labels[2] for labels in scraped(registry)["aioprefetch_requests_total"]}
+        collector.close()
+    assert results == {"cancelled"}
 
 
 def test_something_else_is_refused() -> None:

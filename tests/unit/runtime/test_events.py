@@ -12,16 +12,17 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from aioprefetch import InvalidArgument, InvalidType, NotFound, Operator
+from aioprefetch import ConditionNotMatch, InvalidArgument, InvalidType, NotFound, Operator
 from aioprefetch.runtime.events import EVENTS, REQUEST_EVENTS, Event, EventBus, subscribe_to_all
 from aioprefetch.services import Memory
 from aioprefetch.sync import BlockingOperator
-from aioprefetch.testing import FaultServer, VirtualClockLoop
+from aioprefetch.testing import Fault, FaultServer, Rule, VirtualClockLoop
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.benches.calls import counted_calls
 from tests.benches.source_tree import PACKAGE, python_files
@@ -260,6 +261,26 @@ def _at_line(number: int, *calls: Callable[[], None]) -> Iterator[_Interruption]
         yield at
     finally:
         sys.settrace(before)
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+async def test_a_response_that_nothing_has_changed_is_no_failure(tmp_path: Path, ignores: bool) -> None:
+    """As any service says it, and as we find it where a server sends the object anyway."""
+    rules = [Rule(fault=Fault(ignore_if_none_match=True))] if ignores else []
+    async with FaultServer({"k": b"abc"}, rules) as server:
+        for uri in ("memory://unchanged", str(tmp_path), server.url):
+            async with Operator.from_uri(Path(uri) if uri == str(tmp_path) else uri) as op:
+                if uri != server.url:
+                    await op.write("k", b"abc")
+                etag = (await op.stat("k")).etag
+                seen: list[Event] = []
+                op.events.subscribe(seen.append, "request.finished", "request.failed")
+                with pytest.raises(ConditionNotMatch):
+                    await op.read("k", if_none_match=etag)
+                assert [event.name for event in seen] == ["request.finished"], uri
+                with pytest.raises(ConditionNotMatch):
+                    await op.read("k", if_match="another")
+                assert [event.name for event in seen[1:]] == ["request.failed"], uri
 
 
 async def test_events_hold_no_secret_of_a_path() -> None:
