@@ -450,11 +450,19 @@ _AUTHORIZATION = (
     rf"(?<!\w)((?:proxy-)?authorization{_BETWEEN}(?:aws4-hmac-sha256|aws|basic|bearer|digest|negotiate|token)"
     rf"(?:\s|%20|\+){{1,4}}+(?:credential=)?){_VALUE}"
 )
+# Parameters of a query, which may be a part of an object's path: of shared access signatures, CloudFront, and services.
+_PARAMETER = (
+    r"((?:[?&;]|%3f|%26|%3b)(?:sig|signature|token|api_?-?key|passw(?:or)?d|pwd|(?:client_?)?secret)(?:=|%3d))"
+    rf"{_VALUE}"
+)
+_JSON_WEB_TOKEN = r"(?<![\w-])()eyj[\w-]{10,}+\.eyj[\w-]{4,}+\.[\w-]{0,}+"
 # Few texts have one of these words, and looking for a word is cheap.
 _SECRETS = (
     (("x-amz-", "ssecustomerkey", "secret", "token"), _SIGNED),
     (("signature",), _SIGNATURE),
     (("authorization",), _AUTHORIZATION),
+    (("sig", "token", "key", "passw", "pwd", "secret"), _PARAMETER),
+    (("eyj",), _JSON_WEB_TOKEN),
 )
 
 

@@ -240,7 +240,8 @@ class EventBus:
 
         It is called in the middle of a read, on the thread where the event happens (mostly the event loop's; a hit of
         a blocking reader is its caller's): let it be short, and wait for nothing. One that raises is logged once and
-        disturbs no read. ``InvalidArgument`` for a name that there is not, ``InvalidType`` for a listener that cannot
+        disturbs no read; only ``KeyboardInterrupt`` and ``SystemExit`` go on, as a signal that arrives while it runs.
+        ``InvalidArgument`` for a name that there is not, ``InvalidType`` for a listener that cannot
         be called or is a coroutine function.
         """
         _check_subscription(listener, names)
@@ -394,7 +395,7 @@ def follow_all(follow: Callable[[Any], object]) -> Callable[[], None]:
 
 
 def _check_subscription(listener: Listener, names: Iterable[str]) -> None:
-    if not callable(listener) or inspect.iscoroutinefunction(listener):
+    if not callable(listener) or any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))):
         raise InvalidType(f"a listener is a plain function of one event, not {listener!r}", operation="subscribe")
     unknown = [name for name in names if name not in EVENTS]
     if unknown:

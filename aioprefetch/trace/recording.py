@@ -5,6 +5,7 @@ Pure: requests, served reads and events are put into it. Times are seconds since
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -431,21 +432,22 @@ class Recording:
     def _retry_waits(self) -> dict[int, float]:
         """How long each request, by its identity, was held back because the attempt before it had failed."""
         waits: dict[int, float] = {}
-        pending: dict[tuple[str, str], list[Retry]] = {}
+        pending: dict[tuple[str, str], list[tuple[float, float]]] = {}  # When each pause was to end, and began.
         for retry in self.retries:
-            pending.setdefault((retry.path, retry.operation), []).append(retry)
-        if not pending:
-            return waits
-        for request in self._kept:
-            before = pending.get((self._text(request.path), request.operation))
-            if not before or request.attempt == 1:
+            pause = retry.at_seconds + retry.wait_seconds, retry.at_seconds
+            pending.setdefault((retry.path, retry.operation), []).append(pause)
+        for pauses in pending.values():
+            pauses.sort()
+        for request in self._kept if pending else ():
+            pauses = pending.get((self._text(request.path), request.operation), [])
+            if not pauses or request.attempt == 1:
                 continue
             # Parts of one read are tried again side by side: the pause that was to end now is that of this attempt.
             begun = request.begun_seconds - (self._origin or 0.0)
-            retry = min(before, key=lambda one: abs(one.at_seconds + one.wait_seconds - begun))
-            if retry.at_seconds <= begun:
-                before.remove(retry)
-                waits[id(request)] = begun - retry.at_seconds
+            after = bisect(pauses, (begun, begun))
+            near = min(range(max(0, after - 1), min(after + 1, len(pauses))), key=lambda at: abs(pauses[at][0] - begun))
+            if pauses[near][1] <= begun:
+                waits[id(request)] = begun - pauses.pop(near)[1]
         return waits
 
     def _text(self, path: str) -> str:

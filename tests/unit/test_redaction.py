@@ -44,6 +44,10 @@ NOTATIONS = [
     f"aws_secret_access_key = {SECRET}",
     f"Authorization: Bearer {SECRET}",
     f"authorization: Basic {SECRET}",
+    f"data/x.bin?sv=2026&sig={SECRET}&se=2027",
+    f"https://account.blob.core.windows.net/c/x.bin%3Fsv%3D2026%26sig%3D{SECRET}%26se%3D2027",
+    f"x?Expires=1&Signature={SECRET}&Key-Pair-Id=APKA",
+    *(f"x?{name}={SECRET}" for name in ("token", "api_key", "api-key", "apikey", "password", "client_secret")),
     f"Authorization: AWS4-HMAC-SHA256 Credential={SECRET}, SignedHeaders=host;range, Signature=0123456789abcdef",
 ]
 
@@ -55,6 +59,11 @@ def test_secrets_outside_of_urls(text: str) -> None:
         assert SECRET not in shown
         assert "***" in shown
     assert redact(text).partition("***")[0] == text.partition(SECRET)[0]
+
+
+def test_a_json_web_token_in_a_path() -> None:
+    token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"
+    assert redact(f"users/{token}/x") == "users/***/x"
 
 
 def test_a_signature_without_the_name_of_a_header() -> None:
@@ -72,6 +81,8 @@ def test_a_signature_without_the_name_of_a_header() -> None:
         "no authorization was sent: check auth and headers",
         "x-amz-date;x-amz-security-token",
         "the page_token 'x' is of no listing",
+        "data/signal/token=7/code=3/secret=no/part-0.parquet",
+        "k?versionId=abc&partNumber=7",
     ],
 )
 def test_words_that_hold_no_secret_stay(text: str) -> None:
@@ -98,6 +109,7 @@ UNITS = [
         "b'",
     ),
     *("x-amz-", "x-amz-signature=", "x-amz-security-token: ", "authorization: bearer ", "signature=", "signature"),
+    *("?sig=", "&token=", "%26pwd%3d", "eyj", "eyjaaaaaaaaaa.", "eyjaaaaaaaaaa.eyjaaaa."),
     *("sessiontoken:", "%3d", "&quot;", "&#", "sse", "token", "secretaccesskey>", "aws_"),
 ]
 

@@ -65,11 +65,17 @@ def test_what_cannot_listen_is_refused() -> None:
     async def wait(event: Event) -> None:
         """A coroutine function, which would never be awaited."""
 
+    class Waiting:
+        """The same as an object."""
+
+        async def __call__(self, event: Event) -> None:
+            """Never awaited."""
+
     bus = EventBus()
     with pytest.raises(InvalidArgument, match=r"no event 'request\.ended'; there are request\.started"):
         bus.subscribe(print, "request.finished", "request.ended")
     not_callable: Any = 5
-    for listener in (wait, not_callable):
+    for listener in (wait, not_callable, Waiting()):
         with pytest.raises(InvalidType, match="plain function"):
             bus.subscribe(listener)
     assert not bus.listeners
