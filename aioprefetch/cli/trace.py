@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from glob import escape, glob
 from types import FrameType
 
 import click
@@ -15,8 +17,9 @@ import click
 from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.places import HELP_COLUMNS_MAX
 from aioprefetch.cli.printing import note
+from aioprefetch.display.units import counted
 from aioprefetch.errors import printable
-from aioprefetch.trace import PID, VARIABLE
+from aioprefetch.trace import PID, SINCE_VARIABLE, VARIABLE
 
 EXIT_NOT_EXECUTABLE = 126  # as shells report these two
 EXIT_NOT_FOUND = 127
@@ -36,16 +39,20 @@ EXIT_SIGNAL = 128
 def trace(name: str, program: Sequence[str]) -> int:
     """Run a Python program and write the picture of what it reads.
 
-    The program records all of its operators, and writes the page when it ends. SIGINT and SIGTERM are passed on to
-    it, and the second one kills it. The exit code is that of the program, and 1 if it wrote none.
+    The program records all of its operators, and writes the page when it ends; other processes that it starts write
+    pages of their own beside it. SIGINT and SIGTERM are passed on to it, and the second one kills it. The exit code is
+    that of the program, and 1 if no page was written.
     """
     if PID in name:
         raise click.BadParameter(f"{PID} has no meaning here: other processes add their numbers", param_hint="'--to'")
     path = os.path.abspath(name)
-    before = _identity(path)
-    code = _run(program, {**os.environ, VARIABLE: path})
-    if _identity(path) != before:
-        note(f"the trace is in {printable(name)}")
+    since_ns = time.time_ns()
+    code = _run(program, {**os.environ, VARIABLE: path, SINCE_VARIABLE: str(since_ns)})
+    stem, suffix = os.path.splitext(name)
+    written = [one for one in (name, *sorted(glob(f"{escape(stem)}.*{escape(suffix)}"))) if _is_since(one, since_ns)]
+    if written:
+        others = f", and {counted(len(written) - 1, 'other trace')} beside it" if len(written) > 1 else ""
+        note(f"the trace is in {printable(written[0])}{others}")
         return code
     if code in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND):
         return code
@@ -72,7 +79,7 @@ def _run(program: Sequence[str], environment: dict[str, str]) -> int:
 
 
 class _Signals:
-    """Passes signals on to a program, which ends by the first and writes its trace; the second one kills it."""
+    """Passes signals on to a program, which ends by the first, as ``of_process`` sees to; the second one kills it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -123,10 +130,9 @@ def _is_in_foreground() -> bool:
         os.close(terminal)
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    """When a file was written, and its place on the disk; ``None`` if there is none."""
+def _is_since(path: str, since_ns: int) -> bool:
+    """Whether a file was written after that time."""
     try:
-        found = os.stat(path)
+        return os.stat(path).st_mtime_ns >= since_ns
     except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino
+        return False

@@ -62,7 +62,7 @@ _CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token",
 _FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _PREFIX = "AIOPREFETCH_"
 # Variables that are for the process and for no operator.
-_OF_PROCESS = frozenset({"log", "trace"})
+_OF_PROCESS = frozenset({"log", "trace", "trace_since"})
 
 BUILT_IN = tuple(services.BY_SCHEME)
 # Recipes of entry points, by scheme. A recipe that fails to load is tried again.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # The file of a process that records itself.
 VARIABLE = "AIOPREFETCH_TRACE"
+# When the command that started this process and others began, in nanoseconds: none replaces what was written since.
+SINCE_VARIABLE = "AIOPREFETCH_TRACE_SINCE"
 # In its name: the number of the process.
 PID = "{pid}"
 

@@ -50,6 +50,8 @@ def advise(recording: Recording) -> list[Advice]:
 
 def wasted_bytes(recording: Recording) -> Advice | None:
     """Much of what was fetched was never read."""
+    if recording.counts["ranges_joined"]:
+        return None
     distinct, wasted = recording.distinct_bytes, recording.wasted_bytes
     if wasted < WASTED_BYTES_MIN or wasted < WASTED_SHARE_MIN * distinct:
         return None

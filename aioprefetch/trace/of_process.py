@@ -1,18 +1,26 @@
 """``AIOPREFETCH_TRACE=FILE``: a process records all of its operators, and writes the trace when it ends.
 
 ``{pid}`` in the name is the number of the process. The variable is changed in the process to a name with it, so that
-the processes that it starts write files of their own beside that of their parent. Importing this module begins.
+the processes that it starts write files of their own beside that of their parent. A process whose file another one has
+written since this one began puts its number into the name, too. Importing this module begins.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
 import os
+import signal
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 from aioprefetch.errors import excerpt, printable
-from aioprefetch.trace import PID, VARIABLE
+from aioprefetch.trace import PID, SINCE_VARIABLE, VARIABLE
 from aioprefetch.trace.trace import record
 
 logger = logging.getLogger("aioprefetch")
@@ -29,8 +37,9 @@ def numbered(name: str) -> str:
 class ProcessTrace:
     """The recording of a process and the name of its file. A forked child that ends by itself has its own."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, since_ns: int) -> None:
         self._name = name
+        self._since_ns = since_ns
         self._trace = record().__enter__()
         self._is_written = False
         atexit.register(self.write)
@@ -49,10 +58,24 @@ class ProcessTrace:
             self._trace.stop()
             if PID in self._name and not self._trace.recording.requests:
                 return  # One of many processes, and not one that reads.
-            self._trace.write(path)
+            if PID in self._name or os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path)):
+                self._trace.write(path)
+                return
+            own = numbered(path).replace(PID, str(os.getpid()))
+            self._trace.write(own)
+            with _locked(os.path.dirname(own)):
+                if not self._is_written_by_another(path):
+                    os.replace(own, path)
         except Exception as error:
             reason = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             logger.error("the trace could not be written to %s: %s", printable(path), excerpt(str(reason)))
+
+    def _is_written_by_another(self, path: str) -> bool:
+        """Whether another process of this run has written there: one that a shell script has started, say."""
+        try:
+            return os.stat(path).st_mtime_ns >= self._since_ns
+        except FileNotFoundError:
+            return False
 
     def _forked(self) -> None:
         self._name = numbered(self._name)
@@ -74,6 +97,37 @@ class ProcessTrace:
         sys.modules["multiprocessing.util"].Finalize(None, self.write, exitpriority=-sys.maxsize)
 
 
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Alone among the processes that write traces there, where the file system has locks."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _begun_ns() -> int:
+    since = os.environ.get(SINCE_VARIABLE, "")
+    return int(since) if since.isdecimal() else time.time_ns()
+
+
+def _exit_by_signal(number: int, frame: FrameType | None) -> None:
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    # Functions of ``atexit`` run below no module: the program ends already.
+    if frame is not None and frame.f_code.co_name in ("<module>", "_run_module_as_main"):
+        sys.exit(128 + number)
+
+
+def end_orderly_at_sigterm() -> None:
+    """Let SIGTERM end the program like ``sys.exit``: by default it ends at once, and would write nothing."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit_by_signal)
+
+
 def _is_child_of_multiprocessing() -> bool:
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
@@ -82,4 +136,5 @@ def _is_child_of_multiprocessing() -> bool:
 if name := os.environ.get(VARIABLE):
     name = os.path.abspath(name)  # Children may work in another directory.
     os.environ[VARIABLE] = numbered(name)
-    ProcessTrace(name)
+    end_orderly_at_sigterm()
+    ProcessTrace(name, _begun_ns())

@@ -80,8 +80,8 @@ def _omitted(recording: Recording) -> str:
         f"objects, which have no map."
         if others.counts
         else "",
-        "There were more ranges than are kept: those with small gaps between them count as one, and figures of bytes "
-        "are approximate."
+        "There were more ranges than are kept: those with small gaps between them are drawn as one, and how many bytes "
+        "were used is not known."
         if recording.counts["ranges_joined"]
         else "",
     ]
@@ -90,7 +90,6 @@ def _omitted(recording: Recording) -> str:
 
 def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
     requests, reads = recording.requests, recording.reads
-    distinct, wasted = recording.distinct_bytes, recording.wasted_bytes
     again = recording.refetched_bytes
     busy, total = busy_seconds(steps)
     first = sorted(
@@ -100,19 +99,10 @@ def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
     )
     outcomes = Counter(request.outcome for request in requests)
     cancelled = f", {outcomes['cancelled']:,} cancelled" if outcomes["cancelled"] else ""
-    others = len(requests) - len(reads)
     tiles = [
-        (
-            "Requests",
-            f"{len(requests):,}",
-            f"{len(reads):,} for bytes, {others:,} other" if others else "all for bytes",
-        ),
+        ("Requests", f"{len(requests):,}", _kinds_of_requests(len(requests), len(reads), outcomes["open"])),
         ("Received", bytes_text(recording.fetched_bytes), f"of {counted(len(recording.objects), 'object')}"),
-        (
-            "Used",
-            share_text(distinct - wasted, distinct),
-            f"{bytes_text(wasted)} not used" if wasted else "no byte in vain",
-        ),
+        ("Used", *_used(recording)),
         ("Fetched again", bytes_text(again), share_text(again, recording.fetched_bytes) + " of what came"),
         (
             "Reads waited",
@@ -122,7 +112,7 @@ def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
         (
             "First byte",
             seconds_text(first[len(first) // 2]) if first else "–",
-            f"99 %: {seconds_text(first[int(0.99 * (len(first) - 1))])}" if first else "no response",
+            f"99 %: {seconds_text(first[int(0.99 * (len(first) - 1))])}" if first else "not reported",
         ),
         (
             "In flight",
@@ -135,6 +125,22 @@ def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
         f'<div><dt>{name}</dt><dd><div class="figure">{figure}</div><div class="note">{note}</div></dd></div>'
         for name, figure, note in tiles
     )
+
+
+def _kinds_of_requests(requests: int, reads: int, in_flight: int) -> str:
+    if in_flight:
+        return f"{in_flight:,} still in flight, whose bytes are not counted"
+    return f"{reads:,} for bytes, {requests - reads:,} other" if requests > reads else "all for bytes"
+
+
+def _used(recording: Recording) -> tuple[str, str]:
+    """The figure, and its note: of ranges that were joined it is not known which bytes were read."""
+    if not recording.distinct_bytes:
+        return "–", "nothing was received"
+    if recording.counts["ranges_joined"]:
+        return "–", "more ranges than are kept"
+    distinct, wasted = recording.distinct_bytes, recording.wasted_bytes
+    return share_text(distinct - wasted, distinct), f"{bytes_text(wasted)} not used" if wasted else "no byte in vain"
 
 
 def _advice(recording: Recording) -> str:

@@ -1,5 +1,6 @@
 """``trace``: the exit code of the program, and the page that it wrote."""
 
+import json
 import os
 import signal
 import subprocess
@@ -52,6 +53,24 @@ def test_a_program_without_a_trace(program: tuple[str, ...], code: int, said: st
     assert Path("read.html").read_text("utf-8") == "of another program"
 
 
+def test_no_program_of_a_script_writes_over_another(folder: Path) -> None:
+    """In turns or at once; nor does one that imports the library when the programs that it starts have ended."""
+    Path("job.py").write_text(
+        "import subprocess, sys\n"
+        "for name in sys.argv[2:]:\n"
+        "    subprocess.run([sys.executable, sys.argv[0], name], check=True)\n"
+        "import aioprefetch as ap\n"
+        "with ap.sync.open(sys.argv[1]) as file:\n"
+        "    file.read()\n"
+    )
+    place = f"'file://{folder}/a b.txt'"
+    job = f"{sys.executable} job.py {place}"
+    done = run("trace", "--to", "t.json", "--", "sh", "-c", f"{job} {place}; {job} & {job}; wait")
+    assert done.stderr.replace("\u00a0", " ") == "aioprefetch: the trace is in t.json, and 3 other traces beside it\n"
+    traces = [json.loads(path.read_text("utf-8"))["traceEvents"] for path in Path().glob("t*.json")]
+    assert [sum("request" in event.get("cat", "") for event in trace) for trace in traces] == [1] * 4
+
+
 def test_the_number_of_a_process_is_no_part_of_the_name() -> None:
     assert "{pid} has no meaning here" in run("trace", "--to", "x.{pid}.html", "--", "true", code=2).stderr
 
@@ -72,7 +91,7 @@ while True:
     ("signals", "code", "said"),
     [
         ([signal.SIGINT], 128 + signal.SIGINT, b"the trace is in read.html"),
-        ([signal.SIGTERM], 128 + signal.SIGTERM, b"no trace was written"),
+        ([signal.SIGTERM], 128 + signal.SIGTERM, b"the trace is in read.html"),
         ([signal.SIGINT, signal.SIGTERM], 128 + signal.SIGKILL, b"no trace was written"),
     ],
     ids=["interrupted", "terminated", "killed by the second"],

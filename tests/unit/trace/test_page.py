@@ -8,10 +8,13 @@ from html.parser import HTMLParser
 
 import pytest
 
+from aioprefetch.accessor.request_events import ReportedRequest
+from aioprefetch.runtime.events import EventBus
 from aioprefetch.trace.byte_map import COLUMNS, PIECES_MAX
 from aioprefetch.trace.page import page
 from aioprefetch.trace.payload import ROWS_MAX, WAITS_MAX
 from aioprefetch.trace.recording import Recording
+from aioprefetch.values import ReadRequest
 from tests.unit.trace.recordings import KiB, MiB, Script, busy_recording
 
 PAGE_BYTES_MAX = 3 << 20
@@ -52,6 +55,24 @@ def test_a_row_for_each_request() -> None:
     assert sum(row[11] or 0 for row in data["rows"]) == recording.fetched_bytes
     assert sum(row[10] or 0 for row in data["rows"]) == sum(one.outcome == "failed" for one in recording.requests)
     assert sum(wait[2] or 0 for wait in data["waits"]) >= recording.counts["waits"]
+
+
+def test_what_is_not_known_is_no_figure() -> None:
+    """Ranges that were joined, requests that have not ended, and no bytes at all."""
+    script = Script()
+    for number in range(2000):
+        script.request("k", 100 * number, 100 * number + 10, at=1 + number)
+        script.read("k", 100 * number, 100 * number + 5, at=1 + number)
+    joined = script.recording(ranges_max=400)
+    assert joined.counts["ranges_joined"]
+    assert "more ranges than are kept" in written(joined)
+    assert "% of the bytes" not in written(joined)
+    bus, recording = EventBus(), Recording()
+    bus.follow(recording.pending.append)
+    ReportedRequest(bus, ReadRequest(path="k", offset=0, size=10))
+    recording.settle()
+    assert "1 still in flight, whose bytes are not counted" in written(recording)
+    assert "nothing was received" in written(recording)
 
 
 def test_the_headline_and_the_advice() -> None:
