@@ -7,7 +7,6 @@ and the two clients count their requests.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import io
 import os
 import random
@@ -16,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -24,7 +22,7 @@ from aioprefetch.cli.completion import place_argument
 from aioprefetch.cli.places import Stores, command
 from aioprefetch.cli.printing import print_json
 from aioprefetch.cli.screen import Display, choose_display
-from aioprefetch.errors import MissingDependency, ProtocolError, UntrustedMetadata, printable, redact
+from aioprefetch.errors import MissingDependency, UntrustedMetadata, printable, redact
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import S3
 from aioprefetch.sync import BlockingOperator, SyncFile, split_url
@@ -97,30 +95,37 @@ class Comparison:
     "demo",
     examples="""
 aioprefetch demo
+aioprefetch demo --traces pictures
 aioprefetch demo s3://bucket/file.parquet
 aioprefetch demo --json --row-groups 5 data.parquet
 """,
 )
 @place_argument("url", "[PLACE]", required=False)
 @click.option("--row-groups", "row_groups_max", metavar="N", type=click.IntRange(1), default=50, help="Read at most N.")
+@click.option(
+    "--traces", "folder", metavar="FOLDER", help="Write the pictures of both readings: naive.html, aioprefetch.html."
+)
 @click.option("--json", "as_json", is_flag=True, help="Only the numbers, as one JSON object.")
-def demo(url: str | None, stores: Stores, row_groups_max: int, as_json: bool) -> int:
+def demo(url: str | None, stores: Stores, row_groups_max: int, folder: str | None, as_json: bool) -> int:
     """Compare pyarrow on a naive reader and on ours.
 
     Without a PLACE, a Parquet object, the file is in an embedded S3 server. The exit code is 1 when the tables differ
     or the embedded file took more than one GET.
     """
     display = choose_display(silent=as_json)
+    pictures = Pictures(folder)
     if url is None:
-        comparison = compare_embedded(display)
+        comparison = compare_embedded(display, pictures)
         good = comparison.is_equal and comparison.ours.count.gets == 1
     else:
-        comparison = compare_own(url, stores.options_of(url), display, row_groups_max)
+        comparison = compare_own(url, stores.options_of(url), display, pictures, row_groups_max)
         good = comparison.is_equal
     if as_json:
         print_json(describe(comparison))
     else:
         show(comparison, display)
+        for path in pictures.written:
+            display.say(f"The trace is in {printable(path)}.")
     return 0 if good else 1
 
 
@@ -168,7 +173,29 @@ def _pyarrow() -> tuple[Any, Any]:
     return pa, pq
 
 
-def compare_embedded(display: Display) -> Comparison:
+class Pictures:
+    """Records the readings, and writes a page for each into a folder, if there is one."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self.written: list[str] = []
+
+    @contextlib.contextmanager
+    def of(self, name: str, operator: BlockingOperator) -> Iterator[None]:
+        """Record a block that reads with ``operator``."""
+        if self._folder is None:
+            yield
+            return
+        from aioprefetch.trace import record
+
+        with record(operator) as trace:
+            yield
+        os.makedirs(self._folder, exist_ok=True)
+        trace.write_html(path := os.path.join(self._folder, f"{name}.html"), title=name)
+        self.written.append(path)
+
+
+def compare_embedded(display: Display, pictures: Pictures) -> Comparison:
     """Write the sample into an embedded S3 server and read it twice; the server counts."""
     content = sample_parquet()
     with demo_server(BUCKET) as server:
@@ -179,11 +206,10 @@ def compare_embedded(display: Display) -> Comparison:
         count = partial(take_count, server)
         with BlockingOperator(embedded_operator(server)) as operator:
             operator.write(KEY, content)
-            link = operator.presign(KEY)
             server.reset()
-            with contextlib.closing(HttpRanges(link)) as ranges:
-                naive = read_naively(ranges.fetch, len(content), display, count, ROW_GROUPS)
-            with operator.open(KEY) as file:
+            with pictures.of("naive", operator):
+                naive = read_naively(operator, KEY, len(content), display, count, ROW_GROUPS)
+            with pictures.of("aioprefetch", operator), operator.open(KEY) as file:
                 ours = read_table(file, OURS, display, count, ROW_GROUPS)
     return Comparison(f"s3://{BUCKET}/{KEY}", len(content), "server", naive, ours)
 
@@ -202,28 +228,40 @@ def embedded_operator(server: CountingS3Server) -> Operator:
     return Operator(service)
 
 
-def compare_own(url: str, options: Mapping[str, Any], display: Display, row_groups_max: int) -> Comparison:
+def compare_own(
+    url: str, options: Mapping[str, Any], display: Display, pictures: Pictures, row_groups_max: int
+) -> Comparison:
     """Read an object of the user twice. Each client counts its requests."""
     root, path = split_url(url if "://" in url else f"file://{os.path.abspath(url)}")
     with BlockingOperator(Operator.from_uri(root, **options)) as operator:
         size = operator.stat(path).size or 0
         label = printable(redact(url))
         display.say(f"{label}: {size:,} bytes; at most {row_groups_max} row groups are read")
-
-        def fetch(start: int, end: int) -> bytes:
-            return operator.read(path, offset=start, size=end - start)
-
         before = client_count(operator)
-        naive = read_naively(fetch, size, display, lambda: client_count(operator, before), row_groups_max)
-    with BlockingOperator(Operator.from_uri(root, **options)) as operator, operator.open(path) as file:
+        with pictures.of("naive", operator):
+            naive = read_naively(operator, path, size, display, lambda: client_count(operator, before), row_groups_max)
+    with (
+        BlockingOperator(Operator.from_uri(root, **options)) as operator,
+        pictures.of("aioprefetch", operator),
+        operator.open(path) as file,
+    ):
         ours = read_table(file, OURS, display, lambda: client_count(operator), row_groups_max)
     return Comparison(label, size, "client", naive, ours)
 
 
 def read_naively(
-    fetch: Callable[[int, int], bytes], size: int, display: Display, count: Callable[[], RequestCount], groups: int
+    operator: BlockingOperator,
+    path: str,
+    size: int,
+    display: Display,
+    count: Callable[[], RequestCount],
+    groups: int,
 ) -> Reading:
     """Read through the reader that drops its buffer on seek."""
+
+    def fetch(start: int, end: int) -> bytes:
+        return operator.read(path, offset=start, size=end - start)
+
     with DropOnSeekReader(fetch, size) as file:
         return read_table(file, NAIVE, display, count, groups)
 
@@ -343,26 +381,3 @@ class DropOnSeekReader(io.RawIOBase):
         data, self._buffer = self._buffer[:wanted], self._buffer[wanted:]
         self._position += len(data)
         return data
-
-
-class HttpRanges:
-    """Plain, synchronous ranged GETs of one URL over one connection."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname or "", parts.port)
-        self._target = parts.path + (f"?{parts.query}" if parts.query else "")
-
-    def fetch(self, start: int, end: int) -> bytes:
-        """The bytes ``[start, end)``."""
-        self._connection.request("GET", self._target, headers={"Range": f"bytes={start}-{end - 1}"})
-        with contextlib.closing(self._connection.getresponse()) as response:
-            body = response.read()
-        if response.status != 206 or len(body) != end - start:
-            raise ProtocolError(f"status {response.status} with {len(body)} bytes for a range of {end - start}")
-        return body
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()

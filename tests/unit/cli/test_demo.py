@@ -5,6 +5,7 @@ import http.client
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -76,6 +77,20 @@ def test_the_demo_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert "drops its buffer on seek: 4 of 4 row groups" in shown
     assert "counted by the server" in shown
     assert "Both readers gave the same table." in shown
+
+
+def test_the_pictures_of_both_readings_have_the_requests_that_the_server_counts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["demo", "--json", "--traces", str(tmp_path / "pictures")]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    requests = {}
+    for path in (tmp_path / "pictures").iterdir():
+        match = re.search(r"<h1>([\d,]+)\s+request", path.read_text("utf-8"))
+        assert match is not None
+        requests[path.name] = int(match[1].replace(",", ""))
+    assert requests == {"naive.html": numbers["naive"]["gets"], "aioprefetch.html": numbers["aioprefetch"]["gets"]}
+    assert requests == {"naive.html": 601, "aioprefetch.html": 1}
 
 
 def test_the_environment_does_not_lead_the_embedded_demo_astray(
