@@ -311,10 +311,14 @@ class UncheckedHead:
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class ReadReply:
-    """A read that ended well: the head, and the bytes delivered (``head.size``)."""
+    """A read that ended well: the head, the bytes delivered (``head.size``), and the tier that had them.
+
+    ``tier`` is ``"store"``, or ``"cache"`` where a layer had all of them.
+    """
 
     head: ReadHead
     received: int
+    tier: str = "store"
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)

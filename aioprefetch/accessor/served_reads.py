@@ -14,7 +14,7 @@ def publish_reply(events: EventBus, request: ReadRequest, reply: ReadReply, bega
     """Publish ``read.served`` for a read that began then. No reader has asked."""
     head = reply.head
     start = head.start
-    events.publish_served(request.path, start, start + head.size, "store", events.clock() - began)
+    events.publish_served(request.path, start, start + head.size, reply.tier, events.clock() - began)
 
 
 class ServedReads(WrappedAccessor):

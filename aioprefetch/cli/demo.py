@@ -26,6 +26,7 @@ from aioprefetch.errors import MissingDependency, UntrustedMetadata, printable, 
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import S3
 from aioprefetch.sync import BlockingOperator, SyncFile, split_url
+from aioprefetch.trace import record
 
 if TYPE_CHECKING:
     from aioprefetch.testing.s3_server import CountingS3Server
@@ -186,8 +187,6 @@ class Pictures:
         if self._folder is None:
             yield
             return
-        from aioprefetch.trace import record
-
         with record(operator) as trace:
             yield
         os.makedirs(self._folder, exist_ok=True)

@@ -115,6 +115,7 @@ class Operator:
         self._layers = layers
         self._member = member
         self._family = member.family
+        self._family.events.store = service.info.url
         self._first_bytes = first_bytes_of(self._family.options)
 
     @classmethod

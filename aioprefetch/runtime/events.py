@@ -176,28 +176,30 @@ _OF_EACH_REQUEST = frozenset(REQUEST_EVENTS) - {"request.retried"}
 
 
 class Event(NamedTuple):
-    """Something that happened: its dotted name, when, the path of the object, and facts. Never a secret.
+    """Something that happened: its dotted name, when, the path of the object, facts, and the store. Never a secret.
 
-    ``at_seconds`` is a time of ``time.monotonic()``. Events are immutable, and pickle. A tuple, because nothing else
-    that has names is made in so little time.
+    ``at_seconds`` is a time of ``time.monotonic()``. ``store`` is a URL. Events are immutable, and pickle. A tuple,
+    because nothing else that has names is made in so little time.
     """
 
     name: str
     at_seconds: float
     path: str = ""
     facts: Mapping[str, Any] = MappingProxyType({})
+    store: str = ""
 
     def __repr__(self) -> str:
         facts = "".join(f" {name}={value!r}" for name, value in self.facts.items())
         return f"<Event {self.name} {self.path!r}{facts}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Event, (self.name, self.at_seconds, self.path, dict(self.facts))
+        return Event, (self.name, self.at_seconds, self.path, dict(self.facts), self.store)
 
 
 # Bytes that a caller got, as followers take them: path, start, end, tier, seconds of its wait (``None`` where another
-# read of the same call has it), and when. A plain tuple: nothing is made faster, and the collector does not visit it.
-ServedRead: TypeAlias = tuple[str, int, int, str, float | None, float]
+# read of the same call has it), when, and the store. A plain tuple: nothing is made faster, and the collector does not
+# visit it.
+ServedRead: TypeAlias = tuple[str, int, int, str, float | None, float, str]
 
 redacted = lru_cache(maxsize=1024)(redact)  # Many events have the same path, and a search takes microseconds.
 _new_event = tuple.__new__  # As ``Event`` does, in one call less.
@@ -212,6 +214,7 @@ class EventBus:
 
     Who publishes looks at ``listeners`` first, or at one of the flags: without a listener, that is all an event costs.
     ``clock`` gives the times of events; a runtime on a loop with a virtual clock sets that of the loop.
+    ``store`` is the URL of the operators' store, once there is one.
     ``followers`` are called with each request when it begins and with each read that was served. ``hears_requests``
     tells whether anybody listens to the events of requests; ``wants_requests`` and ``wants_reads``, whether to anything
     of them.
@@ -219,7 +222,8 @@ class EventBus:
 
     __slots__ = (
         *("__weakref__", "_change_id", "_chosen", "_complained", "_lock", "_subscriptions"),
-        *("_hears_reads", "clock", "followers", "hears_requests", "listeners", "wants_reads", "wants_requests"),
+        *("_hears_reads", "clock", "followers", "hears_requests", "listeners", "store"),
+        *("wants_reads", "wants_requests"),
     )
 
     def __init__(self) -> None:
@@ -227,6 +231,7 @@ class EventBus:
         self.followers: tuple[Callable[[Any], object], ...] = ()
         self.hears_requests = self.wants_requests = self._hears_reads = self.wants_reads = False
         self.clock: Callable[[], float] = time.monotonic
+        self.store = ""
         self._subscriptions: dict[object, tuple[Callable[[Any], object], frozenset[str] | None]] = {}
         self._chosen: dict[str, tuple[Listener, ...]] = {}
         self._change_id = object()
@@ -283,7 +288,7 @@ class EventBus:
     ) -> None:
         """Publish that a caller got ``[start, end)`` of an object, from where, and how long the read took."""
         if followers := self.followers:
-            read = (path, start, end, tier, waited_seconds, self.clock())
+            read = (path, start, end, tier, waited_seconds, self.clock(), self.store)
             for follow in followers:
                 follow(read)
         if self._hears_reads:
@@ -297,7 +302,7 @@ class EventBus:
             listeners = self._choose(name)
         if not listeners:
             return
-        event = _new_event(Event, (name, self.clock(), redacted(path), MappingProxyType(facts)))
+        event = _new_event(Event, (name, self.clock(), redacted(path), MappingProxyType(facts), self.store))
         for listener in listeners:
             try:
                 listener(event)
@@ -307,6 +312,10 @@ class EventBus:
                 if not self._complained:
                     self._complained = True
                     logger.exception("a listener failed at event %s; further failures are not logged", name)
+
+    def leave_process(self) -> None:
+        """Be none of the buses of the process any more, for who listens to all: its store is a cache of another one."""
+        _process.leave(self)
 
     def forked(self) -> None:
         """In a child process: another thread of the parent may have held the lock."""
@@ -346,6 +355,7 @@ class _Process:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # The collector may run meanwhile, and code of its own with it.
         self._buses: weakref.WeakSet[EventBus] = weakref.WeakSet()
+        self._left: weakref.WeakSet[EventBus] = weakref.WeakSet()
         self._listeners: dict[object, tuple[Callable[[Any], object], tuple[str, ...]]] = {}
 
     def join(self, bus: EventBus) -> None:
@@ -356,6 +366,14 @@ class _Process:
                 bus.add(token, listener, names)
                 if token not in self._listeners:  # It ended in the middle, by a finalizer.
                     bus.remove(token)
+
+    def leave(self, bus: EventBus) -> None:
+        """Count a bus no more."""
+        with self._lock:
+            self._buses.discard(bus)
+            self._left.add(bus)
+            for token in tuple(self._listeners):
+                bus.remove(token)
 
     def subscribe(self, listener: Callable[[Any], object], names: tuple[str, ...]) -> Callable[[], None]:
         """Subscribe to all buses; the function returned ends that."""
@@ -375,7 +393,7 @@ class _Process:
     def forked(self) -> None:
         """In a child process: another thread of the parent may have held a lock."""
         self._lock = threading.RLock()
-        for bus in tuple(self._buses):
+        for bus in (*self._buses, *self._left):
             bus.forked()
 
 

@@ -30,6 +30,7 @@ OBJECT_KEY = (
     ("store", "read from store"),
     ("disk", "read from disk"),
     ("memory", "read from memory"),
+    ("cache", "read from a cache layer"),
 )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aioprefetch.accessor.request_events import ReportedRequest
 
 Outcome = Literal["finished", "failed", "cancelled", "open"]
-TIERS = ("memory", "disk", "store")
+TIERS = ("memory", "disk", "cache", "store")
 # The events of a recording, beside the requests and reads that it follows.
 NAMES = ("request.retried", "block.evicted", "window.grown", "window.shrunk", "budget.waited")
 
@@ -169,8 +169,14 @@ class Recording:
     """
 
     def __init__(
-        self, *, requests_max: int = REQUESTS_MAX, objects_max: int = OBJECTS_MAX, ranges_max: int = RANGES_MAX
+        self,
+        *,
+        names_stores: bool = False,
+        requests_max: int = REQUESTS_MAX,
+        objects_max: int = OBJECTS_MAX,
+        ranges_max: int = RANGES_MAX,
     ) -> None:
+        self._names_stores = names_stores
         self._requests_max, self._objects_max, self._ranges_max = requests_max, objects_max, ranges_max
         self._origin: float | None = None
         self._ended_at = 0.0
@@ -186,7 +192,7 @@ class Recording:
         self._ranges_unseen = 0  # Added since they were counted last.
         self._requests: list[TracedRequest] | None = None
         self._read_waits: list[Wait] | None = None
-        self._texts: dict[str, str] = {}
+        self._texts: dict[tuple[str, str], str] = {}
         self._handlers: dict[str, Callable[[float, str, Mapping[str, Any]], None]] = {
             "request.retried": self._request_retried,
             "block.evicted": self._block_evicted,
@@ -267,9 +273,11 @@ class Recording:
         """The bytes that came and that no read used, each counted once."""
         return sum(len(item.wasted) for item in self.objects.values())
 
-    def object(self, path: str) -> TracedObject:
-        """The object of a path, which may be new; ``others`` if there are too many."""
-        name = self._text(path)
+    def object(self, name: str) -> TracedObject:
+        """The object of a name, which may be new; ``others`` if there are too many.
+
+        The name is its path as it may be shown; in a recording of all operators its URL.
+        """
         item = self.objects.get(name)
         if item is None:
             if len(self.objects) >= self._objects_max:
@@ -285,8 +293,9 @@ class Recording:
         self._kept += begun[:room]
         self.counts["requests_not_kept"] += max(0, len(begun) - room)
         self.counts["request.started"] += len(begun)
-        for path, count in Counter([request.path for request in begun if request.operation == "read"]).items():
-            self.object(path).counts["requests"] += count
+        places = Counter([(request.store, request.path) for request in begun if request.operation == "read"])
+        for place, count in places.items():
+            self.object(self._name(*place)).counts["requests"] += count
         seen = [*self._open, *begun]
         self._open = []
         ended: list[ReportedRequest] = []
@@ -295,7 +304,7 @@ class Recording:
         times = [request.ended_seconds or 0.0 for request in ended]
         times += [request.first_byte_seconds or 0.0 for request in self._open]
         self._ended_at = max([self._ended_at, *times])
-        fetched: dict[str, list[Range]] = {}
+        fetched: dict[tuple[str, str], list[Range]] = {}
         for request in ended:
             received = request.counted_bytes
             if received and request.operation == "read" and _has_object_bytes(request):
@@ -303,9 +312,9 @@ class Recording:
                 if start < 0:  # The last bytes of an object whose size no response gave.
                     self.counts["unplaced_bytes"] += received
                 else:
-                    fetched.setdefault(request.path, []).append((start, start + received))
-        for path, ranges in fetched.items():
-            item = self.object(path)
+                    fetched.setdefault((request.store, request.path), []).append((start, start + received))
+        for place, ranges in fetched.items():
+            item = self.object(self._name(*place))
             item.counts["received_bytes"] += sum([end - start for start, end in ranges])
             if item is not self.others:
                 item.fetched.extend(ranges)
@@ -315,21 +324,22 @@ class Recording:
 
     def _settle_reads(self, served: Sequence[ServedRead], origin: float) -> None:
         """Take the reads, of which there are many, object by object."""
-        by_place: dict[tuple[str, str], list[ServedRead]] = {}
+        by_place: dict[tuple[str, str, str], list[ServedRead]] = {}
         for read in served:
-            by_place.setdefault((read[0], read[3]), []).append(read)
+            by_place.setdefault((read[6], read[0], read[3]), []).append(read)
         self.counts["read.served"] += len(served)
-        for (path, tier), reads in by_place.items():
-            item, text = self.object(path), self._text(path)
-            ranges = [(start, end) for _, start, end, _, _, _ in reads]
+        for (store, path, tier), reads in by_place.items():
+            name = self._name(store, path)
+            item = self.object(name)
+            ranges = [(read[1], read[2]) for read in reads]
             item.counts["reads"] += len(reads)
             item.tier_bytes[tier] += sum([end - start for start, end in ranges])
             if item is not self.others:
                 item.add_reads(tier, ranges)
                 self._ranges_unseen += len(ranges)
             waits = [
-                (text, start, end, tier, at_seconds - origin, waited)
-                for _, start, end, _, waited, at_seconds in reads
+                (name, start, end, tier, at_seconds - origin, waited)
+                for _, start, end, _, waited, at_seconds, _ in reads
                 if waited is not None and waited >= WAIT_SECONDS_MIN
             ]
             self.counts["waits"] += len(waits)
@@ -337,16 +347,16 @@ class Recording:
             self._waits += waits[: WAITS_MAX - len(self._waits)]
 
     def _settle_events(self, events: Sequence[Event], origin: float) -> None:
-        for name, at_seconds, path, facts in events:
-            if handler := self._handlers.get(name):
-                self.counts[name] += 1
-                handler(at_seconds - origin, path, facts)
+        for kind, at_seconds, path, facts, store in events:
+            if handler := self._handlers.get(kind):
+                self.counts[kind] += 1
+                handler(at_seconds - origin, self._name(store, path), facts)
 
-    def _request_retried(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
+    def _request_retried(self, at: float, name: str, facts: Mapping[str, Any]) -> None:
         if len(self.retries) < RETRIES_MAX:
             self.retries.append(
                 Retry(
-                    path=self._text(path),
+                    path=name,
                     operation=str(facts.get("operation", "")),
                     attempt=facts.get("attempt", 1),
                     at_seconds=at,
@@ -356,21 +366,21 @@ class Recording:
             )
         self.counts["retry_wait_microseconds"] += round(1e6 * (facts.get("wait_seconds") or 0.0))
 
-    def _block_evicted(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
+    def _block_evicted(self, at: float, name: str, facts: Mapping[str, Any]) -> None:
         if facts.get("unused"):
-            self.object(path).counts["evicted_unused_bytes"] += facts["end"] - facts["start"]
+            self.object(name).counts["evicted_unused_bytes"] += facts["end"] - facts["start"]
 
-    def _window_changed(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
+    def _window_changed(self, at: float, name: str, facts: Mapping[str, Any]) -> None:
         blocks = facts.get("blocks") or 0
-        counts = self.object(path).counts
+        counts = self.object(name).counts
         counts["window_blocks_max"] = max(counts["window_blocks_max"], blocks)
 
-    def _budget_waited(self, at: float, path: str, facts: Mapping[str, Any]) -> None:
+    def _budget_waited(self, at: float, name: str, facts: Mapping[str, Any]) -> None:
         waited = facts.get("seconds") or 0.0
         self.counts["memory_wait_microseconds"] += round(1e6 * waited)
         if len(self.memory_waits) < WAITS_MAX:
             self.memory_waits.append(
-                Wait(path=self._text(path), start=0, end=0, tier="budget", begun_seconds=at - waited, ended_seconds=at)
+                Wait(path=name, start=0, end=0, tier="budget", begun_seconds=at - waited, ended_seconds=at)
             )
 
     def _bound_ranges(self) -> None:
@@ -411,7 +421,7 @@ class Recording:
         first, ended = request.first_byte_seconds, request.ended_seconds if has_ended else None
         return TracedRequest(
             number=number,
-            path=self._text(request.path),
+            path=self._name(request.store, request.path),
             operation=request.operation,
             lane=str(request.lane),
             attempt=request.attempt,
@@ -439,7 +449,7 @@ class Recording:
         for pauses in pending.values():
             pauses.sort()
         for request in self._kept if pending else ():
-            pauses = pending.get((self._text(request.path), request.operation), [])
+            pauses = pending.get((self._name(request.store, request.path), request.operation), [])
             if not pauses or request.attempt == 1:
                 continue
             # Parts of one read are tried again side by side: the pause that was to end now is that of this attempt.
@@ -450,13 +460,16 @@ class Recording:
                 waits[id(request)] = begun - pauses.pop(near)[1]
         return waits
 
-    def _text(self, path: str) -> str:
-        """A path as it may be shown; one text object for all events with it."""
-        text = self._texts.get(path)
+    def _name(self, store: str, path: str) -> str:
+        """The name of an object as it may be shown; one text object for all events with it."""
+        text = self._texts.get((store, path))
         if text is None:
             if len(self._texts) >= 2 * self._objects_max:  # They are made again when they are asked for.
                 self._texts.clear()
-            text = self._texts[path] = printable(redact(path))
+            shown = printable(redact(path))
+            if self._names_stores and store:
+                shown = f"{printable(redact(store)).rstrip('/')}/{shown}"
+            text = self._texts[store, path] = shown
         return text
 
 

@@ -34,7 +34,8 @@ def record(operator: Operator | BlockingOperator | None = None) -> Trace:
     """Record the requests and reads of an operator, and of those made from it; without one, of all in this process.
 
     ``with ap.trace.record(op) as t: ...`` records the block, on all loops and threads; then
-    ``t.write_html("read.html")``. ``InvalidType`` for other objects.
+    ``t.write_html("read.html")``. Objects are named by their paths, in a recording of all by their URLs. What a cache
+    layer asks its own store for is in no recording of all. ``InvalidType`` for other objects.
     """
     if operator is None:
         return Trace(None)
@@ -54,7 +55,7 @@ class Trace:
 
     def __init__(self, events: EventBus | None) -> None:
         self._events = events
-        self._recording = Recording()
+        self._recording = Recording(names_stores=events is None)
         self._pending = self._recording.pending
         self._lock = threading.Lock()
         self._has_begun = False
@@ -97,7 +98,7 @@ class Trace:
     def forget(self) -> None:
         """Begin again with nothing, as a forked child does: another thread of its parent may have held the lock."""
         self._lock = threading.Lock()
-        self._recording = Recording()
+        self._recording = Recording(names_stores=self._events is None)
         self._pending = self._recording.pending
 
     @property

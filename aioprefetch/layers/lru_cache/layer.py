@@ -35,6 +35,7 @@ from aioprefetch.layers.lru_cache.fill import FillReader
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
+from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.options import checked_seconds, keep_byte_counts
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
@@ -102,6 +103,8 @@ class LruCacheLayer(Layer):
         return LruCacheAccessor(inner, self, runtime.shared((LruCacheLayer, self), lambda: self._make_state(runtime)))
 
     def _make_state(self, runtime: Runtime) -> CacheState:
+        if isinstance(events := getattr(self.cache, "events", None), EventBus):
+            events.leave_process()
         calls = CacheCalls(self.cache, runtime, self.cache_timeout_seconds)
         return CacheState(CacheStore(calls, runtime, capacity_bytes=int(self.capacity_bytes)), runtime)
 
@@ -135,7 +138,7 @@ class LruCacheAccessor(WrappedAccessor):
             raise
         head = sink.head
         assert head is not None
-        return ReadReply(head=head, received=head.size)
+        return ReadReply(head=head, received=head.size, tier="cache" if part is not None else "store")
 
     async def _read_store(self, request: ReadRequest, sink: Sink) -> ReadReply:
         """Read from the store: a miss, unless the response is that the caller has the current version already."""

@@ -58,6 +58,9 @@ def test_events_are_immutable_and_pickle() -> None:
     with pytest.raises(TypeError):
         changed.facts["start"] = 2
     assert pickle.loads(pickle.dumps(event)) == event
+    bus.store = "memory://named"
+    bus.publish("block.evicted", "k", start=1)
+    assert pickle.loads(pickle.dumps(seen[1])).store == "memory://named"
     assert repr(event) == "<Event block.evicted 'k' start=1>"
 
 

@@ -66,15 +66,15 @@ class Script:
         self, path: str, start: int, end: int, *, at: float = 0.02, tier: str = "store", waited: float = 0.0
     ) -> None:
         """One read that a caller got."""
-        self.events.append((at, next(self._order), (path, start, end, tier, waited, BEGIN + at)))
+        self.events.append((at, next(self._order), (path, start, end, tier, waited, BEGIN + at, "")))
 
     def retry(self, path: str, *, at: float, attempt: int = 1, wait: float = 0.1, error: str = "Throttled") -> None:
         """A pause before another attempt."""
         self.add(at, "request.retried", path, operation="read", attempt=attempt, wait_seconds=wait, error=error)
 
-    def recording(self, **maxima: int) -> Recording:
+    def recording(self, **options: Any) -> Recording:
         """What a recorder of these has."""
-        recording = Recording(**maxima)
+        recording = Recording(**options)
         for request in sorted(self.requests, key=lambda request: request.begun_seconds):
             recording.pending.append(request)
         for _, _, event in sorted(self.events, key=lambda event: event[:2]):

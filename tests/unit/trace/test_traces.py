@@ -163,6 +163,37 @@ async def test_all_operators_are_recorded() -> None:
     assert repr(trace) == "<Trace of 2 requests, 30 bytes>"
 
 
+async def test_equal_paths_of_two_stores_are_two_objects() -> None:
+    async with ap.Operator.from_uri("memory://trace-a") as first, ap.Operator.from_uri("memory://trace-b") as second:
+        for operator in (first, second):
+            await operator.write("k", content(2 << 20))
+        with ap.trace.record() as trace:
+            for operator in (first, second):
+                assert len(await operator.read("k")) == 2 << 20
+        assert set(trace.recording.objects) == {"memory://trace-a/k", "memory://trace-b/k"}
+        assert trace.recording.refetched_bytes == 0
+        assert trace.advice == []
+
+
+async def test_what_a_cache_layer_has(tmp_path: Path) -> None:
+    """The store is asked whether it is current, and sends no byte; the requests for entries are the cache's own."""
+    async with (
+        FaultServer({KEY: content(1 << 20)}) as server,
+        operator_of(server) as operator,
+        ap.Operator.from_uri(tmp_path) as cache,
+    ):
+        cached = operator.layer(ap.layers.LruCacheLayer(cache=cache))
+        await cached.read(NAME)
+        with ap.trace.record() as trace:
+            for _ in range(3):
+                assert len(await cached.read(NAME)) == 1 << 20
+        recording = trace.recording
+        (item,) = recording.objects.values()
+        assert [(one.outcome, one.status) for one in recording.requests] == [("finished", 304)] * 3
+        assert (recording.fetched_bytes, item.tier_bytes) == (0, {"cache": 3 << 20})
+        assert "from cache" in trace.html()
+
+
 def test_only_operators_are_recorded() -> None:
     with pytest.raises(ap.errors.InvalidType, match="BlockingOperator is recorded, not 'k'"):
         ap.trace.record("k")  # type: ignore[arg-type]
