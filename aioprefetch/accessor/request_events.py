@@ -78,6 +78,7 @@ class ReportedRequest:
     ``path`` is that of the object in ``store``, a URL. ``start`` and ``end`` are the bytes that were asked for, at the
     end those of the response. ``begun_seconds``, ``first_byte_seconds`` and ``ended_seconds`` are times of the clock of
     the bus, ``None`` for what has not happened.
+    ``memory`` are the bytes that were in use or reserved when it began, and their limit.
     ``error`` and ``message`` are empty unless it failed. ``is_counted_by_sink``: the sink gets all bytes of a body, as
     it does those of a range.
     ``sent_bytes`` and ``received_bytes`` are those of the two bodies. A transport counts what it receives; without one
@@ -87,7 +88,8 @@ class ReportedRequest:
     __slots__ = (
         *("_bus", "_received_before", "_request", "_sink", "_url", "attempt", "begun_seconds", "connection"),
         "counted_bytes",
-        *("end", "ended_seconds", "error", "first_byte_seconds", "is_counted_by_sink", "lane", "message", "method"),
+        *("end", "ended_seconds", "error", "first_byte_seconds", "is_counted_by_sink", "lane", "memory", "message"),
+        "method",
         *("operation", "path", "reader_id", "received_bytes", "request_id", "sent_bytes", "start", "status", "store"),
     )
 
@@ -127,6 +129,7 @@ class ReportedRequest:
         self.request_id = next(_request_ids)
         self.path = request.path
         self.store = bus.store
+        self.memory = bus.memory()
         self.operation = operation or request.operation
         self.method = method
         self.attempt = attempt_number.get()

@@ -16,9 +16,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from aioprefetch.errors import InvalidArgument, InvalidType, redact
+
+if TYPE_CHECKING:
+    from aioprefetch.runtime.budget import MemoryBudget
 
 logger = logging.getLogger("aioprefetch")
 
@@ -222,7 +225,7 @@ class EventBus:
 
     __slots__ = (
         *("__weakref__", "_change_id", "_chosen", "_complained", "_lock", "_subscriptions"),
-        *("_hears_reads", "clock", "followers", "hears_requests", "listeners", "store"),
+        *("_budgets", "_hears_reads", "clock", "followers", "hears_requests", "listeners", "store"),
         *("wants_reads", "wants_requests"),
     )
 
@@ -232,6 +235,7 @@ class EventBus:
         self.hears_requests = self.wants_requests = self._hears_reads = self.wants_reads = False
         self.clock: Callable[[], float] = time.monotonic
         self.store = ""
+        self._budgets: tuple[weakref.ref[MemoryBudget], ...] = ()
         self._subscriptions: dict[object, tuple[Callable[[Any], object], frozenset[str] | None]] = {}
         self._chosen: dict[str, tuple[Listener, ...]] = {}
         self._change_id = object()
@@ -312,6 +316,19 @@ class EventBus:
                 if not self._complained:
                     self._complained = True
                     logger.exception("a listener failed at event %s; further failures are not logged", name)
+
+    def watch(self, budget: MemoryBudget) -> None:
+        """Count the memory of a budget from now on, until it is collected."""
+        self._budgets = (*(reference for reference in self._budgets if reference() is not None), weakref.ref(budget))
+
+    def memory(self) -> tuple[int, int]:
+        """The bytes of memory in use or reserved, on all loops, and their limit."""
+        used = limit = 0
+        for reference in self._budgets:
+            if (budget := reference()) is not None:
+                used += budget.used_bytes
+                limit += budget.limit_bytes
+        return used, limit
 
     def leave_process(self) -> None:
         """Be none of the buses of the process any more, for who listens to all: its store is a cache of another one."""

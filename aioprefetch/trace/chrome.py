@@ -8,7 +8,7 @@ from typing import Any
 
 from aioprefetch.display.units import bytes_text
 from aioprefetch.trace.recording import Recording, TracedRequest
-from aioprefetch.trace.timeline import in_flight, interval_of, microseconds, packed
+from aioprefetch.trace.timeline import in_flight, interval_of, memory_in_use, microseconds, packed
 
 # Processes of the trace: what runs at the same time stands in rows ("threads") of one of these.
 REQUESTS, READS, MEMORY = 1, 2, 3
@@ -54,6 +54,9 @@ def _requests(recording: Recording) -> Iterator[dict[str, Any]]:
     for at, number in in_flight(intervals):
         count = {"ph": "C", "pid": REQUESTS, "ts": microseconds(at), "name": "requests in flight"}
         yield {**count, "args": {"requests": number}}
+    for at, used_bytes in memory_in_use(recording.requests):
+        count = {"ph": "C", "pid": REQUESTS, "ts": microseconds(at), "name": "memory in use"}
+        yield {**count, "args": {"bytes": used_bytes}}
 
 
 def _waits(recording: Recording) -> Iterator[dict[str, Any]]:

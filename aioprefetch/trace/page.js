@@ -3,7 +3,9 @@
   const trace = JSON.parse(document.getElementById("trace").textContent);
   const COUNT = 0, PATH = 1, OPERATION = 2, LANE = 3, ATTEMPT = 4, START = 5, END = 6, BEGUN = 7, FIRST = 8, ENDED = 9,
     OUTCOME = 10, BYTES = 11, UNUSED = 12, STATUS = 13, CONNECTION = 14, ERROR = 15, HELD = 16, NUMBER = 17;
-  const ROW = 22, PAGE = 15, EXTRA = 8;
+  const PAGE = 15, EXTRA = 8;
+  const rowHeight = () => parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--row"));
+  let ROW = rowHeight();
   const find = (id) => document.getElementById(id);
   const make = (name, cls, text) => {
     const element = document.createElement(name);
@@ -98,6 +100,7 @@
     list.style.height = Math.max(1, shown.length) * ROW + "px";
     find("shown").textContent = shown.length === trace.rows.length ? "" : many(shown.length, "bar") + " of " + trace.rows.length.toLocaleString("en");
     drawRows(); drawAll();
+    if (!shown.length) say("No request is shown");
   };
   const bar = (row) => {
     const draw = make("div", "draw"), first = row[FIRST] === null ? ended(row) : row[FIRST];
@@ -240,17 +243,18 @@
   const drawWaits = makeWaits("waits", trace.waits, waited), drawMemory = makeWaits("memory", trace.memory, waitedForMemory);
 
   // --- requests in flight, where a window of time is chosen too ---
-  const flight = find("flight"), curve = flight.querySelector("path");
-  const drawFlight = () => {
-    const bins = trace.flight, width = trace.end / bins.length || 1, top = Math.max(1, trace.flightMax);
+  const flight = find("flight");
+  const drawCurve = (track, bins, highest) => {
+    if (!track) return;
+    const width = trace.end / bins.length || 1, top = Math.max(1, highest);
     let path = "M0 100";
     bins.forEach((number, index) => {
       const left = Math.max(-1, Math.min(101, percent(index * width))), right = Math.max(-1, Math.min(101, percent((index + 1) * width)));
       if (right > -1 && left < 101) path += "L" + left.toFixed(3) + " " + (100 - 84 * number / top).toFixed(1) + "H" + right.toFixed(3);
     });
-    curve.setAttribute("d", path + "V100Z");
+    track.querySelector("path").setAttribute("d", path + "V100Z");
   };
-  const redraw = () => { drawAxis(); drawWaits(); drawMemory(); drawFlight(); choose(); };
+  const redraw = () => { drawAxis(); drawWaits(); drawMemory(); drawCurve(flight, trace.flight, trace.flightMax); drawCurve(find("used"), trace.used, trace.usedMax); choose(); };
   const zoom = (factor, middle) => {
     const whole = Math.max(1, trace.end), span = Math.min(whole, Math.max(20, (view.to - view.from) * factor));
     show(Math.max(0, Math.min(whole - span, middle - span / 2)), span);
@@ -293,7 +297,7 @@
     if (right - left > 0.004) show(view.from + left * span, Math.max(20, (right - left) * span));
   });
   const drawColors = () => { drawAll(); drawView(); };
-  window.addEventListener("resize", drawColors);
+  window.addEventListener("resize", () => { if (ROW === rowHeight()) drawColors(); else { ROW = rowHeight(); choose(); } });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawColors);
   redraw();
   if (shown.length) say(described(shown[0]));

@@ -56,6 +56,7 @@ def page(recording: Recording, *, title: str, written_at: dt.datetime) -> str:
         memory=_lane("Requests that waited for memory", "memory", recording.memory_waits),
         overview="" if len(recording.requests) > ROWS_WITHOUT_OVERVIEW else " hidden",
         highest=max((number for _, number in steps), default=0),
+        budget=_budget(recording.requests),
         objects=_objects(recording),
         tables=_tables(recording),
         omitted=_omitted(recording),
@@ -169,6 +170,20 @@ def _lane(title: str, identity: str, waits: Sequence[Wait]) -> str:
     return (
         f'<div class="lane"><div class="name"><strong>{title}</strong>{counted(len(waits), "wait")}</div>'
         f'<div class="track waits" id="{identity}" role="listbox" aria-label="{title}"></div></div>'
+    )
+
+
+def _budget(requests: Sequence[TracedRequest]) -> str:
+    """The row of the timeline for the memory that was in use when requests began, if it is known."""
+    used = max((request.memory_bytes for request in requests), default=0)
+    if not used:
+        return ""
+    limits = {request.memory_limit_bytes for request in requests if request.memory_limit_bytes}
+    text = f"at most {bytes_text(used)}" + (f" of {bytes_text(limits.pop())}" if len(limits) == 1 else "")
+    return (
+        f'<div class="lane flight"><div class="name"><strong>Memory in use</strong>{text}</div>'
+        f'<div class="track" id="used"><svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
+        f'aria-label="Memory in use: {text}"><path d=""/></svg></div></div>'
     )
 
 

@@ -11,7 +11,15 @@ from typing import Any
 
 from aioprefetch.trace.advice import unused_bytes
 from aioprefetch.trace.recording import Recording, TracedRequest, Wait
-from aioprefetch.trace.timeline import chunks, highest_in_bins, in_flight, interval_of, microseconds, packed
+from aioprefetch.trace.timeline import (
+    chunks,
+    highest_in_bins,
+    in_flight,
+    interval_of,
+    memory_in_use,
+    microseconds,
+    packed,
+)
 
 # A browser draws as many bars at once without a pause, and the page stays below three MiB.
 ROWS_MAX = 20_000
@@ -19,7 +27,7 @@ WAITS_MAX = 800
 WAIT_LEVELS_MAX = 8
 WAIT_COLUMNS = 250
 FLIGHT_BINS = 1200
-TIERS = ("store", "disk", "memory", "budget")
+TIERS = ("store", "cache", "disk", "memory", "budget")
 LANES = ("demand", "prefetch", "control")
 
 
@@ -47,6 +55,8 @@ def payload(recording: Recording) -> str:
         "memory": _waits(recording.memory_waits, until, paths),
         "flight": highest_in_bins(steps, until, FLIGHT_BINS),
         "flightMax": max((number for _, number in steps), default=0),
+        "used": highest_in_bins(memory_in_use(requests), until, FLIGHT_BINS),
+        "usedMax": max((request.memory_bytes for request in requests), default=0),
         "paths": list(paths.positions),
         "operations": list(operations.positions),
         "errors": list(errors.positions),

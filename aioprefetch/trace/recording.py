@@ -41,6 +41,7 @@ class TracedRequest:
 
     ``start`` and ``end`` are the bytes of the response, or those that it asked for: ``start`` is negative for the last
     bytes of an object, and ``None`` for requests without bytes. ``received_bytes`` came before it ended.
+    ``memory_bytes`` of ``memory_limit_bytes`` were in use or reserved when it began.
     """
 
     number: int
@@ -60,6 +61,8 @@ class TracedRequest:
     connection: str
     error: str
     retry_wait_seconds: float
+    memory_bytes: int
+    memory_limit_bytes: int
 
     @property
     def received(self) -> Range:
@@ -437,6 +440,8 @@ class Recording:
             connection="" if connection is None else str(connection),
             error=_error_text(request.error, request.message),
             retry_wait_seconds=retry_wait_seconds,
+            memory_bytes=request.memory[0],
+            memory_limit_bytes=request.memory[1],
         )
 
     def _retry_waits(self) -> dict[int, float]:

@@ -28,6 +28,11 @@ def in_flight(intervals: Iterable[Interval]) -> list[tuple[float, int]]:
     return steps
 
 
+def memory_in_use(requests: Iterable[TracedRequest]) -> list[tuple[float, int]]:
+    """The bytes of memory in use from each moment on at which a request began, of those that know it."""
+    return [(request.begun_seconds, request.memory_bytes) for request in requests if request.memory_limit_bytes]
+
+
 def highest_in_bins(steps: Sequence[tuple[float, int]], duration: float, bins: int) -> list[int]:
     """The highest number in each of ``bins`` equal parts of ``[0, duration)``."""
     highest = [0] * bins

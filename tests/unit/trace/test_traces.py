@@ -163,6 +163,23 @@ async def test_all_operators_are_recorded() -> None:
     assert repr(trace) == "<Trace of 2 requests, 30 bytes>"
 
 
+async def test_memory_in_use_when_requests_began() -> None:
+    async with ap.Operator.from_uri("memory://trace-memory", memory_bytes="24MiB", block_bytes="1MiB") as operator:
+        await operator.write("k", content(4 << 20))
+        with ap.trace.record(operator) as trace:
+            async with operator.reader("k", policy="random") as reader:
+                for start in range(0, 4 << 20, 1 << 20):
+                    await reader.read_at(start, 1 << 20)
+    requests = trace.recording.requests
+    used = [request.memory_bytes for request in requests]
+    assert used == sorted(used)
+    assert used[-1] - used[0] == 3 << 20
+    assert {request.memory_limit_bytes for request in requests} == {24 << 20}
+    assert "Memory in use</strong>at most 4 MiB of 24 MiB" in trace.html().replace("\u00a0", " ")
+    events = json.loads(trace.chrome_json())["traceEvents"]
+    assert [event["args"]["bytes"] for event in events if event["name"] == "memory in use"] == used
+
+
 async def test_equal_paths_of_two_stores_are_two_objects() -> None:
     async with ap.Operator.from_uri("memory://trace-a") as first, ap.Operator.from_uri("memory://trace-b") as second:
         for operator in (first, second):
