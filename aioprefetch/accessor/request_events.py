@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error
-from aioprefetch.runtime.events import EventBus, redacted
+from aioprefetch.runtime.events import FOLLOWED_MAX, EventBus, redacted
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)
@@ -42,11 +43,11 @@ def reports_requests_of(accessor: object) -> Collection[str]:
     return reported
 
 
-def reporting(bus: EventBus, forward: Callable[[R], Awaitable[T]], **facts: Any) -> Callable[[R], Awaitable[T]]:
+def reporting(runtime: Runtime, forward: Callable[[R], Awaitable[T]], **facts: Any) -> Callable[[R], Awaitable[T]]:
     """``forward``, as one request that is reported; ``facts`` are those of ``ReportedRequest``."""
 
     async def call(request: R) -> T:
-        reported = ReportedRequest(bus, request, **facts)
+        reported = ReportedRequest(runtime, request, **facts)
         try:
             result = await forward(request)
         except BaseException as error:
@@ -78,7 +79,7 @@ class ReportedRequest:
     ``path`` is that of the object in ``store``, a URL. ``start`` and ``end`` are the bytes that were asked for, at the
     end those of the response. ``begun_seconds``, ``first_byte_seconds`` and ``ended_seconds`` are times of the clock of
     the bus, ``None`` for what has not happened.
-    ``memory`` are the bytes that were in use or reserved when it began, and their limit.
+    Of ``memory_limit_bytes`` of memory ``memory_bytes`` were in use or reserved on its loop when it began.
     ``error`` and ``message`` are empty unless it failed. ``is_counted_by_sink``: the sink gets all bytes of a body, as
     it does those of a range.
     ``sent_bytes`` and ``received_bytes`` are those of the two bodies. A transport counts what it receives; without one
@@ -88,14 +89,14 @@ class ReportedRequest:
     __slots__ = (
         *("_bus", "_received_before", "_request", "_sink", "_url", "attempt", "begun_seconds", "connection"),
         "counted_bytes",
-        *("end", "ended_seconds", "error", "first_byte_seconds", "is_counted_by_sink", "lane", "memory", "message"),
-        "method",
+        *("end", "ended_seconds", "error", "first_byte_seconds", "is_counted_by_sink", "lane", "memory_bytes"),
+        *("memory_limit_bytes", "message", "method"),
         *("operation", "path", "reader_id", "received_bytes", "request_id", "sent_bytes", "start", "status", "store"),
     )
 
     def __init__(
         self,
-        bus: EventBus,
+        runtime: Runtime,
         request: Request,
         sink: Sink | None = None,
         *,
@@ -120,6 +121,7 @@ class ReportedRequest:
             self.lane = "demand"
             if isinstance(request, WriteRequest):
                 self.start, self.end = 0, sent_bytes
+        bus, budget = runtime.events, runtime.budget
         self._bus: EventBus | None = bus
         self._request: Request | None = request
         self._sink = sink
@@ -129,7 +131,8 @@ class ReportedRequest:
         self.request_id = next(_request_ids)
         self.path = request.path
         self.store = bus.store
-        self.memory = bus.memory()
+        self.memory_bytes = budget.used_bytes
+        self.memory_limit_bytes = budget.limit_bytes
         self.operation = operation or request.operation
         self.method = method
         self.attempt = attempt_number.get()
@@ -137,11 +140,6 @@ class ReportedRequest:
         self.received_bytes = -1
         self.error = self.message = ""
         self.counted_bytes = 0
-        self._begin(bus)
-        for follow in bus.followers:
-            follow(self)
-
-    def _begin(self, bus: EventBus) -> None:
         self.status: int | None = None
         self.connection: int | None = None
         self.first_byte_seconds: float | None = None
@@ -149,6 +147,10 @@ class ReportedRequest:
         self.begun_seconds = bus.clock()
         if bus.hears_requests:
             bus.publish_facts("request.started", self.path, self._asked())
+        for queue, look in bus.followers:
+            queue.append(self)
+            if len(queue) > FOLLOWED_MAX:
+                look()
 
     def send_again(self, error: Error) -> None:
         """The request was lost, and is sent another time, as another one."""
@@ -156,11 +158,14 @@ class ReportedRequest:
         if bus is None:  # It has ended.
             return
         lost = copy(self)  # This object goes on as the other one, and followers have that already.
-        for follow in bus.followers:
-            follow(lost)
+        for queue, _ in bus.followers:
+            queue.append(lost)
         lost.failed(error)
         self.request_id = next(_request_ids)
-        self._begin(bus)
+        self.status = self.connection = self.first_byte_seconds = None
+        self.begun_seconds = bus.clock()
+        if bus.hears_requests:
+            bus.publish_facts("request.started", self.path, self._asked())
 
     def responded(self, status: int | None, connection: int | None) -> None:
         """The head of the response is here."""
@@ -184,7 +189,7 @@ class ReportedRequest:
             if sink is not None and (head := sink.head) is not None:
                 self.start = head.start + self._received_before
                 self.end = head.start + head.size
-            self._end("request.finished", is_complete=True)
+            self._end("request.finished", has_sent=True)
 
     def failed(self, error: BaseException) -> None:
         """The request has ended by an error, whose message is shown if it is one of ours: those hold no secret.
@@ -194,20 +199,18 @@ class ReportedRequest:
         if self.ended_seconds is None:
             if isinstance(error, Error):
                 if self._request is not None and is_unmodified(self._request, error):
-                    self._end("request.finished", is_complete=True)
+                    self._end("request.finished", has_sent=True)
                     return
                 self.error, self.message = error.kind, error.message
             else:
                 self.error = type(error).__name__
-            self._end("request.failed", is_complete=False)
+            self._end("request.failed", has_sent=self.status is not None)  # It was answered.
 
-    def _end(self, name: str, *, is_complete: bool) -> None:
+    def _end(self, name: str, has_sent: bool) -> None:
         bus, sink = self._bus, self._sink
         assert bus is not None
         if self.received_bytes < 0:
             self.received_bytes = 0 if sink is None else sink.received - self._received_before
-        # Those sent count where the request has ended well, or was answered.
-        has_sent = is_complete or self.status is not None
         self.counted_bytes = self.received_bytes + (self.sent_bytes if has_sent else 0)
         self.ended_seconds = bus.clock()  # Last: another thread may look at what is set before.
         if bus.hears_requests:

@@ -16,7 +16,6 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Error, NotFound, Unexpected
-from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     Metadata,
@@ -40,7 +39,7 @@ class ErrorContextLayer(Layer):
     """The recipe of ErrorContext; it has no options."""
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return ErrorContextAccessor(inner, runtime.events)
+        return ErrorContextAccessor(inner, runtime)
 
 
 def path_hint(path: str, service: ServiceInfo) -> str:
@@ -87,12 +86,13 @@ class ErrorContextAccessor(WrappedAccessor):
     It reports the requests of a service that does not do so itself, while there is a listener.
     """
 
-    def __init__(self, inner: Accessor, events: EventBus) -> None:
+    def __init__(self, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
         self.read_now = read_now_of(inner)
         self._service = inner.info.location
-        self._events = events
+        self._runtime = runtime
+        self._events = runtime.events
         self._reports = OPERATIONS.difference(reports_requests_of(inner))
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:
@@ -106,7 +106,7 @@ class ErrorContextAccessor(WrappedAccessor):
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]], sent_bytes: int = 0) -> T:
         if self._events.wants_requests and request.operation in self._reports:
-            forward = reporting(self._events, forward, sent_bytes=sent_bytes)
+            forward = reporting(self._runtime, forward, sent_bytes=sent_bytes)
         try:
             return await forward(request)
         except Exception as error:
@@ -117,7 +117,7 @@ class ErrorContextAccessor(WrappedAccessor):
         before = sink.received
         try:
             if self._events.wants_requests and "read" in self._reports:
-                return await reporting(self._events, self._read(sink), sink=sink)(request)
+                return await reporting(self._runtime, self._read(sink), sink=sink)(request)
             return await self.inner.read(request, sink)
         except Exception as error:
             explained = self.explain(error, request, range=request.describe(), received=sink.received - before)
@@ -137,7 +137,7 @@ class ErrorContextAccessor(WrappedAccessor):
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         is_told = self._events.wants_requests and request.operation in self._reports
-        reported = ReportedRequest(self._events, request) if is_told else None
+        reported = ReportedRequest(self._runtime, request) if is_told else None
         try:
             body = await self.inner.open_write(request)
         except BaseException as error:

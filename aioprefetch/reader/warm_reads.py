@@ -68,7 +68,7 @@ class WarmReads:
         account.counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
         events = runtime.events
         if events.wants_requests:
-            reported = ReportedRequest(events, request)
+            reported = ReportedRequest(runtime, request)
             reported.received_bytes = size
             reported.finished()
         if events.listeners:

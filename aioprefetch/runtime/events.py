@@ -13,15 +13,13 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from aioprefetch.errors import InvalidArgument, InvalidType, redact
-
-if TYPE_CHECKING:
-    from aioprefetch.runtime.budget import MemoryBudget
 
 logger = logging.getLogger("aioprefetch")
 
@@ -208,8 +206,9 @@ redacted = lru_cache(maxsize=1024)(redact)  # Many events have the same path, an
 _new_event = tuple.__new__  # As ``Event`` does, in one call less.
 
 Listener = Callable[[Event], object]
-# The name under which followers are subscribed. It is not that of an event.
-_FOLLOWED = "followed"
+# A queue of requests and reads, and what looks at it when it holds more than this many.
+Follower: TypeAlias = tuple[deque[Any], Callable[[], object]]
+FOLLOWED_MAX = 4_000
 
 
 class EventBus:
@@ -218,25 +217,25 @@ class EventBus:
     Who publishes looks at ``listeners`` first, or at one of the flags: without a listener, that is all an event costs.
     ``clock`` gives the times of events; a runtime on a loop with a virtual clock sets that of the loop.
     ``store`` is the URL of the operators' store, once there is one.
-    ``followers`` are called with each request when it begins and with each read that was served. ``hears_requests``
+    ``followers`` get each request when it begins and each read that was served. ``hears_requests``
     tells whether anybody listens to the events of requests; ``wants_requests`` and ``wants_reads``, whether to anything
     of them.
     """
 
     __slots__ = (
-        *("__weakref__", "_change_id", "_chosen", "_complained", "_lock", "_subscriptions"),
-        *("_budgets", "_hears_reads", "clock", "followers", "hears_requests", "listeners", "store"),
+        *("__weakref__", "_change_id", "_chosen", "_complained", "_following", "_lock", "_subscriptions"),
+        *("_hears_reads", "clock", "followers", "hears_requests", "listeners", "store"),
         *("wants_reads", "wants_requests"),
     )
 
     def __init__(self) -> None:
         self.listeners: tuple[Callable[[Any], object], ...] = ()
-        self.followers: tuple[Callable[[Any], object], ...] = ()
+        self.followers: tuple[Follower, ...] = ()
         self.hears_requests = self.wants_requests = self._hears_reads = self.wants_reads = False
         self.clock: Callable[[], float] = time.monotonic
         self.store = ""
-        self._budgets: tuple[weakref.ref[MemoryBudget], ...] = ()
         self._subscriptions: dict[object, tuple[Callable[[Any], object], frozenset[str] | None]] = {}
+        self._following: dict[object, Follower] = {}
         self._chosen: dict[str, tuple[Listener, ...]] = {}
         self._change_id = object()
         self._complained = False
@@ -258,15 +257,19 @@ class EventBus:
         self.add(token, listener, names)
         return lambda: self.remove(token)
 
-    def follow(self, follow: Callable[[Any], object]) -> Callable[[], None]:
-        """Call ``follow`` with each ``ReportedRequest`` when it begins and each ``ServedRead``.
+    def follow(self, queue: deque[Any], look: Callable[[], object]) -> Callable[[], None]:
+        """Put each ``ReportedRequest``, when it begins, and each ``ServedRead`` into a queue.
 
-        For who keeps them and looks at them later: it costs a fraction of their events. It must not raise. The
-        function returned ends that.
+        For who keeps them and looks at them later: it costs a fraction of their events. With more than
+        ``FOLLOWED_MAX`` in the queue ``look`` is called, which must not raise. The function returned ends that.
         """
         token = object()
-        self.add(token, follow, (_FOLLOWED,))
+        self.add_follower(token, (queue, look))
         return lambda: self.remove(token)
+
+    def add_follower(self, token: object, follower: Follower) -> None:
+        """``follow`` under a token, which ``remove`` takes."""
+        self._change(lambda: self._following.update({token: follower}))
 
     def add(self, token: object, listener: Callable[[Any], object], names: Iterable[str]) -> None:
         """Subscribe under a token, which ``remove`` takes."""
@@ -274,7 +277,7 @@ class EventBus:
 
     def remove(self, token: object) -> None:
         """End a subscription, or nothing."""
-        self._change(lambda: self._subscriptions.pop(token, None))
+        self._change(lambda: (self._subscriptions.pop(token, None), self._following.pop(token, None)))
 
     def publish(self, name: str, path: str = "", **facts: object) -> None:
         """Call the listeners of an event. Ask for ``listeners`` before, where making the facts costs anything."""
@@ -293,8 +296,10 @@ class EventBus:
         """Publish that a caller got ``[start, end)`` of an object, from where, and how long the read took."""
         if followers := self.followers:
             read = (path, start, end, tier, waited_seconds, self.clock(), self.store)
-            for follow in followers:
-                follow(read)
+            for queue, look in followers:
+                queue.append(read)
+                if len(queue) > FOLLOWED_MAX:
+                    look()
         if self._hears_reads:
             facts = {"start": start, "end": end, "tier": tier, "waited_seconds": waited_seconds}
             self.publish("read.served", path, reader_id=reader_id, **facts)
@@ -316,19 +321,6 @@ class EventBus:
                 if not self._complained:
                     self._complained = True
                     logger.exception("a listener failed at event %s; further failures are not logged", name)
-
-    def watch(self, budget: MemoryBudget) -> None:
-        """Count the memory of a budget from now on, until it is collected."""
-        self._budgets = (*(reference for reference in self._budgets if reference() is not None), weakref.ref(budget))
-
-    def memory(self) -> tuple[int, int]:
-        """The bytes of memory in use or reserved, on all loops, and their limit."""
-        used = limit = 0
-        for reference in self._budgets:
-            if (budget := reference()) is not None:
-                used += budget.used_bytes
-                limit += budget.limit_bytes
-        return used, limit
 
     def leave_process(self) -> None:
         """Be none of the buses of the process any more, for who listens to all: its store is a cache of another one."""
@@ -355,15 +347,11 @@ class EventBus:
                 change_id = self._change_id = object()
                 subscriptions = tuple(self._subscriptions.values())
                 self.listeners = tuple(listener for listener, _ in subscriptions)
-                self.followers = tuple(listener for listener, names in subscriptions if _is_followed(names))
+                self.followers = tuple(self._following.values())
                 self.hears_requests = any(names is None or names & _OF_EACH_REQUEST for _, names in subscriptions)
                 self._hears_reads = any(names is None or "read.served" in names for _, names in subscriptions)
                 self.wants_requests = self.hears_requests or bool(self.followers)
                 self.wants_reads = self._hears_reads or bool(self.followers)
-
-
-def _is_followed(names: frozenset[str] | None) -> bool:
-    return names is not None and _FOLLOWED in names
 
 
 class _Process:
@@ -373,14 +361,14 @@ class _Process:
         self._lock = threading.RLock()  # The collector may run meanwhile, and code of its own with it.
         self._buses: weakref.WeakSet[EventBus] = weakref.WeakSet()
         self._left: weakref.WeakSet[EventBus] = weakref.WeakSet()
-        self._listeners: dict[object, tuple[Callable[[Any], object], tuple[str, ...]]] = {}
+        self._listeners: dict[object, Callable[[EventBus, object], None]] = {}
 
     def join(self, bus: EventBus) -> None:
         """Count a new bus, and let those listen to it who listen to all."""
         with self._lock:
             self._buses.add(bus)
-            for token, (listener, names) in tuple(self._listeners.items()):
-                bus.add(token, listener, names)
+            for token, join in tuple(self._listeners.items()):
+                join(bus, token)
                 if token not in self._listeners:  # It ended in the middle, by a finalizer.
                     bus.remove(token)
 
@@ -392,13 +380,16 @@ class _Process:
             for token in tuple(self._listeners):
                 bus.remove(token)
 
-    def subscribe(self, listener: Callable[[Any], object], names: tuple[str, ...]) -> Callable[[], None]:
-        """Subscribe to all buses; the function returned ends that."""
+    def listen(self, join: Callable[[EventBus, object], None]) -> Callable[[], None]:
+        """Call ``join`` with each bus, now or when it is made, and a token to subscribe by; the function returned ends.
+
+        It ends the subscriptions under that token.
+        """
         token = object()
         with self._lock:
-            self._listeners[token] = (listener, names)
+            self._listeners[token] = join
             for bus in tuple(self._buses):
-                bus.add(token, listener, names)
+                join(bus, token)
         return lambda: self._end(token)
 
     def _end(self, token: object) -> None:
@@ -421,12 +412,12 @@ os.register_at_fork(after_in_child=_process.forked)
 def subscribe_to_all(listener: Listener, *names: str) -> Callable[[], None]:
     """``EventBus.subscribe`` for all operators of this process, those to come included."""
     _check_subscription(listener, names)
-    return _process.subscribe(listener, names)
+    return _process.listen(lambda bus, token: bus.add(token, listener, names))
 
 
-def follow_all(follow: Callable[[Any], object]) -> Callable[[], None]:
+def follow_all(queue: deque[Any], look: Callable[[], object]) -> Callable[[], None]:
     """``EventBus.follow`` for all operators of this process, those to come included."""
-    return _process.subscribe(follow, (_FOLLOWED,))
+    return _process.listen(lambda bus, token: bus.add_follower(token, (queue, look)))
 
 
 def _check_subscription(listener: Listener, names: Iterable[str]) -> None:

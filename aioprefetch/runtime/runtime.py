@@ -74,7 +74,6 @@ class Runtime:
         self.events = EventBus() if events is None else events
         self.events.clock = clock_of(self.loop.time)
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
-        self.events.watch(self.budget)
         self.drains = Drains(self.budget)
         self.turn = LoopTurn(self.loop)
         self.supervisor = Supervisor()

@@ -178,6 +178,7 @@ class Recording:
         requests_max: int = REQUESTS_MAX,
         objects_max: int = OBJECTS_MAX,
         ranges_max: int = RANGES_MAX,
+        pending: deque[ReportedRequest | ServedRead | Event] | None = None,
     ) -> None:
         self._names_stores = names_stores
         self._requests_max, self._objects_max, self._ranges_max = requests_max, objects_max, ranges_max
@@ -188,7 +189,7 @@ class Recording:
         self.memory_waits: list[Wait] = []
         self.retries: list[Retry] = []
         self.counts: Counter[str] = Counter()
-        self.pending: deque[ReportedRequest | ServedRead | Event] = deque()
+        self.pending: deque[ReportedRequest | ServedRead | Event] = deque() if pending is None else pending
         self._kept: list[ReportedRequest] = []
         self._open: list[ReportedRequest] = []
         self._waits: list[tuple[str, int, int, str, float, float]] = []
@@ -210,7 +211,7 @@ class Recording:
         taken = [pending.popleft() for _ in range(len(pending))]
         requests = [item for item in taken if not isinstance(item, tuple)]
         served = [item for item in taken if isinstance(item, tuple) and not isinstance(item, Event)]
-        events = [item for item in taken if type(item) is Event]
+        events = [item for item in taken if isinstance(item, Event)]
         if self._origin is None:
             if not taken:
                 return
@@ -299,23 +300,25 @@ class Recording:
         places = Counter([(request.store, request.path) for request in begun if request.operation == "read"])
         for place, count in places.items():
             self.object(self._name(*place)).counts["requests"] += count
-        seen = [*self._open, *begun]
+        seen, latest = [*self._open, *begun], self._ended_at
         self._open = []
-        ended: list[ReportedRequest] = []
-        for request in seen:  # Each is asked once: it may end meanwhile on another thread.
-            (self._open if request.ended_seconds is None else ended).append(request)
-        times = [request.ended_seconds or 0.0 for request in ended]
-        times += [request.first_byte_seconds or 0.0 for request in self._open]
-        self._ended_at = max([self._ended_at, *times])
         fetched: dict[tuple[str, str], list[Range]] = {}
-        for request in ended:
+        for request in seen:
+            ended_at = request.ended_seconds  # Asked once: it may end meanwhile on another thread.
+            if ended_at is None:
+                self._open.append(request)
+                latest = max(latest, request.first_byte_seconds or 0.0)
+                continue
+            if ended_at > latest:
+                latest = ended_at
             received = request.counted_bytes
-            if received and request.operation == "read" and _has_object_bytes(request):
+            if received and request.operation == "read" and (request.status or 200) < 300:
                 start = request.start or 0
                 if start < 0:  # The last bytes of an object whose size no response gave.
                     self.counts["unplaced_bytes"] += received
                 else:
                     fetched.setdefault((request.store, request.path), []).append((start, start + received))
+        self._ended_at = latest
         for place, ranges in fetched.items():
             item = self.object(self._name(*place))
             item.counts["received_bytes"] += sum([end - start for start, end in ranges])
@@ -440,8 +443,8 @@ class Recording:
             connection="" if connection is None else str(connection),
             error=_error_text(request.error, request.message),
             retry_wait_seconds=retry_wait_seconds,
-            memory_bytes=request.memory[0],
-            memory_limit_bytes=request.memory[1],
+            memory_bytes=request.memory_bytes,
+            memory_limit_bytes=request.memory_limit_bytes,
         )
 
     def _retry_waits(self) -> dict[int, float]:

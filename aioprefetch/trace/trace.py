@@ -13,19 +13,15 @@ from typing import TYPE_CHECKING, Self
 
 from aioprefetch.display.units import counted
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
-from aioprefetch.runtime.events import Event, EventBus, ServedRead, follow_all, subscribe_to_all
+from aioprefetch.runtime.events import EventBus, follow_all, subscribe_to_all
 from aioprefetch.trace.advice import Advice, advise
 from aioprefetch.trace.chrome import chrome_json
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import NAMES, Recording
 
 if TYPE_CHECKING:
-    from aioprefetch.accessor.request_events import ReportedRequest
     from aioprefetch.operator.operator import Operator
     from aioprefetch.sync.blocking_operator import BlockingOperator
-
-# Requests, reads and events wait in a queue, and are looked at when there are this many, for some milliseconds.
-PENDING_MAX = 4_000
 
 logger = logging.getLogger("aioprefetch")
 
@@ -56,7 +52,7 @@ class Trace:
     def __init__(self, events: EventBus | None) -> None:
         self._events = events
         self._recording = Recording(names_stores=events is None)
-        self._pending = self._recording.pending
+        self._pending = self._recording.pending  # Here requests, reads and events wait until there are many.
         self._lock = threading.Lock()
         self._has_begun = False
         self._leave: tuple[Callable[[], None], ...] = ()
@@ -70,9 +66,11 @@ class Trace:
                 )
             self._has_begun = True
         if self._events is None:
-            self._leave = follow_all(self._take), subscribe_to_all(self._take, *NAMES)
+            pending = self._pending
+            self._leave = follow_all(pending, self._look), subscribe_to_all(pending.append, *NAMES)
         else:
-            self._leave = self._events.follow(self._take), self._events.subscribe(self._take, *NAMES)
+            pending = self._pending
+            self._leave = self._events.follow(pending, self._look), self._events.subscribe(pending.append, *NAMES)
         return self
 
     def __exit__(
@@ -98,8 +96,8 @@ class Trace:
     def forget(self) -> None:
         """Begin again with nothing, as a forked child does: another thread of its parent may have held the lock."""
         self._lock = threading.Lock()
-        self._recording = Recording(names_stores=self._events is None)
-        self._pending = self._recording.pending
+        self._pending.clear()
+        self._recording = Recording(names_stores=self._events is None, pending=self._pending)
 
     @property
     def recording(self) -> Recording:
@@ -143,10 +141,8 @@ class Trace:
         else:
             self.write_html(path)
 
-    def _take(self, item: ReportedRequest | ServedRead | Event) -> None:
-        pending = self._pending
-        pending.append(item)
-        if len(pending) > PENDING_MAX and self._lock.acquire(blocking=False):
+    def _look(self) -> None:
+        if self._lock.acquire(blocking=False):
             try:
                 self._recording.settle()
             except Exception:  # It would be the error of a read.

@@ -140,7 +140,7 @@ class S3Client:
         http_method, operation = _SENT[method]
         parts = urlsplit(self._client.meta.endpoint_url)
         return ReportedRequest(
-            self.runtime.events,
+            self.runtime,
             request,
             sink,
             operation=operation,

@@ -97,7 +97,7 @@ class SignedRequests:
         counters = self._ledger.current
         reported = None
         if self._events.wants_requests:
-            reported = ReportedRequest(self._events, request, sink, method="GET", url=signed.target.url)
+            reported = ReportedRequest(self._runtime, request, sink, method="GET", url=signed.target.url)
         receiver = _ReadReceiver(request, sink, self._runtime)
         before = sink.received
         counters[_GET] += 1
@@ -258,7 +258,7 @@ class SignedRequests:
             if self._events.wants_requests:
                 sent_bytes = 0 if body is None else len(body)
                 reported = ReportedRequest(
-                    self._events, request, method=method, url=signed.target.url, sent_bytes=sent_bytes
+                    self._runtime, request, method=method, url=signed.target.url, sent_bytes=sent_bytes
                 )
             receiver = BodyCollector()
             counters[counter] += 1

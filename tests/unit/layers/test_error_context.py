@@ -229,7 +229,7 @@ async def test_the_hint_names_the_key_at_an_endpoint_too() -> None:
     """The endpoint says where the store is, and is no part of the URL that was given as a path."""
     service = S3(bucket="store", prefix="pre", endpoint_url="http://127.0.0.1:9", anonymous=True)
     runtime = Runtime(RuntimeOptions())
-    layer = ErrorContextAccessor(service.build(runtime), runtime.events)
+    layer = ErrorContextAccessor(service.build(runtime), runtime)
     explained = layer.explain(NotFound("there is no such object"), ReadRequest(path="s3://store/pre/k"))
     assert explained.context["hint"] == (
         "paths are relative to s3://store/pre at http://127.0.0.1:9, and this one is a URL, so this may be 'k'"

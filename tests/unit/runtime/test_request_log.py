@@ -14,6 +14,7 @@ from aioprefetch.runtime.request_log import line_of
 from aioprefetch.services import Memory
 from aioprefetch.values import StatRequest
 from tests.benches.source_tree import ROOT
+from tests.unit.trace.recordings import runtime_of
 
 PROGRAM = """
 import asyncio
@@ -61,7 +62,7 @@ def test_a_key_cannot_forge_a_line() -> None:
     bus, lines = EventBus(), list[str]()
     bus.subscribe(lambda event: lines.append(line_of(event)), "request.finished", "request.failed", "request.retried")
     for name in ("request.failed", "request.finished"):
-        reported = ReportedRequest(bus, StatRequest(path="a\nFAKE LINE?x-amz-signature=CANARY"))
+        reported = ReportedRequest(runtime_of(bus), StatRequest(path="a\nFAKE LINE?x-amz-signature=CANARY"))
         bus.publish("request.retried", "b\rFAKE", operation="stat", wait_seconds=0, error="Throttled")
         reported.failed(NotFound("no")) if name == "request.failed" else reported.finished()
     assert [line for line in lines if not line.isprintable() or "CANARY" in line] == []

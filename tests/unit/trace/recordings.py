@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from types import SimpleNamespace
 from typing import Any, TypedDict, Unpack
 
 from aioprefetch.accessor.request_events import ReportedRequest
@@ -20,6 +21,11 @@ class Ending(TypedDict, total=False):
     status: int | None
     error: str
     message: str
+
+
+def runtime_of(bus: EventBus) -> Any:
+    """What a request asks its runtime for, without a loop: events, and the memory in use."""
+    return SimpleNamespace(events=bus, budget=SimpleNamespace(used_bytes=0, limit_bytes=0))
 
 
 class Script:
@@ -51,7 +57,7 @@ class Script:
         **ending: Unpack[Ending],
     ) -> ReportedRequest:
         """One request: ``first`` and ``seconds`` after its begin its first byte and its end. ``error`` lets it fail."""
-        request = ReportedRequest(self._bus, ReadRequest(path=path), operation=operation)
+        request = ReportedRequest(runtime_of(self._bus), ReadRequest(path=path), operation=operation)
         request.begun_seconds = BEGIN + at
         request.start, request.end, request.lane = start, end, lane
         request.attempt, request.reader_id = attempt, reader_id

@@ -15,7 +15,7 @@ from aioprefetch.trace.page import page
 from aioprefetch.trace.payload import ROWS_MAX, WAITS_MAX
 from aioprefetch.trace.recording import Recording
 from aioprefetch.values import ReadRequest
-from tests.unit.trace.recordings import KiB, MiB, Script, busy_recording
+from tests.unit.trace.recordings import KiB, MiB, Script, busy_recording, runtime_of
 
 PAGE_BYTES_MAX = 3 << 20
 CANARY = "CANARY0123456789"
@@ -68,8 +68,8 @@ def test_what_is_not_known_is_no_figure() -> None:
     assert "more ranges than are kept" in written(joined)
     assert "% of the bytes" not in written(joined)
     bus, recording = EventBus(), Recording()
-    bus.follow(recording.pending.append)
-    ReportedRequest(bus, ReadRequest(path="k", offset=0, size=10))
+    bus.follow(recording.pending, recording.settle)
+    ReportedRequest(runtime_of(bus), ReadRequest(path="k", offset=0, size=10))
     recording.settle()
     assert "1 still in flight, whose bytes are not counted" in written(recording)
     assert "nothing was received" in written(recording)

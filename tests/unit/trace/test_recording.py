@@ -12,7 +12,7 @@ from aioprefetch.trace.advice import advise
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import Recording
 from aioprefetch.values import ReadRequest
-from tests.unit.trace.recordings import BEGIN, Script, end_request
+from tests.unit.trace.recordings import BEGIN, Script, end_request, runtime_of
 
 RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))), max_size=15)
 
@@ -155,7 +155,7 @@ class EndsBetweenLooks(ReportedRequest):
 
 def test_a_request_that_ends_meanwhile_counts_once() -> None:
     recording = Recording()
-    request = EndsBetweenLooks(EventBus(), ReadRequest(path="k", offset=0, size=10))
+    request = EndsBetweenLooks(runtime_of(EventBus()), ReadRequest(path="k", offset=0, size=10))
     request.begun_seconds, request.counted_bytes = BEGIN, 10
     recording.pending.append(request)
     recording.settle()
@@ -188,7 +188,7 @@ class LookedAtWhenEnded(ReportedRequest):
 
 def test_a_request_that_has_ended_has_its_bytes() -> None:
     recording = Recording()
-    request = LookedAtWhenEnded(EventBus(), ReadRequest(path="k", offset=0, size=10))
+    request = LookedAtWhenEnded(runtime_of(EventBus()), ReadRequest(path="k", offset=0, size=10))
     request.recording = recording
     request.received_bytes = 10
     recording.pending.append(request)
