@@ -45,7 +45,7 @@ def check_sdist(path: Path) -> None:
     """The package, its tests, its documents, and what builds them."""
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    files = tracked("aioprefetch/", "tests/", "docs/", "examples/")
+    files = tracked(".ci/", "aioprefetch/", "tests/", "docs/", "examples/")
     files |= tracked("CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml", ".gitignore")
     check_names("sdist", names, {*files, "PKG-INFO"})
 
