@@ -17,7 +17,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider, get_
 
 from aioprefetch.errors import printable
 from aioprefetch.operator.shared import observed_operator
-from aioprefetch.runtime.events import CANCELLED, Event
+from aioprefetch.runtime.events import CANCELLED, Event, EventBus
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
@@ -44,10 +44,15 @@ def instrument(
     """Make spans and metrics of an operator's requests and reads from now on; the function returned ends that.
 
     Without providers the global ones are used, whichever these are by then. Each request is a span of kind ``CLIENT``
-    below the span in which it was asked for. Metrics are those of all operators made from this one by ``layer``, too.
-    A request that was cancelled, as a prefetch is when its reader closes, has ``aioprefetch.cancelled`` and no error.
+    below the span in which it was asked for. Metrics are those of all operators made from this one by ``layer``, too:
+    to instrument several of them counts nothing twice, and ends with the last. A request that was cancelled, as a
+    prefetch is when its reader closes, has ``aioprefetch.cancelled`` and no error.
     """
-    return Instrumentation(observed_operator(operator, "instrument"), tracer_provider, meter_provider).start()
+    observed, providers = observed_operator(operator, "instrument"), (tracer_provider, meter_provider)
+    running = _running.setdefault(observed.events, {})
+    if providers not in running:
+        running[providers] = Instrumentation(observed, *providers)
+    return running[providers].hold(lambda: running.pop(providers, None))
 
 
 class Instrumentation:
@@ -57,7 +62,6 @@ class Instrumentation:
         self, operator: Operator, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None
     ) -> None:
         info = operator.info
-        self._operator = operator
         self._spans: dict[int, Span] = {}
         self._common: Attributes = {"aioprefetch.scheme": info.scheme, "aioprefetch.bucket": info.name}
         self._tracer = get_tracer("aioprefetch", tracer_provider=tracer_provider)
@@ -80,19 +84,30 @@ class Instrumentation:
         self._count_bytes = counter("aioprefetch.request.bytes", "By", "Bytes of bodies, received or sent.")
         self._count_read_bytes = counter("aioprefetch.read.bytes", "By", "Bytes that callers of reads got.")
         self._gauges = _gauges_of(meter_provider)
+        self._gauges.operators[self] = operator
+        self._holders: set[object] = set()
+        self._unsubscribe = operator.events.subscribe(self._hear, *_EVENTS)
 
-    def start(self) -> Callable[[], None]:
-        """Listen; the function returned ends that, and the spans of requests in flight."""
-        unsubscribe = self._operator.events.subscribe(self._hear, *_EVENTS)
-        self._gauges.operators[self] = self._operator
+    def hold(self, on_end: Callable[[], object]) -> Callable[[], None]:
+        """Go on until the function returned is called, and those of all other holders. ``on_end`` comes then."""
+        holder = object()
+        self._holders.add(holder)
 
-        def stop() -> None:
-            unsubscribe()
-            self._gauges.operators.pop(self, None)
-            while self._spans:
-                self._spans.popitem()[1].end()
+        def release() -> None:
+            if holder in self._holders:
+                self._holders.remove(holder)
+                if not self._holders:
+                    on_end()
+                    self._end()
 
-        return stop
+        return release
+
+    def _end(self) -> None:
+        """Listen no more, and end the spans of requests in flight."""
+        self._unsubscribe()
+        self._gauges.operators.pop(self, None)
+        while self._spans:
+            self._spans.popitem()[1].end()
 
     def _hear(self, event: Event) -> None:
         facts = event.facts
@@ -202,6 +217,8 @@ def _memory_limit(operator: Operator) -> Iterable[_Value]:
     return (("", operator.options.memory_bytes),)
 
 
+_Providers = tuple[TracerProvider | None, MeterProvider | None]
+_running: WeakKeyDictionary[EventBus, dict[_Providers, Instrumentation]] = WeakKeyDictionary()
 _gauges: WeakKeyDictionary[object, _Gauges] = WeakKeyDictionary()
 
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import aioprefetch as ap
-from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing import Fault, FaultLayer, FaultServer, Rule
 from tests.benches.failing_disk import until
 
 DATA = bytes(range(256)) * 400
@@ -171,6 +171,23 @@ async def test_gauges_are_those_of_all_operators_that_are_instrumented_now(expor
     for end in (*others, again):
         end()
     assert limits() == {}
+
+
+async def test_operators_that_share_events_are_counted_once(exported: Exported) -> None:
+    op = ap.Operator(ap.services.Memory())
+    providers: Any = {"tracer_provider": exported.tracers, "meter_provider": exported.meters}
+    stop, stop_layered = (ap.otel.instrument(one, **providers) for one in (op, op.layer(FaultLayer())))
+    await op.write("k", b"abc")
+    stop()
+    stop()
+    await op.write("k", b"abc")
+    stop_layered()
+    await op.write("k", b"abc")
+    assert [span.name for span in exported.spans()] == ["write", "write"]
+    again = ap.otel.instrument(op, **providers)
+    await op.write("k", b"abc")
+    again()
+    assert len(exported.spans()) == 3
 
 
 async def test_a_request_that_was_cancelled_is_no_error(exported: Exported) -> None:
