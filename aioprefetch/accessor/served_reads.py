@@ -10,11 +10,14 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadReply, ReadRequest
 
 
-def publish_reply(events: EventBus, request: ReadRequest, reply: ReadReply, began: float) -> None:
-    """Publish ``read.served`` for a read that began then. No reader has asked."""
+def publish_reply(
+    events: EventBus, request: ReadRequest, reply: ReadReply, began: float, *, bytes_max: int | None = None
+) -> None:
+    """Publish ``read.served`` for a read that began then. No reader has asked, for the first ``bytes_max`` at most."""
     head = reply.head
     start = head.start
-    events.publish_served(request.path, start, start + head.size, reply.tier, events.clock() - began)
+    size = head.size if bytes_max is None else min(head.size, bytes_max)
+    events.publish_served(request.path, start, start + size, reply.tier, events.clock() - began)
 
 
 class ServedReads(WrappedAccessor):

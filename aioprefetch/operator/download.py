@@ -53,7 +53,6 @@ async def download(
 ) -> Metadata:
     """Write the object of a request into a file. If it fails or is cancelled, the target is as it was."""
     path = _checked_target(target, request)
-    accessor = served(accessor, runtime)
     try:
         written = WriteRequest(path=request.path)
         with reported(on_progress, "download", request.path) as reporter:
@@ -85,7 +84,7 @@ async def receive(
     file the object's time. With ``is_reserved`` the caller has reserved the memory of the first response
     (``first_response_bytes``).
     """
-    callbacks = on_bytes, on_size
+    accessor, callbacks = served(accessor, runtime), (on_bytes, on_size)
     threads = FileThreads.of(runtime)
     written = WriteRequest(path=request.path)
     file = await translated(written, threads.call(open_file), ResumableFile.discard)

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.served_reads import publish_reply
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.blocks.file import BlockFile
@@ -131,13 +132,19 @@ class PinnedFile:
         )
 
     @classmethod
-    async def begin(cls, accessor: Accessor, runtime: Runtime, request: ReadRequest) -> Begun:
+    async def begin(
+        cls, accessor: Accessor, runtime: Runtime, request: ReadRequest, *, wanted_bytes: int | None = None
+    ) -> Begun:
         """The first bytes of an object by one GET, and the version that they are of, for the rest of it.
 
-        Errors are those of the read. A cancelled call leaves nothing behind.
+        The first ``wanted_bytes``, by default all, are reported as read. Errors are those of the read. A cancelled
+        call leaves nothing behind.
         """
-        sink = CollectSink(runtime.budget)
-        head = (await accessor.read(request, sink)).head
+        sink, began = CollectSink(runtime.budget), runtime.events.clock()
+        response = await accessor.read(request, sink)
+        head = response.head
+        if runtime.events.wants_reads:
+            publish_reply(runtime.events, request, response, began, bytes_max=wanted_bytes)
         is_to_end = request.size is None and request.suffix is None
         total = head.end if head.total is None and is_to_end else head.total
         if total is None:
@@ -247,12 +254,20 @@ class PinnedFile:
             await self._fill(BufferSink(buffer), start, end)
 
     async def _fill(self, sink: Sink, start: int, end: int) -> None:
-        """Bring ``[start, end)``, out of the runtime's blocks or by one GET."""
-        began, tier = self._runtime.now(), "memory"
-        if not self.copy_held(sink, start, end):
-            tier = "store"
-            await self.read_to(sink, start, end)
+        """``bring``, as a read of the caller."""
+        began = self._runtime.now()
+        tier = await self.bring(sink, start, end)
         self.publish_served(start, end, tier, self._runtime.now() - began)
+
+    async def bring(self, sink: Sink, start: int, end: int) -> str:
+        """Put ``[start, end)``, which is not empty, into a sink, and return the tier that had it.
+
+        No caller has read it yet: ``publish_served`` is for what one gets. Errors are those of ``read``.
+        """
+        if self.copy_held(sink, start, end):
+            return "memory"
+        await self.read_to(sink, start, end)
+        return "store"
 
     def publish_served(self, start: int, end: int, tier: str = "memory", waited_seconds: float | None = None) -> None:
         """Publish that ``[start, end)`` was read, by default out of the tail. Without listeners it does nothing."""

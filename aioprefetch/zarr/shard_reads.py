@@ -6,6 +6,9 @@ says neither how many there are nor which comes next, so what is fetched around 
 
 from __future__ import annotations
 
+import asyncio
+
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import Range, joined, subtract, total_length
 from aioprefetch.runtime.budget import MemoryBudget
@@ -155,15 +158,20 @@ class ShardReads:
         self._surroundings.read(end - start, total_length(missing))
         beside_start, beside_end = self._beside_index
         self._surplus.read(end - start, came_along=beside_start <= start < end <= beside_end)
+        tier, waited_seconds = "memory", 0.0
         if missing:
-            await self._fetch((missing[0][0], missing[-1][1]))
+            began = asyncio.get_running_loop().time()
+            tier = await self._fetch((missing[0][0], missing[-1][1]))
+            waited_seconds = asyncio.get_running_loop().time() - began
+        self.file.publish_served(start, end, tier, waited_seconds)
         pieces = sorted([*self._first, *self._pieces], key=lambda piece: piece.start)
         cuts = (piece.view[max(0, start - piece.start) : max(0, end - piece.start)] for piece in pieces)
         parts = [part for part in cuts if part]
         self._forget_read(start, end)
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
-    async def _fetch(self, missing: Range) -> None:
+    async def _fetch(self, missing: Range) -> str:
+        """Bring what is missing and what is around it; the tier that had it."""
         start, end = missing
         # What was fetched before bounds what may come along, whether or not it is in memory still.
         free_start = max((min(high, start) for low, high in self._fetched if low < start), default=0)
@@ -175,11 +183,13 @@ class ShardReads:
             if lease is None:
                 self._surroundings.did_not_come(last - first - (end - start))
                 first, last = missing
-        view = await self.file.read(first, last)
+        sink = CollectSink(self._budget)
+        tier = await self.file.bring(sink, first, last)
         # Pieces between two missing parts are fetched again: a chunk is rarely that long.
         self._pieces = [piece for piece in self._pieces if piece.end <= first or piece.start >= last]
-        self._pieces.append(Piece(start=first, view=view, lease=lease))
+        self._pieces.append(Piece(start=first, view=sink.to_view(), lease=lease))
         self._fetched = joined([*self._fetched, (first, last)])
+        return tier
 
     def _forget_read(self, start: int, end: int) -> None:
         """Drop the pieces of which nothing is left to read, and the oldest of those that are too many."""

@@ -160,6 +160,7 @@ class Store(ZarrStore):
         tail_start, tail = file.tail_start, file.tail
         file.drop_tail()
         index_start = max(tail_start, file.size - size)
+        file.publish_served(index_start, file.size)
         kept = Piece(start=tail_start, view=tail, lease=lease)
         self._remember_shard(file, (tail_start, index_start), kept, has_index_first=False)
         return tail[index_start - tail_start :]
@@ -181,7 +182,8 @@ class Store(ZarrStore):
         self._forget_shard()
         (asked, lease), view = self._index_request(size), _NOTHING
         try:
-            _, view, file = await PinnedFile.begin(accessor, runtime, ReadRequest(path=path, offset=0, size=asked))
+            request = ReadRequest(path=path, offset=0, size=asked)
+            _, view, file = await PinnedFile.begin(accessor, runtime, request, wanted_bytes=size)
         finally:
             self._surplus.did_not_come(asked - max(size, len(view)))
         if file is not None:
@@ -278,6 +280,7 @@ class Store(ZarrStore):
         accessor, runtime = self._operator.accessor(), self._operator.runtime()
         if plan.offset is None:
             tail = await PinnedFile.open(accessor, runtime, path, tail_bytes=max(1, plan.suffix or 0))
+            tail.publish_served(tail.tail_start, tail.size)
             return tail, tail.tail
         _, first, file = await PinnedFile.begin(accessor, runtime, ReadRequest(path=path, offset=plan.offset))
         assert file is not None  # A read to the end tells the size.

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from aioprefetch.accessor.protocols import copies_from
+from aioprefetch.accessor.served_reads import served
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
@@ -137,7 +138,8 @@ class ObjectCopier:
         sink = CollectSink(self._source.runtime().budget)
         head = ReadHead(start=0, size=0, total=0)
         if size != 0:
-            head = (await self._source.accessor().read(request, sink)).head
+            source = served(self._source.accessor(), self._source.runtime())
+            head = (await source.read(request, sink)).head
         if head.total != found.size:
             raise ObjectChanged(
                 f"the object had {found.size} bytes when it was listed, and has {head.total}",

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from aioprefetch.accessor.http_headers import is_weak
+from aioprefetch.accessor.served_reads import served
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.errors import ConditionNotMatch
@@ -55,7 +56,7 @@ async def read_whole(operator: Operator, file: SourceFile, settings: Mapping[str
     pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="read_items")
     sink = CollectSink(operator.runtime().budget)
     try:
-        response = await operator.accessor().read(request, sink)
+        response = await served(operator.accessor(), operator.runtime()).read(request, sink)
     except ConditionNotMatch as error:
         raise pin.explain(error, message=OVERWRITTEN) from error
     data = sink.to_bytes()

@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route
 
 import aioprefetch as ap
 from aioprefetch.asgi.conditions import ByteSpec, parse_ranges
+from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Injection
 from tests.benches.range_app import DATA, PATH, client_of, collector, never, served
 
@@ -57,6 +58,17 @@ async def test_a_range_is_206(header: str, start: int, end: int, chunk_bytes: in
         assert response.headers["etag"] == f'"{metadata.etag}"'
         assert response.headers["accept-ranges"] == "bytes"
         assert response.headers["last-modified"] == date(metadata.last_modified or datetime.now(UTC))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, 7_777])
+async def test_what_was_served_is_reported(chunk_bytes: int) -> None:
+    async with served(chunk_bytes=chunk_bytes) as (client, op, _):
+        seen: list[Event] = []
+        op.events.subscribe(seen.append, "read.served")
+        for header, size in (("bytes=5-70004", 70_000), ("bytes=-60000", 60_000), ("bytes=1-2,7-8", 4)):
+            await client.get(PATH, headers={"Range": header})
+            assert sum(event.facts["end"] - event.facts["start"] for event in seen) == size
+            seen.clear()
 
 
 @pytest.mark.parametrize("header", [f"bytes={SIZE}-", f"bytes={FAR}-", "bytes=-0", f"bytes={SIZE}-,200000-300000"])

@@ -16,6 +16,8 @@ from obspec_utils.protocols import ReadableStore
 
 import aioprefetch as ap
 from aioprefetch.obspec import OperatorStore, ReadResult
+from aioprefetch.ranges import joined, subtract, total_length
+from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, content
 from aioprefetch.values import ReadRequest, StatRequest, WriteRequest
 from tests.benches.part_store import PartStore
@@ -103,6 +105,17 @@ class TestGet:
         chunks = [bytes(chunk) async for chunk in streamed]
         assert b"".join(chunks) == DATA[start:end]
         assert len(chunks) == (1 if isinstance(wanted, dict) and "suffix" in wanted else -(-(end - start) // 10_000))
+
+    async def test_what_was_read_is_reported(self, store: OperatorStore) -> None:
+        """As a buffer, and in chunks."""
+        seen: list[Event] = []
+        store.operator.events.subscribe(seen.append, "read.served")
+        await (await store.get_async("dir/k", options={"range": (5, 25_000)})).buffer_async()
+        async for _ in await store.get_async("dir/k", options={"range": (5, 25_000)}):
+            pass
+        got = [(event.facts["start"], event.facts["end"]) for event in seen]
+        assert subtract((0, len(DATA)), joined(got)) == [(0, 5), (25_000, len(DATA))]
+        assert total_length(got) == 2 * 24_995
 
     async def test_a_small_object_is_one_request(self, store: OperatorStore) -> None:
         await store.put_async("small", b"bytes")

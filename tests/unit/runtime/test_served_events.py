@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 
 import aioprefetch as ap
 from aioprefetch.runtime.events import Event
+from aioprefetch.source.files import SourceFile
+from aioprefetch.source.formats.file_bytes import read_content
 from aioprefetch.sync import BlockingOperator
 
 DATA = os.urandom(1 << 20)
@@ -50,6 +52,31 @@ async def test_every_kind_of_read_is_reported(tmp_path: Path) -> None:
             assert found[3] == (1002, 1004, "memory")
             await reader.read_ranges([(200_000, 200_010), (300_000, 300_010)])
             assert sorted(served(seen)) == [(200_000, 200_010, "store"), (300_000, 300_010, "store")]
+
+
+async def test_the_source_of_a_copy_was_read(tmp_path: Path) -> None:
+    """Whole, in blocks, and into a file."""
+    seen: list[Event] = []
+    async with (
+        ap.Operator(ap.services.Memory(), block_bytes=64 * KIB) as op,
+        ap.Operator(ap.services.Memory()) as other,
+    ):
+        await op.write("small", DATA[:KIB])
+        await op.write("large", DATA * 40)
+        op.events.subscribe(seen.append, "read.served")
+        for path, size in (("small", KIB), ("large", 40 << 20)):
+            for target in ((other, path), tmp_path / path):
+                await ap.copy((op, path), target)
+                assert sum(end - start for start, end, _ in served(seen)) == size
+
+
+async def test_a_file_of_a_source_was_read() -> None:
+    seen: list[Event] = []
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("k", DATA)
+        op.events.subscribe(seen.append, "read.served")
+        assert await read_content(op, SourceFile("k", len(DATA)), {}) == DATA
+        assert served(seen) == [(0, len(DATA), "store")]
 
 
 def test_a_hit_of_a_blocking_reader_is_reported() -> None:

@@ -15,6 +15,7 @@ from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
 from zarr.core.sync import sync
 
 import aioprefetch as ap
+from aioprefetch.runtime.events import Event
 from aioprefetch.scheduler.pinned_file import TAIL_BYTES, PinnedFile
 from aioprefetch.testing import FaultLayer, FaultServer, Injection, content
 from aioprefetch.values import ReadRequest
@@ -95,6 +96,30 @@ class TestShards:
             assert await value(store, "shard", RangeByteRequest(0, KIB)) == DATA[:KIB]
             assert await value(store, "shard", RangeByteRequest(KIB, 60 * KIB)) == DATA[KIB : 60 * KIB]
             assert ranges_read(store) == [("shard", 0, 64 * KIB, None)]
+
+    @pytest.mark.parametrize("index", [INDEX, RangeByteRequest(0, KIB)], ids=["last", "first"])
+    async def test_what_zarr_got_is_reported(self, index: ByteRequest) -> None:
+        """The index and the chunks, not what came along with them."""
+        async with over_memory() as op:
+            await op.write("shard", DATA)
+            store, seen = Store(op), list[Event]()
+            op.events.subscribe(seen.append, "read.served")
+            await value(store, "shard", index)
+            for start in (100 * KIB, 200 * KIB, 210 * KIB):
+                await value(store, "shard", RangeByteRequest(start, start + KIB))
+            first = 0 if isinstance(index, RangeByteRequest) else len(DATA) - KIB
+            starts = [first, 100 * KIB, 200 * KIB, 210 * KIB]
+            assert [(event.facts["start"], event.facts["end"]) for event in seen] == [(at, at + KIB) for at in starts]
+            assert [event.facts["tier"] for event in seen[1:]] == ["store", "store", "memory"]
+
+    async def test_what_parts_got_is_reported(self) -> None:
+        async with over_memory() as op:
+            await op.write("k", DATA)
+            store, seen = Store(op), list[Event]()
+            op.events.subscribe(seen.append, "read.served")
+            await values(store, ("k", RangeByteRequest(5, 10)), ("k", SuffixByteRequest(7)))
+            got = sorted((event.facts["start"], event.facts["end"]) for event in seen)
+            assert got == [(5, 10), (len(DATA) - 7, len(DATA))]
 
     async def test_one_chunk_is_fetched_alone(self) -> None:
         """No byte beside it, since it may be the only one."""
