@@ -115,7 +115,6 @@ class Operator:
         self._layers = layers
         self._member = member
         self._family = member.family
-        self._family.events.store = service.info.url
         self._first_bytes = first_bytes_of(self._family.options)
 
     @classmethod
@@ -579,6 +578,7 @@ class Operator:
             return live
         runtime = self._family.current(self._member)
         accessor = live_stack(runtime, self._service, self._layers)
+        self._family.events.store = self._service.info.url
         live = self._member.live = (accessor, runtime)
         return live
 
