@@ -7,9 +7,8 @@
 The store is in memory, so that the example runs anywhere; with ``Operator.from_uri("s3://bucket/prefix")`` it is S3.
 """
 
-from collections.abc import Iterator
-
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector
@@ -33,14 +32,12 @@ def main() -> None:
     ids = pq.read_table("events/day=tue/part-0.parquet", filesystem=fs, columns=["id"])
     print("table:", ids.num_rows, "rows, GET requests:", op.statistics["action_http_get_request"] - before)
 
-    def failing() -> Iterator[pa.RecordBatch]:
-        yield from table.to_batches(max_chunksize=10_000)
-        raise RuntimeError("the source fails here")
-
+    # The divisor of the last row is 0, and the rows before it are on their way by then.
+    share = pc.scalar(100_000) / (pc.scalar(99_999) - ds.field("id"))
     try:
-        reader = pa.RecordBatchReader.from_batches(table.schema, failing())
-        ds.write_dataset(reader, "half", filesystem=fs, format="parquet")
-    except RuntimeError as error:
+        scanner = ds.dataset(table).scanner(columns={"share": share}, batch_size=10_000)
+        ds.write_dataset(scanner, "half", filesystem=fs, format="parquet")
+    except pa.ArrowInvalid as error:
         files = fs.get_file_info(FileSelector("half", allow_not_found=True, recursive=True))
         print(f"{error}:", [info.path for info in files if info.is_file])
     fs.handler.close()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
+import time
+import weakref
 from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
 
 from aioprefetch.errors import ObjectChanged
 from aioprefetch.operator.operator import Operator
@@ -12,6 +18,10 @@ from aioprefetch.sync import SyncFile, SyncWriteFile
 
 # The files whose versions are remembered, the last ones that were read.
 FOOTERS_MAX = 1 << 16
+# How long the end of a program waits for files that Arrow has not closed.
+EXIT_SECONDS_MAX = 1.0
+# How long after such a file Arrow has dropped what belongs to it.
+DROP_SECONDS = 0.05
 
 
 class Footers:
@@ -84,5 +94,37 @@ class ReadFile(SyncFile):
 class WriteFile(SyncWriteFile):
     """A ``SyncWriteFile`` that writes nothing if Arrow drops it, as it does when the write of a table has failed."""
 
+    def __init__(self, operator: Operator, path: str, options: Mapping[str, Any]) -> None:
+        super().__init__(operator, path, options)
+        _written[id(self)] = self
+
     def _warn_unclosed(self) -> None:
         logger.warning("%s was dropped before it was closed: no object is written", self.name)
+        _dropped_at[:] = [time.monotonic()]
+
+
+_written: weakref.WeakValueDictionary[int, WriteFile] = weakref.WeakValueDictionary()
+_dropped_at: list[float] = []  # The time of the last drop, if there was one.
+
+
+def wait_for_dropped(timeout_seconds: float = EXIT_SECONDS_MAX) -> None:
+    """Wait until Arrow has dropped the files of writes that failed, which it does a moment later.
+
+    It drops each on a thread of its own, and the file system after it. If that happens while the interpreter ends, the
+    process aborts.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline and any(map(_is_open, _written.valuerefs())):
+        time.sleep(0.001)
+    if _dropped_at:
+        time.sleep(max(0.0, _dropped_at[0] + DROP_SECONDS - time.monotonic()))
+
+
+def _is_open(reference: weakref.ref[WriteFile]) -> bool:
+    file = reference()
+    return file is not None and not file.closed
+
+
+atexit.register(wait_for_dropped)
+# A child has none of Arrow's threads, which would drop them.
+os.register_at_fork(after_in_child=_written.clear)

@@ -17,7 +17,7 @@ SHOWN = {
     "asyncio_service": "bytes=-3 -> 206 bytes 7-9/10 789\n",
     "range_server": "206 bytes 2-4/10 234\n304 max-age=3600\n",
     "pandas_over_sync": "parquet: 10000 rows, requests: 1\n",
-    "arrow_datasets": "the source fails here: []\n",
+    "arrow_datasets": "divide by zero: []\n",
     "fsspec_urls": "the program fails here: ['example/tables/1.parquet'] False\n",
     "fsspec_files": "members: 1000 the member 567\nrequests: ",
     "trace_read": "- 50 small requests jumped about in numbers.bin: ",
