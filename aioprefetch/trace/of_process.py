@@ -115,10 +115,11 @@ def _begun_ns() -> int:
 
 
 def _exit_by_signal(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # A second one ends the process at once.
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
-    # Functions of ``atexit`` run below no module: the program ends already.
-    if frame is not None and frame.f_code.co_name in ("<module>", "_run_module_as_main"):
+    # Functions of ``atexit`` run below none of these: the program ends already. ``_shutdown`` waits for threads.
+    if frame is not None and frame.f_code.co_name in ("<module>", "_run_module_as_main", "_shutdown"):
         sys.exit(128 + number)
 
 
