@@ -13,7 +13,7 @@ from aioprefetch.values import ReadReply, ReadRequest
 def publish_reply(
     events: EventBus, request: ReadRequest, reply: ReadReply, began: float, *, bytes_max: int | None = None
 ) -> None:
-    """Publish ``read.served`` for a read that began then. No reader has asked, for the first ``bytes_max`` at most."""
+    """Publish ``read.served`` for a read that began then, without a reader: its first ``bytes_max`` bytes at most."""
     head = reply.head
     start = head.start
     size = head.size if bytes_max is None else min(head.size, bytes_max)

@@ -126,8 +126,8 @@ class LruCacheAccessor(WrappedAccessor):
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         try:
-            part = await self._read_cached(request, sink)
-            if part is None:
+            tier = await self._read_cached(request, sink)
+            if tier is None:
                 rest = _rest_of(request, sink)
                 response = await self._read_store(rest, sink)
                 self._lookup.check_bypassed(request, response.head)
@@ -138,7 +138,7 @@ class LruCacheAccessor(WrappedAccessor):
             raise
         head = sink.head
         assert head is not None
-        return ReadReply(head=head, received=head.size, tier="cache" if part is not None else "store")
+        return ReadReply(head=head, received=head.size, tier=tier or "store")
 
     async def _read_store(self, request: ReadRequest, sink: Sink) -> ReadReply:
         """Read from the store: a miss, unless the response is that the caller has the current version already."""
@@ -155,14 +155,13 @@ class LruCacheAccessor(WrappedAccessor):
         finally:
             self._count(counter, request.path)
 
-    async def _read_cached(self, request: ReadRequest, sink: Sink) -> ReadHead | None:
-        """Read from the cache or a fill; returns the head, or ``None`` when the store has to serve the read."""
+    async def _read_cached(self, request: ReadRequest, sink: Sink) -> str | None:
+        """Read from the cache or a fill; the tier that had it, or ``None`` when the store has to serve the read."""
         for _ in range(2):  # An entry that cannot be used is dropped: the second time the object comes by a fill.
             source = await self._lookup.source(request, sink)
             while isinstance(source, JoinedFill):
-                part = await self._read_fill(source, sink)
-                if part is not None:
-                    return part
+                if await self._read_fill(source, sink) is not None:
+                    return "cache" if source.is_hit else "store"
                 source.reader.request = request = _rest_of(request, sink)
                 source = await self._lookup.opened(source.fill, source.reader)
             if source is None:
@@ -170,7 +169,7 @@ class LruCacheAccessor(WrappedAccessor):
             part = self._part(request, source.whole(), "cache_hits")
             try:
                 if await self._read_entry(source, part, request, sink):
-                    return part
+                    return "cache"
             except SpillFailed as failure:
                 self._cache.judge(source, failure)
                 if not failure.is_lasting:

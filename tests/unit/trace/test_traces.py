@@ -200,7 +200,10 @@ async def test_what_a_cache_layer_has(tmp_path: Path) -> None:
         ap.Operator.from_uri(tmp_path) as cache,
     ):
         cached = operator.layer(ap.layers.LruCacheLayer(cache=cache))
-        await cached.read(NAME)
+        with ap.trace.record() as trace:
+            await cached.read(NAME)
+        (item,) = trace.recording.objects.values()
+        assert item.tier_bytes == {"store": 1 << 20}
         with ap.trace.record() as trace:
             for _ in range(3):
                 assert len(await cached.read(NAME)) == 1 << 20
