@@ -87,6 +87,32 @@ while True:
 """
 
 
+THREAD_WORKS = """
+import threading
+import aioprefetch as ap
+
+def work() -> None:
+    threading.main_thread().join()
+    print("the main thread waits for this one", flush=True)
+    threading.Event().wait()
+
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_program_that_waits_for_its_threads_ends_at_a_signal(tmp_path: Path) -> None:
+    """And its trace is written."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "AIOPREFETCH_TRACE": str(tmp_path / "read.html")}
+    with subprocess.Popen(
+        [sys.executable, "-c", THREAD_WORKS], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in (0, 128 + signal.SIGTERM)
+    assert (tmp_path / "read.html").exists()
+
+
 @pytest.mark.parametrize(
     ("signals", "code", "said"),
     [
