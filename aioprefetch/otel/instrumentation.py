@@ -48,11 +48,11 @@ def instrument(
     to instrument several of them counts nothing twice, and ends with the last. A request that was cancelled, as a
     prefetch is when its reader closes, has ``aioprefetch.cancelled`` and no error.
     """
-    observed, providers = observed_operator(operator, "instrument"), (tracer_provider, meter_provider)
-    running = _running.setdefault(observed.events, {})
-    if providers not in running:
-        running[providers] = Instrumentation(observed, *providers)
-    return running[providers].hold(lambda: running.pop(providers, None))
+    observed = observed_operator(operator, "instrument")
+    key = observed.events, tracer_provider, meter_provider
+    if key not in _running:
+        _running[key] = Instrumentation(observed, tracer_provider, meter_provider)
+    return _running[key].hold(lambda: _running.pop(key, None))
 
 
 class Instrumentation:
@@ -217,8 +217,8 @@ def _memory_limit(operator: Operator) -> Iterable[_Value]:
     return (("", operator.options.memory_bytes),)
 
 
-_Providers = tuple[TracerProvider | None, MeterProvider | None]
-_running: WeakKeyDictionary[EventBus, dict[_Providers, Instrumentation]] = WeakKeyDictionary()
+# Those that have not ended.
+_running: dict[tuple[EventBus, TracerProvider | None, MeterProvider | None], Instrumentation] = {}
 _gauges: WeakKeyDictionary[object, _Gauges] = WeakKeyDictionary()
 
 
