@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error
+from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.events import FOLLOWED_MAX, EventBus, redacted
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadRequest, Request, WriteRequest
@@ -79,7 +80,8 @@ class ReportedRequest:
     ``path`` is that of the object in ``store``, a URL. ``start`` and ``end`` are the bytes that were asked for, at the
     end those of the response. ``begun_seconds``, ``first_byte_seconds`` and ``ended_seconds`` are times of the clock of
     the bus, ``None`` for what has not happened.
-    Of ``memory_limit_bytes`` of memory ``memory_bytes`` were in use or reserved on its loop when it began.
+    Of ``memory_limit_bytes`` of memory ``memory_bytes`` were in use or reserved when it began, in the budget
+    ``budget_id``: each operator has one on each loop.
     ``error`` and ``message`` are empty unless it failed. ``is_counted_by_sink``: the sink gets all bytes of a body, as
     it does those of a range.
     ``sent_bytes`` and ``received_bytes`` are those of the two bodies. A transport counts what it receives; without one
@@ -87,8 +89,8 @@ class ReportedRequest:
     """
 
     __slots__ = (
-        *("_bus", "_received_before", "_request", "_sink", "_url", "attempt", "begun_seconds", "connection"),
-        "counted_bytes",
+        *("_budget", "_bus", "_received_before", "_request", "_sink", "_url", "attempt", "begun_seconds", "budget_id"),
+        *("connection", "counted_bytes"),
         *("end", "ended_seconds", "error", "first_byte_seconds", "is_counted_by_sink", "lane", "memory_bytes"),
         *("memory_limit_bytes", "message", "method"),
         *("operation", "path", "reader_id", "received_bytes", "request_id", "sent_bytes", "start", "status", "store"),
@@ -123,15 +125,15 @@ class ReportedRequest:
                 self.start, self.end = 0, sent_bytes
         bus, budget = runtime.events, runtime.budget
         self._bus: EventBus | None = bus
+        self._budget: MemoryBudget | None = budget
         self._request: Request | None = request
         self._sink = sink
         self.is_counted_by_sink = sink is not None
         self._received_before = 0 if sink is None else sink.received
         self._url = url
-        self.request_id = next(_request_ids)
         self.path = request.path
         self.store = bus.store
-        self.memory_bytes = budget.used_bytes
+        self.budget_id = budget.budget_id
         self.memory_limit_bytes = budget.limit_bytes
         self.operation = operation or request.operation
         self.method = method
@@ -140,13 +142,8 @@ class ReportedRequest:
         self.received_bytes = -1
         self.error = self.message = ""
         self.counted_bytes = 0
-        self.status: int | None = None
-        self.connection: int | None = None
-        self.first_byte_seconds: float | None = None
         self.ended_seconds: float | None = None
-        self.begun_seconds = bus.clock()
-        if bus.hears_requests:
-            bus.publish_facts("request.started", self.path, self._asked())
+        self._begin(bus, budget)
         for queue, look in bus.followers:
             queue.append(self)
             if len(queue) > FOLLOWED_MAX:
@@ -154,15 +151,21 @@ class ReportedRequest:
 
     def send_again(self, error: Error) -> None:
         """The request was lost, and is sent another time, as another one."""
-        bus = self._bus
-        if bus is None:  # It has ended.
+        bus, budget = self._bus, self._budget
+        if bus is None or budget is None:  # It has ended.
             return
         lost = copy(self)  # This object goes on as the other one, and followers have that already.
         for queue, _ in bus.followers:
             queue.append(lost)
         lost.failed(error)
+        self._begin(bus, budget)
+
+    def _begin(self, bus: EventBus, budget: MemoryBudget) -> None:
         self.request_id = next(_request_ids)
-        self.status = self.connection = self.first_byte_seconds = None
+        self.memory_bytes = budget.used_bytes
+        self.status: int | None = None
+        self.connection: int | None = None
+        self.first_byte_seconds: float | None = None
         self.begun_seconds = bus.clock()
         if bus.hears_requests:
             bus.publish_facts("request.started", self.path, self._asked())
@@ -216,7 +219,7 @@ class ReportedRequest:
         if bus.hears_requests:
             bus.publish_facts(name, self.path, self._ended(name))
         # A follower that keeps this object keeps neither memory of the read nor listeners.
-        self._sink = self._bus = self._url = self._request = None
+        self._sink = self._bus = self._budget = self._url = self._request = None
 
     def _asked(self) -> dict[str, object]:
         return {

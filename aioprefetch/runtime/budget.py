@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import mmap
 import threading
 from collections import deque
@@ -19,6 +20,8 @@ from collections.abc import Callable
 
 from aioprefetch.runtime.buffers import Exports, IdleMemory, Lease
 from aioprefetch.values import Lane
+
+_budget_ids = itertools.count(1)
 
 
 class Ticket:
@@ -65,6 +68,7 @@ class MemoryBudget:
     """
 
     def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.budget_id = next(_budget_ids)
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
@@ -75,6 +79,7 @@ class MemoryBudget:
         self.reclaim: Callable[[int, Lane], None] | None = None
         self.on_lend: Callable[[], None] | None = None
         self._promised_bytes = 0
+        self._is_open = True
         self._loop = loop
         self._thread = threading.get_ident()
         self._lanes: dict[Lane, deque[Ticket]] = {"demand": deque(), "prefetch": deque()}
@@ -209,10 +214,12 @@ class MemoryBudget:
             first()
         return self.idle.take(size_bytes)
 
-    def close(self) -> None:
-        """Keep no more idle memory. Memory in use is still accounted when it is released."""
+    def close(self) -> bool:
+        """Keep no more idle memory. Memory in use is still accounted when it is released. Whether it was open."""
+        was_open, self._is_open = self._is_open, False
         self.reclaim = None
         self.idle.close()
+        return was_open
 
     def _use(self, size_bytes: int) -> None:
         self.used_bytes += size_bytes

@@ -254,7 +254,7 @@ class Runtime:
         await self.supervisor.aclose()
         self._shared.clear()
         self.gauges.clear()
-        self.budget.close()
+        await self._close_budget()
 
     async def _finish(self) -> None:
         try:
@@ -267,7 +267,8 @@ class Runtime:
                 raise
 
     async def _close_budget(self) -> None:
-        self.budget.close()
+        if self.budget.close():
+            self.events.publish("budget.closed", budget_id=self.budget.budget_id)
 
     async def _shut_executor(self) -> None:
         if self._executor is not None:

@@ -50,7 +50,7 @@ def advise(recording: Recording) -> list[Advice]:
 
 def wasted_bytes(recording: Recording) -> Advice | None:
     """Much of what was fetched was never read."""
-    if recording.counts["ranges_joined"]:
+    if not recording.knows_use:
         return None
     distinct, wasted = recording.distinct_bytes, recording.wasted_bytes
     if wasted < WASTED_BYTES_MIN or wasted < WASTED_SHARE_MIN * distinct:
@@ -72,6 +72,8 @@ def wasted_bytes(recording: Recording) -> Advice | None:
 
 def refetched_bytes(recording: Recording) -> Advice | None:
     """Bytes came more than once."""
+    if not recording.knows_use:
+        return None
     again = recording.refetched_bytes
     if again < WASTED_BYTES_MIN or again < REFETCHED_SHARE_MIN * recording.fetched_bytes:
         return None

@@ -34,15 +34,18 @@ def fetched_again(requests: Sequence[TracedRequest]) -> list[Range]:
     return joined(again)
 
 
-def object_section(item: TracedObject, requests: Sequence[TracedRequest]) -> str:
-    """The heading, the figures and the map of one object. ``requests`` are those for its bytes."""
+def object_section(item: TracedObject, requests: Sequence[TracedRequest], *, knows_use: bool) -> str:
+    """The heading, the figures and the map of one object. ``requests`` are those for its bytes.
+
+    Unless ``knows_use``, ranges were joined: which bytes were used, and how many came again, is not said then.
+    """
     name = html.escape(item.path)
     fetched, wasted = len(item.fetched), len(item.wasted)
     facts = [
         f"{bytes_text(item.received_bytes)} in {counted(item.counts['requests'], 'request')}",
-        f"{share_text(fetched - wasted, fetched)} used" if fetched else "",
-        f"{bytes_text(wasted)} not used" if wasted else "",
-        f"{bytes_text(item.refetched_bytes)} came again" if item.refetched_bytes else "",
+        f"{share_text(fetched - wasted, fetched)} used" if fetched and knows_use else "",
+        f"{bytes_text(wasted)} not used" if wasted and knows_use else "",
+        f"{bytes_text(item.refetched_bytes)} came again" if item.refetched_bytes and knows_use else "",
         f"{counted(item.counts['reads'], 'read')}: {_tiers(item)}" if item.counts["reads"] else "",
         f"{bytes_text(item.counts['evicted_unused_bytes'])} evicted unread"
         if item.counts["evicted_unused_bytes"]
@@ -50,28 +53,29 @@ def object_section(item: TracedObject, requests: Sequence[TracedRequest]) -> str
     ]
     text = " · ".join(fact for fact in facts if fact)
     facts_text = f'<p class="quiet">{html.escape(text)}</p>'
-    return f'<section class="object"><h3>{name}</h3>{facts_text}{_map(item, requests)}</section>'
+    return f'<section class="object"><h3>{name}</h3>{facts_text}{_map(item, requests, knows_use)}</section>'
 
 
 def _tiers(item: TracedObject) -> str:
     return ", ".join(f"{bytes_text(item.tier_bytes[tier])} from {tier}" for tier in TIERS if item.tier_bytes[tier])
 
 
-def _map(item: TracedObject, requests: Sequence[TracedRequest]) -> str:
+def _map(item: TracedObject, requests: Sequence[TracedRequest], knows_use: bool) -> str:
     end = item.end
     if not end:
         return ""
-    used = item.fetched & item.used
-    lanes = [("Fetched", 20, [("used", used), ("wasted", item.wasted)])]
+    layers = [("used", item.fetched & item.used), ("wasted", item.wasted)]
+    lanes = [("Fetched", 20, layers if knows_use else [("fetched", item.fetched)])]
     again = ByteSet(fetched_again(requests))
     if len(again):
         lanes.append(("Fetched again", 7, [("again", again)]))
     lanes += [(f"Read from {tier}", 7, [(tier, item.by_tier[tier])]) for tier in TIERS if len(item.by_tier[tier])]
     lines = []
     for title, height, layers in lanes:
-        spoken = ", ".join(
+        shares = ", ".join(
             f"{share_text(len(bytes_), end)} {'not used' if name == 'wasted' else name}" for name, bytes_ in layers
         )
+        spoken = shares if knows_use else "parts"
         drawing = "".join(shapes(name, bytes_.ranges, end, height, below) for name, bytes_, below in _stacked(layers))
         lines.append(
             f'<span aria-hidden="true">{title}</span><svg viewBox="0 0 {WIDTH} {height}" height="{height}" '

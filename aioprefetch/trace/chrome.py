@@ -54,7 +54,7 @@ def _requests(recording: Recording) -> Iterator[dict[str, Any]]:
     for at, number in in_flight(intervals):
         count = {"ph": "C", "pid": REQUESTS, "ts": microseconds(at), "name": "requests in flight"}
         yield {**count, "args": {"requests": number}}
-    for at, used_bytes in memory_in_use(recording.requests):
+    for at, used_bytes, _ in memory_in_use(recording.requests, recording.budget_ends):
         count = {"ph": "C", "pid": REQUESTS, "ts": microseconds(at), "name": "memory in use"}
         yield {**count, "args": {"bytes": used_bytes}}
 

@@ -93,7 +93,7 @@
   };
   const choose = () => {
     const wanted = filters[find("show").value], order = orders[find("order").value];
-    const before = shown[active];
+    const before = shown[active], wasEmpty = !shown.length;
     shown = trace.rows.filter((row) => wanted(row) && ended(row) >= view.from && row[BEGUN] <= view.to);
     if (order) shown.sort(order);
     active = Math.max(0, shown.indexOf(before));
@@ -101,6 +101,7 @@
     find("shown").textContent = shown.length === trace.rows.length ? "" : many(shown.length, "bar") + " of " + trace.rows.length.toLocaleString("en");
     drawRows(); drawAll();
     if (!shown.length) say("No request is shown");
+    else if (wasEmpty) say(described(shown[active]));
   };
   const bar = (row) => {
     const draw = make("div", "draw"), first = row[FIRST] === null ? ended(row) : row[FIRST];
@@ -300,5 +301,4 @@
   window.addEventListener("resize", () => { if (ROW === rowHeight()) drawColors(); else { ROW = rowHeight(); choose(); } });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawColors);
   redraw();
-  if (shown.length) say(described(shown[0]));
 })();

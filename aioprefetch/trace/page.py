@@ -12,10 +12,10 @@ from string import Template
 
 from aioprefetch.display.units import bytes_text, counted, seconds_text, share_text
 from aioprefetch.trace.advice import advise, unused_bytes
-from aioprefetch.trace.byte_map import HATCH, object_section
+from aioprefetch.trace.byte_map import HATCH, fetched_again, object_section
 from aioprefetch.trace.payload import payload
 from aioprefetch.trace.recording import Recording, TracedRequest, Wait
-from aioprefetch.trace.timeline import busy_seconds, in_flight, interval_of
+from aioprefetch.trace.timeline import busy_seconds, in_flight, interval_of, memory_in_use
 
 OBJECTS_MAX = 8
 OBJECT_LINES_MAX = 200
@@ -24,6 +24,7 @@ TABLE_LINES = 10
 UNUSED_BYTES_MIN = 1024
 ROWS_WITHOUT_OVERVIEW = 24
 OBJECT_KEY = (
+    ("fetched", "fetched"),
     ("used", "fetched and used"),
     ("wasted", "fetched, not used"),
     ("again", "fetched again"),
@@ -56,7 +57,7 @@ def page(recording: Recording, *, title: str, written_at: dt.datetime) -> str:
         memory=_lane("Requests that waited for memory", "memory", recording.memory_waits),
         overview="" if len(recording.requests) > ROWS_WITHOUT_OVERVIEW else " hidden",
         highest=max((number for _, number in steps), default=0),
-        budget=_budget(recording.requests),
+        budget=_budget(recording),
         objects=_objects(recording),
         tables=_tables(recording),
         omitted=_omitted(recording),
@@ -84,7 +85,7 @@ def _omitted(recording: Recording) -> str:
         else "",
         "There were more ranges than are kept: those with small gaps between them are drawn as one, and how many bytes "
         "were used is not known."
-        if recording.counts["ranges_joined"]
+        if not recording.knows_use
         else "",
     ]
     return "".join(f"{note} " for note in notes if note)
@@ -92,7 +93,6 @@ def _omitted(recording: Recording) -> str:
 
 def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
     requests, reads = recording.requests, recording.reads
-    again = recording.refetched_bytes
     busy, total = busy_seconds(steps)
     first = sorted(
         request.first_byte_seconds - request.begun_seconds
@@ -105,7 +105,7 @@ def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
         ("Requests", f"{len(requests):,}", _kinds_of_requests(len(requests), len(reads), outcomes["open"])),
         ("Received", bytes_text(recording.fetched_bytes), f"of {counted(len(recording.objects), 'object')}"),
         ("Used", *_used(recording)),
-        ("Fetched again", bytes_text(again), share_text(again, recording.fetched_bytes) + " of what came"),
+        ("Fetched again", *_fetched_again(recording)),
         (
             "Reads waited",
             seconds_text(recording.counts["wait_microseconds"] / 1e6),
@@ -139,10 +139,17 @@ def _used(recording: Recording) -> tuple[str, str]:
     """The figure, and its note: of ranges that were joined it is not known which bytes were read."""
     if not recording.distinct_bytes:
         return "–", "nothing was received"
-    if recording.counts["ranges_joined"]:
+    if not recording.knows_use:
         return "–", "more ranges than are kept"
     distinct, wasted = recording.distinct_bytes, recording.wasted_bytes
     return share_text(distinct - wasted, distinct), f"{bytes_text(wasted)} not used" if wasted else "no byte in vain"
+
+
+def _fetched_again(recording: Recording) -> tuple[str, str]:
+    again = recording.refetched_bytes
+    if not recording.knows_use:
+        return "–", "more ranges than are kept"
+    return bytes_text(again), share_text(again, recording.fetched_bytes) + " of what came"
 
 
 def _advice(recording: Recording) -> str:
@@ -173,13 +180,13 @@ def _lane(title: str, identity: str, waits: Sequence[Wait]) -> str:
     )
 
 
-def _budget(requests: Sequence[TracedRequest]) -> str:
-    """The row of the timeline for the memory that was in use when requests began, if it is known."""
-    used = max((request.memory_bytes for request in requests), default=0)
-    if not used:
+def _budget(recording: Recording) -> str:
+    """The row of the timeline for the memory that was in use when requests began, if there was any."""
+    steps = memory_in_use(recording.requests, recording.budget_ends)
+    peak = max(steps, key=lambda use: use.used_bytes, default=None)
+    if peak is None or not peak.used_bytes:
         return ""
-    limits = {request.memory_limit_bytes for request in requests if request.memory_limit_bytes}
-    text = f"at most {bytes_text(used)}" + (f" of {bytes_text(limits.pop())}" if len(limits) == 1 else "")
+    text = f"at most {bytes_text(peak.used_bytes)} of {bytes_text(peak.limit_bytes)}"
     return (
         f'<div class="lane flight"><div class="name"><strong>Memory in use</strong>{text}</div>'
         f'<div class="track" id="used"><svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
@@ -196,18 +203,24 @@ def _objects(recording: Recording) -> str:
     for request in recording.reads:
         if request.path in requests and request.received_bytes:
             requests[request.path].append(request)
-    sections = "".join(object_section(item, requests[item.path]) for item in shown)
+    knows_use = recording.knows_use
+    sections = "".join(object_section(item, requests[item.path], knows_use=knows_use) for item in shown)
     rest = items[OBJECTS_MAX:]
     lines = [
-        [item.path, item.counts["requests"], bytes_text(item.received_bytes), bytes_text(len(item.wasted))]
+        [
+            item.path,
+            item.counts["requests"],
+            bytes_text(item.received_bytes),
+            bytes_text(len(item.wasted)) if knows_use else "–",
+        ]
         for item in rest[:OBJECT_LINES_MAX]
     ]
     more = ""
     if rest:
         table = _table("Other objects", ["Object", "Requests", "Received", "Not used"], lines, numbers=(1, 2, 3))
         more = f"<details><summary>{counted(len(rest), 'other object')}</summary>{table}</details>"
-    there = {"used", "wasted", *(tier for item in shown for tier in item.tier_bytes)}
-    if any(item.refetched_bytes for item in shown):
+    there = {tier for item in shown for tier in item.tier_bytes} | ({"used", "wasted"} if knows_use else {"fetched"})
+    if any(fetched_again(requests[item.path]) for item in shown):
         there.add("again")
     key = "".join(f'<li><i class="swatch is-{style}"></i>{text}</li>' for style, text in OBJECT_KEY if style in there)
     return (
@@ -218,7 +231,8 @@ def _objects(recording: Recording) -> str:
 
 def _tables(recording: Recording) -> str:
     slowest = heapq.nlargest(TABLE_LINES, recording.requests, key=lambda request: request.seconds)
-    unused = [(unused_bytes(recording, request), request) for request in recording.reads]
+    reads = recording.reads if recording.knows_use else []
+    unused = [(unused_bytes(recording, request), request) for request in reads]
     wasteful = heapq.nlargest(
         TABLE_LINES, [pair for pair in unused if pair[0] >= UNUSED_BYTES_MIN], key=lambda pair: pair[0]
     )

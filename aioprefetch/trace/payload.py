@@ -46,6 +46,7 @@ def payload(recording: Recording) -> str:
     requests = recording.requests
     until = recording.ended_seconds
     steps = in_flight(interval_of(request, until) for request in requests)
+    memory = memory_in_use(requests, recording.budget_ends)
     paths, operations, errors = _Texts(), _Texts(), _Texts()
     rows = [_row(recording, part, paths, operations, errors) for part in chunks(requests, ROWS_MAX)]
     data: dict[str, Any] = {
@@ -55,8 +56,8 @@ def payload(recording: Recording) -> str:
         "memory": _waits(recording.memory_waits, until, paths),
         "flight": highest_in_bins(steps, until, FLIGHT_BINS),
         "flightMax": max((number for _, number in steps), default=0),
-        "used": highest_in_bins(memory_in_use(requests), until, FLIGHT_BINS),
-        "usedMax": max((request.memory_bytes for request in requests), default=0),
+        "used": highest_in_bins([(use.at_seconds, use.used_bytes) for use in memory], until, FLIGHT_BINS),
+        "usedMax": max((use.used_bytes for use in memory), default=0),
         "paths": list(paths.positions),
         "operations": list(operations.positions),
         "errors": list(errors.positions),
@@ -91,7 +92,7 @@ def _row(
         None if None in ends else microseconds(max(end for end in ends if end is not None)),
         1 if failed is not None else 2 if is_cancelled else 0,
         sum(request.received_bytes for request in part),
-        sum(unused_bytes(recording, request) for request in part),
+        sum(unused_bytes(recording, request) for request in part) if recording.knows_use else None,
         first.status if failed is None else failed.status,
         first.connection if len(part) == 1 else "",
         None if failed is None or not failed.error else errors.of(failed.error),

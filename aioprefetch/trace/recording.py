@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Outcome = Literal["finished", "failed", "cancelled", "open"]
 TIERS = ("memory", "disk", "cache", "store")
 # The events of a recording, beside the requests and reads that it follows.
-NAMES = ("request.retried", "block.evicted", "window.grown", "window.shrunk", "budget.waited")
+NAMES = ("request.retried", "block.evicted", "window.grown", "window.shrunk", "budget.waited", "budget.closed")
 
 # More than this is counted and not kept: a service may record itself for a day.
 REQUESTS_MAX = 200_000
@@ -41,7 +41,8 @@ class TracedRequest:
 
     ``start`` and ``end`` are the bytes of the response, or those that it asked for: ``start`` is negative for the last
     bytes of an object, and ``None`` for requests without bytes. ``received_bytes`` came before it ended.
-    ``memory_bytes`` of ``memory_limit_bytes`` were in use or reserved when it began.
+    ``memory_bytes`` of ``memory_limit_bytes`` were in use or reserved when it began, in the budget ``budget_id``: each
+    operator has one on each loop.
     """
 
     number: int
@@ -61,6 +62,7 @@ class TracedRequest:
     connection: str
     error: str
     retry_wait_seconds: float
+    budget_id: int
     memory_bytes: int
     memory_limit_bytes: int
 
@@ -168,7 +170,7 @@ class Recording:
     That is cheap; ``settle`` looks at what is there, and its owner calls it before it looks at anything else.
     Memory is bounded. Requests, waits and retries past a maximum are counted only, with their bytes. Objects past
     theirs are counted together in ``others``, which has no ranges. Where there are too many ranges, those with the
-    smallest gaps become one, and ``counts["ranges_joined"]`` says that figures of bytes are approximate since.
+    smallest gaps become one, and it is not known any more which bytes were used (``knows_use``).
     """
 
     def __init__(
@@ -189,6 +191,7 @@ class Recording:
         self.memory_waits: list[Wait] = []
         self.retries: list[Retry] = []
         self.counts: Counter[str] = Counter()
+        self.budget_ends: dict[int, float] = {}  # When operators gave up their memory.
         self.pending: deque[ReportedRequest | ServedRead | Event] = deque() if pending is None else pending
         self._kept: list[ReportedRequest] = []
         self._open: list[ReportedRequest] = []
@@ -203,6 +206,7 @@ class Recording:
             "window.grown": self._window_changed,
             "window.shrunk": self._window_changed,
             "budget.waited": self._budget_waited,
+            "budget.closed": self._budget_closed,
         }
 
     def settle(self) -> None:
@@ -256,6 +260,11 @@ class Recording:
     def reads(self) -> list[TracedRequest]:
         """The requests that asked for bytes of objects."""
         return [request for request in self.requests if request.is_read]
+
+    @property
+    def knows_use(self) -> bool:
+        """Whether it is known which bytes were used and came again. Where ranges were joined it is not."""
+        return not self.counts["ranges_joined"]
 
     @property
     def fetched_bytes(self) -> int:
@@ -389,6 +398,9 @@ class Recording:
                 Wait(path=name, start=0, end=0, tier="budget", begun_seconds=at - waited, ended_seconds=at)
             )
 
+    def _budget_closed(self, at: float, name: str, facts: Mapping[str, Any]) -> None:
+        self.budget_ends[facts["budget_id"]] = at
+
     def _bound_ranges(self) -> None:
         """Join ranges where there are too many; looked at after a quarter of the maximum was added."""
         if self._ranges_unseen <= self._ranges_max // 4:
@@ -443,6 +455,7 @@ class Recording:
             connection="" if connection is None else str(connection),
             error=_error_text(request.error, request.message),
             retry_wait_seconds=retry_wait_seconds,
+            budget_id=request.budget_id,
             memory_bytes=request.memory_bytes,
             memory_limit_bytes=request.memory_limit_bytes,
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
 
 from aioprefetch.trace.recording import TracedRequest
 
@@ -28,9 +29,36 @@ def in_flight(intervals: Iterable[Interval]) -> list[tuple[float, int]]:
     return steps
 
 
-def memory_in_use(requests: Iterable[TracedRequest]) -> list[tuple[float, int]]:
-    """The bytes of memory in use from each moment on at which a request began, of those that know it."""
-    return [(request.begun_seconds, request.memory_bytes) for request in requests if request.memory_limit_bytes]
+class MemoryUse(NamedTuple):
+    """The memory in use from a moment on, and its limit."""
+
+    at_seconds: float
+    used_bytes: int
+    limit_bytes: int
+
+
+def memory_in_use(requests: Iterable[TracedRequest], budget_ends: Mapping[int, float]) -> list[MemoryUse]:
+    """The memory in use from each moment on at which a request began or a budget ended, as far as requests know it.
+
+    Each operator has a budget of its own on each loop: the latest uses of all that have not ended are added. Requests
+    are in the order in which they began.
+    """
+    latest: dict[int, TracedRequest] = {}
+    steps: list[MemoryUse] = []
+    used = limit = 0
+    begins = ((request.begun_seconds, request.budget_id, request) for request in requests)
+    ends = ((at, budget_id, None) for budget_id, at in sorted(budget_ends.items(), key=itemgetter(1)))
+    for at, budget_id, request in heapq.merge(begins, ends, key=itemgetter(0)):
+        before = latest.pop(budget_id, None)
+        if before is not None:
+            used, limit = used - before.memory_bytes, limit - before.memory_limit_bytes
+        if request is not None and request.memory_limit_bytes:
+            latest[budget_id] = request
+            used, limit = used + request.memory_bytes, limit + request.memory_limit_bytes
+        elif before is None:
+            continue
+        steps.append(MemoryUse(at, used, limit))
+    return steps
 
 
 def highest_in_bins(steps: Sequence[tuple[float, int]], duration: float, bins: int) -> list[int]:

@@ -25,7 +25,7 @@ class Ending(TypedDict, total=False):
 
 def runtime_of(bus: EventBus) -> Any:
     """What a request asks its runtime for, without a loop: events, and the memory in use."""
-    return SimpleNamespace(events=bus, budget=SimpleNamespace(used_bytes=0, limit_bytes=0))
+    return SimpleNamespace(events=bus, budget=SimpleNamespace(budget_id=0, used_bytes=0, limit_bytes=0))
 
 
 class Script:

@@ -63,10 +63,17 @@ def test_what_is_not_known_is_no_figure() -> None:
     for number in range(2000):
         script.request("k", 100 * number, 100 * number + 10, at=1 + number)
         script.read("k", 100 * number, 100 * number + 5, at=1 + number)
+    for number in range(10):
+        script.request(f"other-{number}", 0, 10, at=1 + number)
     joined = script.recording(ranges_max=400)
-    assert joined.counts["ranges_joined"]
-    assert "more ranges than are kept" in written(joined)
-    assert "% of the bytes" not in written(joined)
+    assert not joined.knows_use
+    text = written(joined).replace("\u00a0", " ")
+    body = text[: text.index("<script")]
+    assert "more ranges than are kept" in body
+    for figure in ("% used", "not used, ", "B not used", "came again", "% of the bytes", "Most unused bytes"):
+        assert figure not in body, figure
+    assert 'aria-label="Fetched: parts of' in body
+    assert {row[12] for row in data_of(text)["rows"]} == {None}
     bus, recording = EventBus(), Recording()
     bus.follow(recording.pending, recording.settle)
     ReportedRequest(runtime_of(bus), ReadRequest(path="k", offset=0, size=10))

@@ -172,6 +172,17 @@ def test_what_is_shown_can_be_chosen(opened: Open) -> None:
     assert 0.2 * whole < page.evaluate(bars) < 0.3 * whole
 
 
+def test_a_filter_that_shows_nothing_says_so_until_it_is_taken_back(opened: Open) -> None:
+    page = opened("few")
+    page.locator("#rows [tabindex='0']").focus()
+    for _ in range(3):
+        page.keyboard.press("+")
+    page.select_option("#show", "failed")
+    assert page.locator("#said").inner_text() == "No request is shown"
+    page.select_option("#show", "all")
+    assert page.locator("#said").inner_text().startswith("request 1,")
+
+
 def test_without_scripts_the_figures_are_there(opened: Open) -> None:
     page = opened("few", java_script_enabled=False)
     assert page.locator("h1").inner_text() == "10\u00a0requests, 8\u00a0MiB, 95\u00a0ms"

@@ -180,6 +180,25 @@ async def test_memory_in_use_when_requests_began() -> None:
     assert [event["args"]["bytes"] for event in events if event["name"] == "memory in use"] == used
 
 
+async def test_memory_in_use_is_that_of_all_operators() -> None:
+    """Each operator has a budget of its own; one that was closed counts no more."""
+    with ap.trace.record() as trace:
+        for number in range(2):
+            async with (
+                ap.Operator.from_uri(f"memory://a-{number}", memory_bytes="24MiB", block_bytes="1MiB") as first,
+                ap.Operator.from_uri(f"memory://b-{number}", memory_bytes="32MiB", block_bytes="2MiB") as second,
+            ):
+                await first.write("k", content(4 << 20))
+                await second.write("k", content(8 << 20))
+                async with first.reader("k", policy="random") as a, second.reader("k", policy="random") as b:
+                    for block in range(4):
+                        await a.read_at(block << 20, 1 << 20)
+                        await b.read_at(block << 21, 2 << 20)
+    assert "Memory in use</strong>at most 12 MiB of 56 MiB" in trace.html().replace("\u00a0", " ")
+    events = json.loads(trace.chrome_json())["traceEvents"]
+    assert [event["args"]["bytes"] for event in events if event["name"] == "memory in use"][-1] == 0
+
+
 async def test_equal_paths_of_two_stores_are_two_objects() -> None:
     async with ap.Operator.from_uri("memory://trace-a") as first, ap.Operator.from_uri("memory://trace-b") as second:
         for operator in (first, second):
