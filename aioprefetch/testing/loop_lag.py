@@ -207,7 +207,13 @@ class LoopLag:
         lag, run = self, self._run
 
         def measured(self: asyncio.Handle) -> None:
-            lag._measure(self, run)
+            running = lag._begin()
+            try:
+                run(self)
+            finally:
+                del self  # As asyncio does: the traceback of an exception holds this frame, and would hold the result.
+                if running is not None:
+                    lag._end(running)
 
         asyncio.Handle._run = measured  # type: ignore[method-assign]  # runs each callback
         gc.callbacks.append(self._collect)
@@ -225,20 +231,20 @@ class LoopLag:
         held, self.held = self.held, []
         return held
 
-    def _measure(self, handle: Any, run: Any) -> None:
+    def _begin(self) -> _Running | None:
+        """A callback begins on this thread. ``None`` for a loop within a callback of a loop: it is part of that one."""
         running: _Running | None = getattr(self._here, "running", None)
         if running is None:
             running = self._here.running = self._running[threading.get_ident()] = _Running(threading.get_ident())
-        if running.is_running:  # a loop within a callback of a loop: it is part of that callback
-            run(handle)
-            return
+        if running.is_running:
+            return None
         running.begin()
-        try:
-            run(handle)
-        finally:
-            held = running.end()
-            if held is not None and held.cpu_seconds > self.limit_seconds:
-                self.held.append(held)
+        return running
+
+    def _end(self, running: _Running) -> None:
+        held = running.end()
+        if held is not None and held.cpu_seconds > self.limit_seconds:
+            self.held.append(held)
 
     def _collect(self, phase: str, info: Mapping[str, int]) -> None:
         running: _Running | None = getattr(self._here, "running", None)
