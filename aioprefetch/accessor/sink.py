@@ -160,6 +160,81 @@ class Sink:
         """Called after each advance."""
 
 
+class ForwardingSink(Sink):
+    """A sink over another one, ``target``, for a layer that changes or watches a part of what it does.
+
+    It has no state of its own: what is asked of it is asked of the target.
+    """
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: Sink) -> None:
+        self.target = target
+
+    @property
+    def head(self) -> ReadHead | None:  # type: ignore[override]
+        return self.target.head
+
+    @property
+    def received(self) -> int:  # type: ignore[override]
+        return self.target.received
+
+    @property
+    def is_promoted(self) -> bool:  # type: ignore[override]
+        return self.target.is_promoted
+
+    @property
+    def on_promote(self) -> Callable[[], None] | None:
+        return self.target.on_promote
+
+    @on_promote.setter
+    def on_promote(self, call: Callable[[], None] | None) -> None:
+        self.target.on_promote = call
+
+    @property
+    def is_drained(self) -> bool:  # type: ignore[override]
+        return self.target.is_drained
+
+    @property
+    def is_paced(self) -> bool:  # type: ignore[override]
+        return self.target.is_paced
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]
+        return self.target.is_full
+
+    @property
+    def complete(self) -> bool:
+        return self.target.complete
+
+    def promote(self) -> None:
+        self.target.promote()
+
+    def begin(self, head: ReadHead, *, path: str = "") -> None:
+        self.target.begin(head, path=path)
+
+    def writable(self) -> memoryview:
+        return self.target.writable()
+
+    def advance(self, count: int) -> None:
+        self.target.advance(count)
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> int:
+        return self.target.feed(chunk)
+
+    async def pour(self, body: memoryview) -> None:
+        await self.target.pour(body)
+
+    async def drained(self) -> None:
+        await self.target.drained()
+
+    async def begin_again(self) -> bool:
+        return await self.target.begin_again()
+
+    def drop_memory(self) -> None:
+        self.target.drop_memory()
+
+
 def is_comparable(head: ReadHead) -> bool:
     """Whether a later response can be compared with this one (``is_same_version``), although that proves nothing."""
     return head.etag is not None or head.version is not None or None not in (head.total, head.last_modified)

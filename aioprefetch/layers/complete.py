@@ -15,7 +15,7 @@ from typing import Any
 
 from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of, stall_seconds_of
 from aioprefetch.accessor.response_check import check_etag, check_times
-from aioprefetch.accessor.sink import CollectSink, Sink, is_same_version
+from aioprefetch.accessor.sink import CollectSink, ForwardingSink, Sink, is_same_version
 from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.accessor.write_body import WriteBody
@@ -299,27 +299,14 @@ class CompleteAccessor(WrappedAccessor):
         return await self.inner.begin_upload(request)
 
 
-class _ComparingSink(Sink):
-    """Passes a response to ``sink`` if its ETag is ``if_match``, for services that ignore the condition."""
+class _ComparingSink(ForwardingSink):
+    """Passes a response on if its ETag is ``if_match``, for services that ignore the condition."""
 
-    __slots__ = ("_if_match", "_sink")
+    __slots__ = ("_if_match",)
 
-    def __init__(self, sink: Sink, if_match: str) -> None:
-        super().__init__()
-        self.head, self.received, self.is_promoted = sink.head, sink.received, sink.is_promoted
-        self._sink = sink
+    def __init__(self, target: Sink, if_match: str) -> None:
+        super().__init__(target)
         self._if_match = if_match
-
-    @property
-    def is_paced(self) -> bool:  # type: ignore[override]
-        return self._sink.is_paced
-
-    @property
-    def is_full(self) -> bool:  # type: ignore[override]
-        return self._sink.is_full
-
-    async def drained(self) -> None:
-        await self._sink.drained()
 
     def begin(self, head: ReadHead, *, path: str = "") -> None:
         if self._if_match not in ("*", head.etag):
@@ -329,20 +316,7 @@ class _ComparingSink(Sink):
                 path=path,
                 context={"etag": head.etag},
             )
-        self._sink.begin(head, path=path)
-        self.head = self._sink.head
-
-    def writable(self) -> memoryview:
-        return self._sink.writable()
-
-    def advance(self, count: int) -> None:
-        self._sink.advance(count)
-        self.received = self._sink.received
-
-    def feed(self, chunk: bytes | bytearray | memoryview) -> int:
-        taken = self._sink.feed(chunk)
-        self.received = self._sink.received
-        return taken
+        self.target.begin(head, path=path)
 
 
 class CollectedWriteBody:
