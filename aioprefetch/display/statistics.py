@@ -16,7 +16,7 @@ _GROUPS = tuple(
         ("Disk", r"stream_file_cache_|stream_read_block_disk_hits|hits_disk"),
         ("Prefetch", r"prefetch_|stream_read_prefetch_"),
         ("Scans", r"scan_"),
-        ("Retries", r"retries|throttled"),
+        ("Retries", r"retries|throttled|hedges"),
         ("Cache layer", r"cache_"),
         (
             "Requests",

@@ -1,6 +1,6 @@
 """Layers: accessors that wrap an accessor, one concern each. Recipes are ``XxxLayer``, live layers ``XxxAccessor``.
 
-Those of the default stack load at once, a cache at its first use.
+Those of the default stack load at once, the others at their first use.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.layers.timeout import TimeoutLayer
 
 if TYPE_CHECKING:
+    from aioprefetch.layers.hedge import HedgeLayer
     from aioprefetch.layers.lru_cache import LruCacheLayer
 
 __all__ = [
     "CompleteLayer",
     "ConcurrentLimitLayer",
     "ErrorContextLayer",
+    "HedgeLayer",
     "Layer",
     "LruCacheLayer",
     "RetryLayer",
@@ -30,4 +32,4 @@ __all__ = [
     "WrappedAccessor",
 ]
 
-load_at_first_use(__name__, {"LruCacheLayer": "lru_cache"})
+load_at_first_use(__name__, {"HedgeLayer": "hedge", "LruCacheLayer": "lru_cache"})

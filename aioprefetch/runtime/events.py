@@ -101,6 +101,8 @@ COUNTERS: Mapping[str, str] = {
     "retries_resumed": "retries that went on in the middle of a body",
     "retries_exhausted": "operations given up after their last attempt",
     "throttled": "responses that asked for fewer requests",
+    "hedges": "reads that HedgeLayer requested a second time, because their first byte was late",
+    "hedges_won": "those whose second request was answered first",
     "transport_requests": "requests for object bytes that our own transport sent",
     "transport_fallbacks": "reads that took the slower way of the service's own library, because they had to",
     "transport_connections_opened": "connections that the transport opened",
@@ -143,11 +145,12 @@ GAUGES: Mapping[str, str] = {
 
 # What each event tells beside its name, time and path: docs/reference/events.md.
 EVENTS: Mapping[str, str] = {
-    "request.started": "a request to the store begins: each attempt is one, and each request of a hedge",
+    "request.started": "a request to the store begins: each attempt is one, and each of a hedge",
     "request.first_byte": "the head of its response is here",
     "request.finished": "its response has ended, with what was asked for",
     "request.failed": "it ended otherwise: an error, a refusal of the store, a cancellation",
     "request.retried": "an operation failed and will be tried again after a pause",
+    "request.hedged": "the first byte of a read is late, and it is requested a second time",
     "read.served": "a caller got the bytes of a range",
     "reader.opened": "a reader is used for the first time, or again after reopen()",
     "reader.closed": "a reader that was used is closed",
@@ -174,7 +177,7 @@ EVENTS: Mapping[str, str] = {
 REQUEST_EVENTS = tuple(name for name in EVENTS if name.startswith("request."))
 # The ``error`` of a request that was cancelled: mostly no read needed it any more.
 CANCELLED = "CancelledError"
-_OF_EACH_REQUEST = frozenset(REQUEST_EVENTS) - {"request.retried"}
+_OF_EACH_REQUEST = frozenset(REQUEST_EVENTS) - {"request.retried", "request.hedged"}
 
 
 class Event(NamedTuple):

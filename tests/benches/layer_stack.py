@@ -25,7 +25,7 @@ from aioprefetch.values import Metadata, ReadRequest, WriteRequest
 T = TypeVar("T")
 
 # What layers and readers publish of themselves, without each request.
-LAYER_EVENTS = ("request.retried", *(name for name in EVENTS if name not in REQUEST_EVENTS))
+LAYER_EVENTS = ("request.retried", "request.hedged", *(name for name in EVENTS if name not in REQUEST_EVENTS))
 
 KIB = 1 << 10
 MIB = 1 << 20

@@ -49,6 +49,7 @@ TABLES: Mapping[str, Callable[..., Any]] = {
     "### TimeoutLayer": layers.TimeoutLayer,
     "### ConcurrentLimitLayer": layers.ConcurrentLimitLayer,
     "### RetryLayer": layers.RetryLayer,
+    "### HedgeLayer": layers.HedgeLayer,
     "### LruCacheLayer": LruCacheLayer,
     "### Memory": services.Memory,
     "### Fs": services.Fs,

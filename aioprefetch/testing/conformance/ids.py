@@ -34,8 +34,6 @@ NOT_APPLICABLE: dict[str, str] = {
     "s3a:P07": "no read takes a length beside the destination buffer: the buffer's length is the length",
     "s3a:V18": "the caller hands in no allocator: buffers come from the byte budget and go back to it",
     "s3a:V20": "merged ranges are internal and no public call accepts them",
-    "reliability:S39": "no request is ever sent twice at the same time to win against a slow one: there is no hedging",
-    "reliability:S40": "without hedging there are no two responses to one request that could disagree",
 }
 
 CHECKED: dict[str, set[str]] = {}
