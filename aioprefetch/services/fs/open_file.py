@@ -40,17 +40,18 @@ def metadata_of(path: str, status: os.stat_result) -> Metadata:
 
 
 class OpenedFile:
-    """An open file. ``close`` may be called at any time, from any thread; so may the reads, which raise after it.
+    """An open file. ``close`` may be called at any time, from any thread: the last who uses it then closes it.
 
-    ``read_now`` and ``is_current`` belong on the loop where the file system answers from memory; the other reads block.
+    ``read_now`` and ``is_current`` belong on the loop where the file system answers from memory; the other reads block,
+    and raise once the file is closed.
     """
 
-    __slots__ = ("__weakref__", "_closing", "_descriptor", "_lock", "_reads", "etag", "modified", "status")
+    __slots__ = ("__weakref__", "_closing", "_descriptor", "_lock", "_users", "etag", "modified", "status")
 
     def __init__(self, descriptor: int, status: os.stat_result) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
-        self._reads = 0
+        self._users = 0
         self._closing = False
         self.status = status
         self.etag = etag_of(status)
@@ -58,7 +59,7 @@ class OpenedFile:
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether ``close`` was called: nothing may begin to use it."""
         return self._closing
 
     def read_now(self, cache: PageCache, buffer: memoryview, position: int) -> int:
@@ -97,7 +98,7 @@ class OpenedFile:
         file system's clock that keeps the size is not seen.
         """
         filled = 0
-        with self._in_use() as descriptor:
+        with self.used() as descriptor:
             while filled < len(buffer):
                 count = os.preadv(descriptor, [buffer[filled : filled + PIECE_BYTES]], position + filled)
                 if count == 0:
@@ -117,11 +118,25 @@ class OpenedFile:
 
     def answers_from_memory(self, cache: PageCache) -> bool:
         """Whether its file system can tell what is cached; a file without a byte says no."""
-        with self._in_use() as descriptor:
+        with self.used() as descriptor:
             return answers(descriptor, cache.read)
 
+    @contextlib.contextmanager
+    def used(self) -> Iterator[int]:
+        """Use the file, which stays open until the block ends; the descriptor. ``ValueError`` if it is closed."""
+        with self._lock:
+            if self._descriptor < 0:
+                raise ValueError("the file is closed")
+            self._users += 1
+        try:
+            yield self._descriptor
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._close_if_due()
+
     def close(self) -> None:
-        """Close the file, or let the last read that still runs do it: its descriptor must not be reused yet."""
+        """Close the file, or let the last who uses it do so: its descriptor must not be reused yet."""
         with self._lock:
             self._closing = True
             self._close_if_due()
@@ -153,21 +168,8 @@ class OpenedFile:
                 actual_etag=None if replaced else etag_of(now),
             )
 
-    @contextlib.contextmanager
-    def _in_use(self) -> Iterator[int]:
-        with self._lock:
-            if self._closing:
-                raise ValueError("the file is closed")
-            self._reads += 1
-        try:
-            yield self._descriptor
-        finally:
-            with self._lock:
-                self._reads -= 1
-                self._close_if_due()
-
     def _close_if_due(self) -> None:
-        if self._closing and self._reads == 0 and self._descriptor >= 0:
+        if self._closing and self._users == 0 and self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 

@@ -94,14 +94,15 @@ class FileReads:
             if file is None or (taken is None and self._is_kept(request, file) and not file.is_current()):
                 file, data = await self._opened(request, names, SMALL_BYTES)
         try:
-            if taken is None:
-                head = self._head(request, file)
-            else:
-                head, data = taken
-                turn.spend(head.size)
-            self._keep(request, file)
-            sink.begin(head, path=request.path)
-            await self._fill(file, request, sink, head, data)
+            with file.used():  # The session may keep another one meanwhile, or be closed with its reader.
+                if taken is None:
+                    head = self._head(request, file)
+                else:
+                    head, data = taken
+                    turn.spend(head.size)
+                self._keep(request, file)
+                sink.begin(head, path=request.path)
+                await self._fill(file, request, sink, head, data)
         finally:
             self._let_go(request, file)
         return ReadReply(head=head, received=head.size)
@@ -180,11 +181,15 @@ class FileReads:
         self, request: ReadRequest, names: tuple[str, ...], small_bytes: int
     ) -> tuple[OpenedFile, bytearray | None]:
         """The file of a request, opened in a thread, and its bytes if they are few. The caller closes the file."""
-        job = partial(self._open, request, names, self._kept_for(request), min(small_bytes, self._job_bytes))
-        return await translated(request, self._runtime.run_blocking(job), _close_first)
+        job = partial(self._open, request, names, min(small_bytes, self._job_bytes))
+        kept = self._kept_for(request)
+        opened = await translated(request, self._runtime.run_blocking(partial(job, kept)), _close_first)
+        if opened[0].closed:  # It was kept, and was closed since the thread looked at it.
+            opened = await translated(request, self._runtime.run_blocking(partial(job, None)), _close_first)
+        return opened
 
     def _open(
-        self, request: ReadRequest, names: tuple[str, ...], kept: OpenedFile | None, small_bytes: int
+        self, request: ReadRequest, names: tuple[str, ...], small_bytes: int, kept: OpenedFile | None
     ) -> tuple[OpenedFile, bytearray | None]:
         """Open a file, unless the kept one is current, and read it if its response is small. Runs in a thread."""
         file = kept if kept is not None and kept.is_current() else open_file(self._root, names)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
+from aioprefetch import Operator
 from aioprefetch.errors import (
     AlreadyExists,
     ConfigInvalid,
@@ -81,6 +82,17 @@ async def test_one_object_of_any_size(tmp_path: Path, size: int) -> None:
         assert (tmp_path / "file").read_bytes() == await other.read("k") == await op.read("copy") == data
         await ap.copy(tmp_path / "file", (other, "back"))
         assert await other.read("back") == data
+
+
+async def test_a_local_file_whose_blocks_are_asked_for_together(tmp_path: Path) -> None:
+    """The reads of its blocks begin together, and each may find no open file yet."""
+    data = bytes(range(251)) * 20_000
+    (tmp_path / "file").write_bytes(data)
+    async with memory() as other:
+        for copy in range(20):
+            async with Operator.from_uri(tmp_path, block_bytes=1 << 18) as files:  # Files were not read by it before.
+                await ap.copy((files, "file"), (other, f"{copy}"))
+            assert await other.read(f"{copy}") == data
 
 
 async def test_one_object_goes_to_a_path_or_into_a_directory(tmp_path: Path) -> None:

@@ -23,7 +23,15 @@ from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.confined import ConfinedRoot
 from aioprefetch.services.fs.open_file import open_file
 from aioprefetch.services.fs.threads import settled
-from aioprefetch.values import CopyRequest, DeleteRequest, ListRequest, ReadRequest, StatRequest, WriteRequest
+from aioprefetch.values import (
+    CopyRequest,
+    DeleteRequest,
+    ListRequest,
+    ReadRequest,
+    ReadSession,
+    StatRequest,
+    WriteRequest,
+)
 
 DATA = bytes(range(250)) * 10
 TURNS = 5
@@ -255,6 +263,46 @@ def test_a_file_is_closed_by_the_last_read_that_runs(
     assert len(descriptors()) == 1
     go.set()
     thread.join()
+    assert descriptors() == []
+
+
+class WaitingSink(BufferSink):
+    """Asks for a pause before its first byte."""
+
+    def __init__(self, buffer: memoryview) -> None:
+        super().__init__(buffer)
+        self.is_full, self.reached, self.go = True, asyncio.Event(), asyncio.Event()
+
+    async def drained(self) -> None:
+        """Until the test lets it go on."""
+        self.reached.set()
+        await self.go.wait()
+        self.is_full = False
+
+
+@pytest.mark.parametrize("end", ["its session is closed", "its session keeps another file", "the other read ends"])
+async def test_a_read_goes_on_with_its_file_after_others_close_it(
+    accessor: Accessor, root: Path, descriptors: Callable[[], list[str]], end: str
+) -> None:
+    """A response may be of use to another reader, and reads that begin together open a file each."""
+    data = DATA * 400  # More than one job with the opening reads.
+    (root / "k").write_bytes(data)
+    etag = (await accessor.stat(StatRequest(path="k"))).etag
+    session = ReadSession()
+    request = ReadRequest(path="k", if_match=etag, session=session)
+    sinks = [WaitingSink(memoryview(bytearray(len(data)))) for _ in range(2)]
+    reads = [asyncio.create_task(accessor.read(request, sink)) for sink in sinks]
+    for sink in sinks:
+        await sink.reached.wait()
+    if end == "its session is closed":
+        session.close()
+    elif end == "its session keeps another file":
+        session.keep(open_file(ConfinedRoot(str(root), follow_symlinks=False), ("k",)))
+    for read, sink in zip(reads, sinks, strict=True):
+        sink.go.set()
+        assert (await read).received == len(data)
+        assert sink.complete
+    session.close()
     assert descriptors() == []
 
 
