@@ -121,13 +121,18 @@ class Uploads:
         """One page of the uploads below a prefix."""
         root = self._options.root
         key_marker, id_marker = _markers_of(request)
-        response = await self._client.call(
-            request,
-            "list_multipart_uploads",
-            Prefix=root + request.path,
-            KeyMarker=key_marker,
-            UploadIdMarker=id_marker,
-        )
+        try:
+            response = await self._client.call(
+                request,
+                "list_multipart_uploads",
+                Prefix=root + request.path,
+                KeyMarker=key_marker,
+                UploadIdMarker=id_marker,
+            )
+        except Error as error:
+            if error.context.get("code") != _GONE:
+                raise
+            return UploadPage(uploads=())  # rclone says so of a bucket that never had an upload.
         uploads = tuple(
             Upload(
                 path=item["Key"].removeprefix(root), upload_id=item["UploadId"], started=in_utc(item.get("Initiated"))

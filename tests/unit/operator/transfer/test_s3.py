@@ -273,6 +273,10 @@ async def test_what_is_missing_is_said(moto: Buckets, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+async def test_a_bucket_that_never_had_an_upload_has_none_to_abort(rclone: Buckets) -> None:
+    assert await rclone.one.abort_uploads() == 0
+
+
 def test_without_a_loop(moto: Buckets, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"bytes")
     report = ap.sync.copy(tmp_path, moto.url("x/"), dst_options=moto.options)
