@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from dataclasses import replace
+from typing import TypeVar
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
@@ -29,6 +30,8 @@ from aioprefetch.runtime.buffers import ResultStream
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadHead, ReadRequest
+
+T = TypeVar("T")
 
 
 def first_bytes_of(options: RuntimeOptions) -> int:
@@ -109,7 +112,7 @@ class ParallelRead(CollectSink):
         finally:
             self._parts = None  # It refers to this read, whose memory would outlive its result.
             if self._rest is not None:
-                await _stopped(self._rest)
+                await stopped(self._rest)
         if self._rest is not None:
             self._rest.result()
 
@@ -293,7 +296,7 @@ def _wanted(request: ReadRequest, head: ReadHead) -> Range:
     return resolve_range(request.offset, request.size, request.suffix, total) or (head.start, head.end)
 
 
-async def _stopped(task: asyncio.Task[None]) -> None:
+async def stopped(task: asyncio.Task[T]) -> None:
     """Cancel a task and wait for its end, also if cancelled meanwhile: its requests write into the result's memory."""
     task.cancel()
     interruption: asyncio.CancelledError | None = None

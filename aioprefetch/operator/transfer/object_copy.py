@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from aioprefetch.accessor.protocols import copies_from
 from aioprefetch.accessor.served_reads import served
-from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged
+from aioprefetch.accessor.sink import CollectSink, Sink
+from aioprefetch.accessor.version_pin import is_strong
+from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, Unsupported
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.operator.download import first_response_bytes, receive
-from aioprefetch.operator.parallel_read import first_bytes_of
+from aioprefetch.operator.parallel_read import first_bytes_of, stopped
 from aioprefetch.operator.resumable_file import open_resumable
 from aioprefetch.operator.server_copy import copy_by_server, description_of
 from aioprefetch.operator.transfer.sides import Side, Store, check_local_name
@@ -23,6 +26,10 @@ from aioprefetch.values import Entry, Metadata, ReadHead, ReadRequest, WriteRequ
 
 # Layers that change neither bytes nor names: what they wrap may be copied past them.
 _PLAIN_LAYERS = (CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer)
+# A response that brings all of an object is handed on in pieces of this size.
+PIECE_BYTES = 1 << 20
+# The pieces that may wait for the target. Then the response is paused.
+PIECES_WAITING_MAX = 4
 
 
 class ObjectCopier:
@@ -88,7 +95,24 @@ class ObjectCopier:
             return await self._copy_to_file(found, path, on_bytes)
         if found.size is not None and found.size <= self._whole_bytes_max:
             return await self._copy_whole(found, path, on_bytes)
-        return await self._copy_stream(found, path, on_bytes)
+        if not isinstance(found, Metadata):
+            found = await self._source.stat(found.path)
+        if found.size is None or not is_strong(found.etag, None):  # Nothing would prove that ranges are of one version.
+            return await self._copy_response(found, path, on_bytes)
+        moved = 0
+
+        def on_moved(count: int) -> None:
+            nonlocal moved
+            moved += count
+            on_bytes(count)
+
+        try:
+            return await self._copy_stream(found, path, on_moved)
+        except Unsupported as error:
+            if error.operation != "read":
+                raise
+        on_bytes(-moved)  # The server sends everything instead of a range.
+        return await self._copy_response(found, path, on_bytes)
 
     # --- by the store -------------------------------------------------------------------------------------------
 
@@ -154,10 +178,8 @@ class ObjectCopier:
         on_bytes(head.size)
         return metadata
 
-    async def _copy_stream(self, found: Entry | Metadata, path: str, on_bytes: Callable[[int], object]) -> Metadata:
+    async def _copy_stream(self, found: Metadata, path: str, on_bytes: Callable[[int], object]) -> Metadata:
         """Read the blocks of the object ahead, several at once, and write them in parts, several at once."""
-        if not isinstance(found, Metadata):
-            found = await self._source.stat(found.path)
         written = WriteRequest(path=path, if_not_exists=not self._overwrite, **self._described(found))
         opened = self._source.reader(
             found.path, policy="sequential", size=found.size, etag=found.etag, keep_behind=False
@@ -181,9 +203,100 @@ class ObjectCopier:
                 await abort_after(error, body, path)
                 raise
 
+    async def _copy_response(self, found: Metadata, path: str, on_bytes: Callable[[int], object]) -> Metadata:
+        """Write in parts what one response brings, at the pace of the target."""
+        source, target = self._source, (self._target.accessor(), self._target.runtime())
+        written = WriteRequest(path=path, if_not_exists=not self._overwrite, **self._described(found))
+        sink = _PieceSink()
+        request = ReadRequest(path=found.path, if_match=found.etag)
+        body = await open_body(*target, written, found.size or 0)
+        reading = asyncio.create_task(served(source.accessor(), source.runtime()).read(request, sink))
+        reading.add_done_callback(lambda _: sink.changed.set())
+        try:
+            responses = moved = 0
+            while True:
+                piece = await sink.next_piece(reading)
+                if sink.responses != responses:  # The object begins again, with this piece.
+                    responses = sink.responses
+                    await body.abort()
+                    body = await open_body(*target, written, found.size or 0)
+                    on_bytes(-moved)
+                    moved = 0
+                if piece is None:
+                    return await body.close()
+                await body.write(piece)
+                moved += len(piece)
+                on_bytes(len(piece))
+        except BaseException as error:
+            await abort_after(error, body, path)
+            raise
+        finally:
+            await stopped(reading)
+
     def _described(self, metadata: Metadata) -> dict[str, Any]:
         """The description of an object, as far as the target keeps one."""
         return description_of(metadata, self._target.capability)
+
+
+class _PieceSink(Sink):
+    """A response in pieces that another task takes, paused while several wait.
+
+    ``responses`` counts those that were given up because nothing proved that a further one is of the same version.
+    ``changed`` is set whenever bytes have arrived.
+    """
+
+    __slots__ = ("_drained", "_pieces", "_taken_bytes", "changed", "responses")
+    is_paced = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = asyncio.Event()
+        self.responses = 0
+        self._drained = asyncio.Event()
+        self._pieces: deque[memoryview] = deque()
+        self._taken_bytes = 0
+
+    async def next_piece(self, reading: asyncio.Task[object]) -> memoryview | None:
+        """The next piece, ``None`` at the end of the object. Raises what ``reading`` has raised."""
+        while not (self._pieces and self._taken_bytes + len(self._pieces[0]) <= self.received):
+            if reading.done():
+                reading.result()
+                return None
+            self.changed.clear()
+            await self.changed.wait()
+        piece = self._pieces.popleft()
+        self._taken_bytes += len(piece)
+        self._drained.set()
+        return piece
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]  # A constant for sinks that are never behind.
+        """Whether as many pieces wait as may."""
+        return self.received - self._taken_bytes >= PIECES_WAITING_MAX * PIECE_BYTES
+
+    async def drained(self) -> None:
+        """Wait until a piece was taken."""
+        while self.is_full:
+            self._drained.clear()
+            await self._drained.wait()
+
+    async def begin_again(self) -> bool:
+        """Drop what has arrived: the task that takes the pieces drops what it has taken."""
+        self._rewind()
+        self.head = None
+        self._pieces.clear()
+        self._taken_bytes = 0
+        self.responses += 1
+        self._drained.set()
+        return True
+
+    def _allocate(self, position: int, size: int) -> memoryview:
+        piece = memoryview(bytearray(min(size - position, PIECE_BYTES)))
+        self._pieces.append(piece)
+        return piece
+
+    def _advanced(self) -> None:
+        self.changed.set()
 
 
 def _is_plain(operator: Store) -> bool:
