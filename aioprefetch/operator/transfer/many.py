@@ -174,13 +174,15 @@ class CopyRun:
         self._running: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._first_error: Error | None = None
+        self._is_compared = not overwrite or self._may_skip()
 
     async def run(self) -> CopyReport:
         """Copy everything. Raises the error of a listing, and with ``stop_at_failure`` the first of an object."""
         listing_error: Error | None = None
+        there = self._there()
         async with asyncio.TaskGroup() as group:
             try:
-                await self._start_all(group)
+                await self._start_all(group, there)
             except Exception as error:
                 listing_error = _typed(error)  # What has begun comes to its end.
         if self._first_error is not None and self._stop_at_failure:
@@ -189,37 +191,38 @@ class CopyRun:
             report = self._meter.report()
             listing_error.add_context(operation="copy", copied=report.copied, failed=report.failed)
             raise listing_error
-        if self._extra is not None and not self._meter.failures:
-            await self._extra.delete(self._meter, is_dry=self._is_dry)
+        if self._extra is not None and there is not None and not self._meter.failures:
+            await there.pass_rest()
+            await self._extra.delete(self._meter, is_known=there.is_in_order, is_dry=self._is_dry)
         return self._meter.report()
 
-    async def _start_all(self, group: asyncio.TaskGroup) -> None:
-        there = self._there()
+    async def _start_all(self, group: asyncio.TaskGroup, there: Destination | None) -> None:
         async for found in self._selection.entries():
             path = self._target.path
             below = found.path[len(self._selection.base) :]
             if self._selection.single is None:
                 path += below
-            if self._extra is not None:
-                self._extra.keep(path)
             self._meter.found(found.size or 0)
-            existing = await there.find(path) if there is not None else None
+            existing: Entry | Metadata | None = None
+            if there is not None and (self._is_compared or there.is_in_order):
+                existing = await there.find(path)
             ticket = await self._admitted(found.size)
             if self._is_stopped():
                 if ticket is not None:
                     self._budget.cancel(ticket)
                 return
-            task = group.create_task(self._copy(found, path, below, existing))
+            task = group.create_task(self._copy(found, path, below, existing if self._is_compared else None))
             self._running.add(task)
             task.add_done_callback(partial(self._ended, ticket))
         self._meter.listed()
 
     def _there(self) -> Destination | None:
         """The objects at the destination, where they matter."""
-        if self._overwrite and not self._may_skip():
+        extra = self._extra
+        if not self._is_compared and extra is None:
             return None
         is_listed = self._selection.single is None and self._target.operator.capability.list
-        return Destination(self._target, is_listed=is_listed)
+        return Destination(self._target, is_listed=is_listed, on_passed=None if extra is None else extra.passed)
 
     def _may_skip(self) -> bool:
         """Whether anything at the destination can be found to be the same."""
@@ -318,32 +321,67 @@ class Destination:
     A destination that lists in the order of its keys is listed beside the source, page by page. Another one is listed
     whole before the first answer, and one that cannot list is asked for each path; so is, from the first path out of
     order on, a destination beside a source that lists in another order.
+
+    ``on_passed`` gets the entries that were not asked for. Those are all, and only those, while ``is_in_order``: the
+    destination was listed, and neither the listing nor what was asked for went back.
     """
 
-    def __init__(self, side: Side, *, is_listed: bool) -> None:
+    def __init__(self, side: Side, *, is_listed: bool, on_passed: Callable[[Entry], object] | None) -> None:
         self._side = side
         self._lister: Lister | None = None
         if is_listed:
             self._lister = list_literally(side.operator, side.path, recursive=True)
+        self.is_in_order = is_listed
+        self._on_passed = on_passed
         self._is_ordered = side.operator.info.scheme in _ORDERED
         self._all: dict[str, Entry] | None = None
         self._next: Entry | None = None
+        self._last_found: Entry | None = None
         self._last_asked = ""
         self._is_at_end = False
 
     async def find(self, path: str) -> Entry | Metadata | None:
-        """The object at a path, ``None`` if there is none."""
+        """The object at a path, ``None`` if there is none. Each path is asked for once."""
         if self._lister is not None and not self._is_ordered:
-            if self._all is None:
-                self._all = {entry.path: entry async for entry in self._lister}
-            return self._all.get(path)
+            return (await self._listed(self._lister)).pop(path, None)
         if self._lister is None or path < self._last_asked:
-            self._lister = None
+            self._lister, self.is_in_order = None, False
             return await is_there(self._side.operator, path)
         self._last_asked = path
         while not self._is_at_end and (self._next is None or self._next.path < path):
-            try:
-                self._next = await self._lister.__anext__()
-            except StopAsyncIteration:
-                self._next, self._is_at_end = None, True
-        return self._next if self._next is not None and self._next.path == path else None
+            await self._step(self._lister)
+        if self._next is None or self._next.path != path:
+            return None
+        self._last_found = self._next
+        return self._next
+
+    async def pass_rest(self) -> None:
+        """Pass the entries that are left, if all has been in order."""
+        if self._lister is None or not self.is_in_order:
+            return
+        if not self._is_ordered:
+            for entry in (await self._listed(self._lister)).values():
+                self._pass(entry)
+        while self._is_ordered and not self._is_at_end:
+            await self._step(self._lister)
+
+    async def _listed(self, lister: Lister) -> dict[str, Entry]:
+        if self._all is None:
+            self._all = {entry.path: entry async for entry in lister}
+        return self._all
+
+    async def _step(self, lister: Lister) -> None:
+        passed, self._next = self._next, None
+        if passed is not None and passed is not self._last_found:
+            self._pass(passed)
+        try:
+            self._next = await lister.__anext__()
+        except StopAsyncIteration:
+            self._is_at_end = True
+            return
+        if passed is not None and self._next.path <= passed.path:
+            self.is_in_order = False
+
+    def _pass(self, entry: Entry) -> None:
+        if self._on_passed is not None:
+            self._on_passed(entry)

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aioprefetch as ap
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidArgument, InvalidType, NotFound, PermissionDenied, Unsupported
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
-from aioprefetch.values import Capability
+from aioprefetch.values import Capability, Entry, ListPage, ListRequest
 from tests.unit.operator.transfer.trees import TREE, Tree, files_of, memory, put_tree, tree_of
+
+
+class ListingAccessor(ap.WrappedAccessor):
+    """The live layer."""
+
+    def __init__(self, inner: Accessor, layer: "Listing") -> None:
+        super().__init__(inner)
+        self._layer = layer
+
+    async def list_page(self, request: ListRequest) -> ListPage:
+        self._layer.pages += 1
+        page = await self.inner.list_page(request)
+        return replace(page, entries=self._layer.order(page.entries))
+
+
+class Listing(ap.Layer):
+    """Counts the pages of listings, and puts their entries in another order."""
+
+    def __init__(self, order: Callable[[tuple[Entry, ...]], tuple[Entry, ...]] = lambda entries: entries) -> None:
+        self.order = order
+        self.pages = 0
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return ListingAccessor(inner, self)
+
+    def of(self, op: ap.Operator) -> ap.Operator:
+        """The same store, with this layer."""
+        return op.layer(self, inside=ap.layers.ErrorContextLayer)
+
+
+def backwards(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    return entries[::-1]
+
+
+def last_first(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    return (*entries[-1:], *entries[:-1])
 
 
 class Undeletable(ap.services.Memory):
@@ -30,12 +69,21 @@ TREES = st.dictionaries(NAMES, st.binary(max_size=3), max_size=6)
 
 
 @settings(deadline=None)
-@given(source=TREES, there=TREES, glob=st.sampled_from([None, "*.csv", "**/*.csv", "c/*"]))
-def test_a_directory_becomes_what_its_source_is(source: Tree, there: Tree, glob: str | None) -> None:
-    """Below the destination, as far as the glob reaches; what lies beside it stays."""
+@given(
+    source=TREES,
+    there=TREES,
+    glob=st.sampled_from([None, "*.csv", "**/*.csv", "c/*"]),
+    orders=st.tuples(*[st.sampled_from([tuple, backwards, last_first])] * 2),
+    skip_same=st.booleans(),
+)
+def test_a_directory_becomes_what_its_source_is(
+    source: Tree, there: Tree, glob: str | None, orders: tuple[Any, Any], skip_same: bool
+) -> None:
+    """Below the destination, as far as the glob reaches, in any order of listings; what lies beside it stays."""
 
     async def check() -> None:
-        async with memory() as op, memory() as other:
+        async with memory() as plain, memory() as plain_other:
+            op, other = Listing(orders[0]).of(plain), Listing(orders[1]).of(plain_other)
             await put_tree(op, "x/", source)
             await put_tree(other, "y/", there)
             await put_tree(other, "beside/", TREE)
@@ -47,9 +95,10 @@ def test_a_directory_becomes_what_its_source_is(source: Tree, there: Tree, glob:
                     await ap.copy(*sides, glob=glob, delete_extra=True)
                 assert await tree_of(other, "y/") == there
                 return
-            plan = await ap.copy(*sides, glob=glob, delete_extra=True, dry_run=True)
+            how: Any = {"glob": glob, "delete_extra": True, "skip_same": None if skip_same else False}
+            plan = await ap.copy(*sides, **how, dry_run=True)
             assert await tree_of(other, "y/") == there
-            report = await ap.copy(*sides, glob=glob, delete_extra=True)
+            report = await ap.copy(*sides, **how)
             assert await tree_of(other, "y/") == {p: d for p, d in there.items() if p not in within} | chosen
             assert await tree_of(other, "beside/") == TREE
             assert (report.copied, report.deleted, report.failures) == (len(chosen), len(within.keys() - chosen), ())
@@ -181,6 +230,38 @@ async def test_where_names_of_files_are_folded_a_file_keeps_its_old_name(
         report = await ap.copy((op, "x/"), tmp_path, delete_extra=True)
         assert report.deleted == 1
         assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("skip_same", [True, False])
+@pytest.mark.parametrize(("orders", "listings"), [((tuple, tuple), [1, 1]), ((backwards, tuple), [2, 2])])
+async def test_each_side_is_listed_once_where_both_have_the_same_order(
+    orders: tuple[Any, Any], listings: list[int], skip_same: bool
+) -> None:
+    async with memory() as op, memory() as other:
+        await put_tree(op, "x/", TREE)
+        await put_tree(other, "y/", {"a": b"1", "b/d/old": b"2", "zz": b"3"})
+        source, target = map(Listing, orders)
+        report = await ap.copy((source.of(op), "x/"), (target.of(other), "y/"), delete_extra=True, skip_same=skip_same)
+        assert (report.copied, report.deleted, [source.pages, target.pages]) == (len(TREE), 3, listings)
+        assert await tree_of(other, "y/") == TREE
+
+
+async def test_local_directories_that_become_empty_are_removed(tmp_path: Path) -> None:
+    """Others stay, also those that were empty before."""
+    out = tmp_path / "out"
+    async with memory() as op:
+        await put_tree(op, "x/", {"b/kept": b"1"})
+        for path in ("old/1", "old/deep/2", "old/deep/3", "b/old/4", "c/5"):
+            (out / path).parent.mkdir(parents=True, exist_ok=True)
+            (out / path).write_bytes(b"2")
+        (out / "empty").mkdir()
+        (out / "c" / "link").symlink_to("nowhere")  # No object, so that it stays.
+        report = await ap.copy((op, "x/"), out, delete_extra=True, dry_run=True)
+        assert (report.deleted, (out / "old" / "deep").is_dir()) == (5, True)
+        assert (await ap.copy((op, "x/"), out, delete_extra=True)).deleted == 5
+        assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_dir()} == {"b", "c", "empty"}
+        assert (out / "c" / "link").is_symlink()
+        assert (out / "b" / "kept").read_bytes() == b"1"
 
 
 async def test_more_objects_than_one_request_deletes() -> None:
