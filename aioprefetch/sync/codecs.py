@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex, get_args
 
-from aioprefetch.errors import Closed, InvalidArgument, InvalidType, Unsupported
+from aioprefetch.errors import Closed, InvalidArgument, InvalidType, MissingDependency
 from aioprefetch.operator.write_source import checked_chunk
 from aioprefetch.sync.write_file import SyncWriteFile
 
@@ -39,7 +41,7 @@ def codec_of(compression: str | None, path: str) -> str | None:
 
 
 def codec_file(codec: str, file: Any, mode: Literal["rb", "wb"], path: str) -> Any:
-    """The file object of a codec around ``file``. Raises ``Unsupported`` for one that this Python does not have."""
+    """The file object of a codec around ``file``. Raises ``MissingDependency`` where zstd is not installed."""
     if codec == "gzip":
         import gzip
 
@@ -52,13 +54,15 @@ def codec_file(codec: str, file: Any, mode: Literal["rb", "wb"], path: str) -> A
         import lzma
 
         return lzma.LZMAFile(file, mode)
+    zstd = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     try:
-        from compression import zstd  # type: ignore[import-not-found]  # Python 3.14
-    except ImportError:
-        raise Unsupported(
-            "compression='zstd' needs Python 3.14, whose standard library has it", operation="open", path=path
-        ) from None
-    return zstd.ZstdFile(file, mode)
+        return importlib.import_module(zstd).ZstdFile(file, mode)
+    except ImportError as error:
+        raise MissingDependency(
+            "compression='zstd' needs Python 3.14 or the package backports.zstd: pip install backports.zstd",
+            operation="open",
+            path=path,
+        ) from error
 
 
 class DecompressedFile(io.BufferedIOBase):

@@ -152,8 +152,8 @@ def open(  # noqa: A001 - it replaces the builtin
     ``mode`` is ``rb`` or ``r`` to read, ``wb`` or ``w`` to write, ``xb`` or ``x`` to write where there is no object
     (``AlreadyExists``). A written object appears when its file is closed, whole; a ``with`` block that fails writes
     none. ``encoding`` (UTF-8 by default), ``errors`` and ``newline`` of a text are those of Python's ``open``.
-    ``compression`` is ``gzip``, ``bz2``, ``xz``, ``zstd`` (from Python 3.14 on), or ``infer`` by the end of the path.
-    By default bytes are taken as they are.
+    ``compression`` is ``gzip``, ``bz2``, ``xz``, ``zstd`` (Python 3.14, or the package backports.zstd), or ``infer`` by
+    the end of the path. By default bytes are taken as they are.
 
     ``options`` are those of ``Operator.from_uri``, and of ``Operator.reader`` or ``Operator.write``; with ``operator``
     those of the reader or the write alone. An operator that was made here is closed with the file. Raises

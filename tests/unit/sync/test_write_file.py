@@ -3,10 +3,12 @@
 import bz2
 import gc
 import gzip
+import importlib
 import io
 import lzma
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from aioprefetch.errors import (
     ConfigInvalid,
     InvalidArgument,
     InvalidType,
+    MissingDependency,
     PermissionDenied,
     Unsupported,
 )
@@ -29,11 +32,15 @@ from aioprefetch.sync.codecs import TextWriteFile
 from aioprefetch.sync.write_file import PIECE_BYTES
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 
+ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+zstd = importlib.import_module(ZSTD)
+
 TEXT = "Grüße, 世界\n" * 40_000 + "the end without a newline"
 DATA = bytes(range(256)) * 20_000  # 5 MB: several pieces.
-CODECS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.decompress, "bz2": bz2.decompress, "xz": lzma.decompress}
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
-SUFFIXES = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz"}
+MODULES: dict[str, Any] = {"gzip": gzip, "bz2": bz2, "xz": lzma, "zstd": zstd}
+CODECS: dict[str, Callable[[bytes], bytes]] = {name: module.decompress for name, module in MODULES.items()}
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {name: module.compress for name, module in MODULES.items()}
+SUFFIXES = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst"}
 
 
 @pytest.fixture(params=["memory", "fs"])
@@ -175,10 +182,23 @@ def test_bytes_are_taken_as_they_are_unless_a_codec_is_asked_for(blocking: Block
     assert blocking.read("k.txt") == b"plain"
 
 
-def test_a_compressed_object_that_is_cut_off_is_no_end(blocking: BlockingOperator) -> None:
-    blocking.write("k.gz", gzip.compress(DATA)[:-10])
-    with blocking.open("k.gz", "rb", compression="infer") as file, pytest.raises(EOFError):
+@pytest.mark.parametrize("compression", CODECS)
+def test_a_compressed_object_that_is_cut_off_is_no_end(blocking: BlockingOperator, compression: str) -> None:
+    path = f"k{SUFFIXES[compression]}"
+    blocking.write(path, COMPRESS[compression](DATA)[:-10])
+    with blocking.open(path, "rb", compression="infer") as file, pytest.raises(EOFError):
         file.read()
+
+
+@pytest.mark.parametrize("mode", ["rb", "w"])
+def test_without_zstd_the_error_names_the_package(
+    blocking: BlockingOperator, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, ZSTD, None)
+    blocking.write("k.zst", b"there")
+    with pytest.raises(MissingDependency, match=r"pip install backports\.zstd"):
+        blocking.open("k.zst", mode, compression="infer")
+    assert blocking.read("k.zst") == b"there"
 
 
 def test_exclusive_modes_refuse_to_replace(blocking: BlockingOperator) -> None:
@@ -355,7 +375,8 @@ def test_a_codec_that_was_interrupted_writes_no_object(
     """Also where the interruption was swallowed: the codec has taken a part of the piece."""
     file: Any = blocking.open("k", "wb", compression=compression)
     file.write(DATA)
-    codec: Any = {"gzip": gzip.GzipFile, "bz2": bz2.BZ2File, "xz": lzma.LZMAFile}[compression]
+    classes = {"gzip": gzip.GzipFile, "bz2": bz2.BZ2File, "xz": lzma.LZMAFile, "zstd": zstd.ZstdFile}
+    codec: Any = classes[compression]
     write = codec.write
 
     def interrupted(self: Any, data: Any) -> int:
