@@ -12,7 +12,7 @@ from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.operator.arguments import checked_path
 from aioprefetch.operator.open_file import KeyedBuilder
 from aioprefetch.operator.requests import WriteOptions
-from aioprefetch.operator.shared import checked_operator
+from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.runtime import fork_generation
@@ -49,13 +49,15 @@ class BlockingOperator:
     It pickles as its operator, and works after a fork: parent and child each have a loop thread. ``read_at`` keeps up
     to ``readers_max`` readers open, so that bytes read once are served on the caller's thread.
 
-    Closing it closes the operator's readers and files on the loop thread.
+    Closing it ends its own use of the operator on the loop thread; connections, readers and files there end with the
+    last user, so that other threads may have a ``BlockingOperator`` of the same operator.
     """
 
     def __init__(self, operator: Operator, *, readers_max: int = READERS_MAX) -> None:
         if checked_int(readers_max, "readers_max", operation="configure", path="") < 1:
             raise InvalidArgument(f"readers_max must be at least 1, not {readers_max}", operation="configure")
-        self._operator = checked_operator(operator, "configure")
+        self._given = checked_operator(operator, "configure")
+        self._operator = with_own_hold(operator)
         self._readers_max = readers_max
         self._closed = False
         self._start()
@@ -67,7 +69,7 @@ class BlockingOperator:
         return self._operator._repr_html_()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._operator, self._readers_max)
+        return _rebuild, (self._given, self._readers_max)
 
     def __enter__(self) -> Self:
         self._live("open")
@@ -81,7 +83,7 @@ class BlockingOperator:
     @property
     def operator(self) -> Operator:
         """The operator that it stands for."""
-        return self._operator
+        return self._given
 
     @property
     def closed(self) -> bool:
@@ -394,12 +396,16 @@ class BlockingOperator:
             readers.drop_under(path if not path or path.endswith("/") else f"{path}/")
 
     def close(self) -> None:
-        """Close the readers and the operator on the loop thread. May be called twice."""
+        """Close its readers, and stop using the operator on the loop thread. May be called twice."""
         if self._closed:
             return
         self._closed = True
         if self._generation == fork_generation():
-            self._thread.finish(self._operator.aclose, timeout_seconds=CLOSE_SECONDS_MAX)
+            self._thread.finish(self._aclose, timeout_seconds=CLOSE_SECONDS_MAX)
+
+    async def _aclose(self) -> None:
+        await self._readers.aclose()
+        await self._operator.aclose()
 
     def _start(self) -> None:
         self._thread = loop_thread()
@@ -488,6 +494,14 @@ class OpenReaders:
             paths = [path for path in self._open if path.startswith(directory)]
         for path in paths:
             self.drop(path)
+
+    async def aclose(self) -> None:
+        """Close all of them, on the loop thread; those in which a thread reads end with that read."""
+        with self._lock:
+            idle = [entry for entry in self._open.values() if self._retire(entry)]
+            self._open.clear()
+        for entry in idle:
+            await entry.reader.aclose()
 
     def _take(self, path: str) -> OpenReader:
         with self._lock:

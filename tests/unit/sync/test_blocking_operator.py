@@ -261,6 +261,33 @@ def test_a_closed_operator_refuses_and_may_be_closed_again(operator: Operator) -
         blocking.list()
 
 
+def test_two_of_one_operator_close_each_for_itself(operator: Operator, crossings: list[str]) -> None:
+    """As threads of a web server use one operator: the end of one ends neither reads nor memory of the other."""
+    BlockingOperator(operator).write("k", DATA)
+    started, released = threading.Event(), threading.Event()
+
+    def parts() -> Iterator[bytes]:
+        yield b"1"
+        started.set()
+        assert released.wait(10)
+        yield b"2"
+
+    with BlockingOperator(operator) as first, BlockingOperator(operator) as second:
+        assert first.read_at("k", 0, 5) == second.read_at("k", 0, 5) == DATA[:5]
+        writer = threading.Thread(target=second.write, args=("w", parts()))
+        writer.start()
+        assert started.wait(10)
+        first.close()
+        crossings.clear()
+        assert second.read_at("k", 5, 5) == DATA[5:10]
+        assert crossings == []
+        released.set()
+        writer.join()
+        assert second.read("w") == b"12"
+        statistics = operator.statistics
+        assert statistics["stream_read_opened"] - statistics["stream_read_closed"] == 1
+
+
 def test_it_pickles_as_its_operator(blocking: BlockingOperator) -> None:
     blocking.write("k", b"x")
     blocking.read_at("k", 0, 1)
