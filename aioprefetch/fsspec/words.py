@@ -18,15 +18,10 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.operator.from_uri import store_options, unknown_option
 from aioprefetch.ranges import at_least
 from aioprefetch.reader.options import READER_OPTIONS
-from aioprefetch.reader.policy import POLICIES
+from aioprefetch.reader.policy import CACHES, POLICIES
 
 # fsspec's caches, as policies. Blocks keep what was read under each of them.
-CACHE_POLICIES: Mapping[str, str] = {
-    **dict.fromkeys(("readahead", "adaptive", "bytes", "block", "blockcache", "background", "mmap"), "adaptive"),
-    **dict.fromkeys(("none", "first", "parts"), "random"),
-    "all": "whole-file",
-    **{name: name for name in POLICIES},
-}
+CACHE_POLICIES: Mapping[str, str] = {**CACHES, **{name: name for name in POLICIES}}
 
 # s3fs's words, and those of botocore's clients in ``client_kwargs``.
 _S3: Mapping[str, str] = {

@@ -91,6 +91,13 @@ _ROWS = (
 # Formats whose requests are those of another policy.
 ALIASES = {"default": "adaptive", "avro": "sequential", "csv": "sequential", "json": "sequential", "orc": "parquet"}
 
+# fsspec's caches, of which the nearest policy is meant.
+CACHES = {
+    **dict.fromkeys(("readahead", "adaptive", "bytes", "block", "blockcache", "background", "mmap"), "adaptive"),
+    **dict.fromkeys(("none", "first", "parts"), "random"),
+    "all": "whole-file",
+}
+
 _BY_NAME = {row.name: row for row in _ROWS}
 POLICIES = {**_BY_NAME, **{name: replace(_BY_NAME[meant], name=name) for name, meant in ALIASES.items()}}
 
@@ -120,9 +127,20 @@ def find_policy(names: str | Iterable[str], *, operation: str, path: str) -> Pol
     policy = listed_policy(names)
     if policy is None:
         raise ConfigInvalid(
-            f"policy must name one of {', '.join(sorted(POLICIES))}, not {names!r}", operation=operation, path=path
+            f"policy must name one of {', '.join(sorted(POLICIES))}, not {names!r}{_meant(names)}",
+            operation=operation,
+            path=path,
         )
     return policy
+
+
+def _meant(name: object) -> str:
+    """The policy that may be meant by a name, as a question; ``""`` if none is like it."""
+    from difflib import get_close_matches
+
+    word = name.strip().lower() if isinstance(name, str) else ""
+    near = CACHES.get(word) or next(iter(get_close_matches(word, POLICIES, n=1, cutoff=0.7)), "")
+    return f"; did you mean {near!r}?" if near else ""
 
 
 class FirstRequest(NamedTuple):

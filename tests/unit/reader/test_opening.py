@@ -311,6 +311,14 @@ def test_unknown_policy_names_the_known() -> None:
     assert find_policy("nonsense, PARQUET , random", operation="x", path="k").name == "parquet"
     with pytest.raises(ConfigInvalid, match="random"):
         find_policy("nonsense", operation="x", path="k")
+    for name, meant in {
+        "readahead": "adaptive",
+        "all": "whole-file",
+        "none": "random",
+        "Seqential": "sequential",
+    }.items():
+        with pytest.raises(ConfigInvalid, match=rf"; did you mean '{meant}'\?"):
+            find_policy(name, operation="x", path="k")
 
 
 async def test_nothing_is_sent_before_bytes_are_wanted() -> None:
