@@ -22,7 +22,7 @@ from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
 from aioprefetch.lance.schema import SCHEMA_TABLE, Field, arrow_schema, build_fields, number_columns
 from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, one_of, parse, uint
 from aioprefetch.operator.shared import checked_operator
-from aioprefetch.ranges import OFFSET_MAX, Range, coalesce
+from aioprefetch.ranges import OFFSET_MAX, ByteCount, Range, bytes_at_least, coalesce
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scheduler.pinned_file import PinnedFile
 
@@ -316,7 +316,7 @@ async def open_file(
     size: int | None = None,
     version: str | None = None,
     if_match: str | None = None,
-    tail_bytes: int | None = None,
+    tail_bytes: ByteCount | None = None,
 ) -> LanceFile:
     """Open a Lance file of version 2.0, 2.1 or 2.2, with one request for most files.
 
@@ -328,6 +328,8 @@ async def open_file(
     checked_operator(operator, "open")
     accessor, runtime = operator.accessor(), operator.runtime()
     memory = runtime.shared(("lance", "tail"), TailMemory)
+    if tail_bytes is not None:
+        tail_bytes = bytes_at_least(1, tail_bytes, "tail_bytes", operation="open", path=path)
     try:
         pinned = await PinnedFile.open(
             accessor,

@@ -13,7 +13,7 @@ from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.parts import FileColumns, TablePart, scan_request
 from aioprefetch.lance.scan import find_table
 from aioprefetch.operator.shared import checked_operator
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.scheduler.io_queue import plan_requests
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo
@@ -149,8 +149,8 @@ async def plan(
     columns: Sequence[str] | None = None,
     rows: Sequence[int] | None = None,
     take: Any = None,
-    gap_bytes: int | None = None,
-    request_bytes_max: int | None = None,
+    gap_bytes: ByteCount | None = None,
+    request_bytes_max: ByteCount | None = None,
 ) -> Plan:
     """The reads of ``scan`` with the same arguments, without those of metadata.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from aioprefetch.errors import InvalidArgument, InvalidType, IsADirectory, NotFound
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, IsADirectory, NotFound
 from aioprefetch.operator.open_file_keys import BUFFER_SIZE, Settings, describe, known_object, reader_keywords
+from aioprefetch.ranges import ByteCount, byte_count
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
 
@@ -102,8 +104,10 @@ class KeyedBuilder:
         """Set a mandatory key to a float. No known key takes one: where an integer is needed, it counts as unset."""
         return self.must(key, value)
 
-    def buffer_size(self, size: int) -> Self:
-        """The chunk of ``stream()`` in bytes: the same as ``opt("fs.option.openfile.buffer.size", size)``."""
+    def buffer_size(self, size: ByteCount) -> Self:
+        """The chunk of ``stream()`` in bytes, as by the key ``fs.option.openfile.buffer.size``; also ``"64 KiB"``."""
+        with suppress(ConfigInvalid):  # Calls check nothing: it is the key's to refuse.
+            return self.opt(BUFFER_SIZE, byte_count(size, "buffer_size", operation="open_file", path=self._path))
         return self.opt(BUFFER_SIZE, size)
 
     def with_status(self, status: object | None) -> Self:

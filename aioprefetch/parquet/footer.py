@@ -24,6 +24,7 @@ from aioprefetch.operator.arguments import check_file
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.footer_walk import Outline, chunk_pattern, walk_footer
 from aioprefetch.parquet.thrift import MalformedThrift
+from aioprefetch.ranges import ByteCount, bytes_at_least
 from aioprefetch.scheduler.pinned_file import PinnedFile
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ async def footer(
     *,
     version: str | None = None,
     if_match: str | None = None,
-    tail_bytes: int | None = None,
+    tail_bytes: ByteCount | None = None,
     everything: bool = False,
     size: int | None = None,
 ) -> Footer:
@@ -196,6 +197,8 @@ async def footer(
     cached = cache.find(place, version=version, etag=if_match)
     if cached is not None and (version is not None or if_match is not None):
         return cached.held_by(_repinned(cached.pinned, operator))
+    if tail_bytes is not None:
+        tail_bytes = bytes_at_least(0, tail_bytes, "tail_bytes", operation="footer", path=path)
     tail = tail_bytes or cache.tail_bytes(place, everything=everything)
     whole = size if size is not None and tail_bytes is None and size <= runtime.options.block_bytes else 0
     if whole > tail and runtime.budget.room(whole, "prefetch") < whole:

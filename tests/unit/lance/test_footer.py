@@ -79,7 +79,7 @@ async def test_of_huge_metadata_only_the_needed_parts_are_read(monkeypatch: pyte
     data = write_file(pa.table({f"column number {number}": [number] for number in range(2000)}))
     log: list[Any] = []
     async with stored(data, log=log) as operator:
-        file = await open_file(operator, PATH, tail_bytes=1000)
+        file = await open_file(operator, PATH, tail_bytes="1000 B")
         opened = len(log)
         await file.load_columns([3, 1999, 3])
         assert file.column(3).pages[0].rows == 1

@@ -109,7 +109,7 @@ async def test_filters(b: Bench, filters: Any) -> None:
 async def test_row_groups_that_cannot_match_are_not_requested(b: Bench) -> None:
     data = written(TABLE, row_group_size=1_500, compression="none", use_dictionary=False)
     b.put(data)
-    found = await ap.parquet.footer(b.operator, "k", tail_bytes=len(data) - footer_at_hand(data).start)
+    found = await ap.parquet.footer(b.operator, "k", tail_bytes=f"{len(data) - footer_at_hand(data).start} B")
     b.calls.clear()
     table = await ap.parquet.read_table(b.operator, "k", footer=found, filters=[("i", "<", 700)], columns=["f"])
     assert table.num_rows == 700

@@ -40,6 +40,9 @@ async def _(scene: Scene) -> None:
         assert (await getattr(scene.builder(), name)(k.LENGTH, 4096).build()).size == 4096
     assert (await scene.builder().opt(k.PREFETCH_ENABLED, False).build()).options.prefetch_enabled is False
     assert (await scene.builder().buffer_size(5).build()).options.chunk_bytes == 5
+    assert (await scene.builder().buffer_size("64 KiB").build()).options.chunk_bytes == 64 << 10
+    unset = await scene.builder().build()
+    assert (await scene.builder().buffer_size("lots").build()).options.chunk_bytes == unset.options.chunk_bytes
 
 
 @clause(19, "M")
