@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
@@ -79,7 +81,29 @@ def local_uri(place: str | os.PathLike[str]) -> str:
     path = os.fspath(place)
     if not isinstance(path, str):
         raise ConfigInvalid(f"a path must be text, not {path!r}", operation="configure")
-    return path if "://" in path else f"file://{os.path.abspath(path)}"
+    if "://" in path:
+        return path
+    check_local(path, "configure")
+    return f"file://{os.path.abspath(path)}"
+
+
+def check_local(path: str, operation: str) -> None:
+    """``ConfigInvalid`` for a local path that was meant as a URL: ``pathlib`` makes one slash of two."""
+    meant = _meant_as_url(path)
+    if meant:
+        raise ConfigInvalid(
+            f"{printable(redact(path))!r} has one slash after its scheme, as Path leaves it: give the URL as a string,"
+            f" {printable(redact(meant))!r}, and a local file of such a name by its absolute path",
+            operation=operation,
+        )
+
+
+def _meant_as_url(text: str) -> str:
+    """The URL of a text in which a slash is missing, ``""`` for any other text."""
+    scheme, separator, rest = text.partition(":/")
+    is_meant = separator and scheme.lower() in BUILT_IN and not rest.startswith("/")
+    slashes = ":///" if scheme.lower() == "file" else "://"
+    return f"{scheme}{slashes}{rest}" if is_meant else ""
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -95,8 +119,9 @@ def _unknown_scheme(uri: str, scheme: str) -> ConfigInvalid:
     supported = f"supported: {', '.join(supported_schemes())}"
     if not scheme:
         message = f"the URI {redact(uri)!r} has no scheme; {supported}"
-        if uri.startswith("/"):
-            message += f"; files are at file://{uri}"
+        meant = f"file://{uri}" if uri.startswith("/") else _meant_as_url(uri)
+        if meant:
+            message += f"; {printable(redact(meant))!r} may be meant"
     else:
         message = f"unknown scheme {printable(redact(scheme))!r}; {supported}"
     return ConfigInvalid(message, operation="configure")
@@ -169,7 +194,7 @@ def unknown_option(name: str, names: Collection[str], *, of: str, operation: str
     elsewhere |= {option: f"{scheme}://" for scheme in reversed(BUILT_IN) for option in service_options(scheme)}
     elsewhere |= dict.fromkeys(WRITE_OPTIONS, "Operator.write") | dict.fromkeys(READER_OPTIONS, "Operator.reader")
     advice = advice_for(name, names, elsewhere)
-    listed = f"there are {', '.join(sorted(names))}"
+    listed = f"there are {', '.join(sorted(names)) or 'none'}"
     message = f"unknown option {name!r} for {of}{advice}{'' if advice.endswith('?') else ';'} {listed}"
     return ConfigInvalid(message, operation=operation, path=path)
 
@@ -180,8 +205,10 @@ def configure(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> tuple[
     recipe = recipe_of(scheme)
     allowed = store_options(scheme)
     for variable in tuple(os.environ):
-        if variable.startswith(_PREFIX) and variable.removeprefix(_PREFIX).lower() not in {*allowed, *_OF_PROCESS}:
-            _check_variable(variable)
+        if variable.startswith(_PREFIX):
+            name = variable.removeprefix(_PREFIX).lower()
+            if name not in _OF_PROCESS and not (name in allowed and _text_form(recipe, name) is not None):
+                _check_variable(variable)
     for name in options:
         if name not in allowed:
             raise _not_for_a_uri(name, scheme, allowed)
@@ -191,6 +218,19 @@ def configure(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> tuple[
     values = {**from_environment(recipe, variables), **keywords}
     own = {name: values.pop(name) for name in recipe.uri_options if name in values}
     return recipe.from_uri(f"{scheme}://{rest}", **own), values
+
+
+@contextmanager
+def variables_named(options: Mapping[str, Any]) -> Iterator[None]:
+    """Let an error about the value of an option say from which variable it came, where no keyword gave it."""
+    try:
+        yield
+    except ConfigInvalid as error:
+        words = re.findall(r"[a-z][a-z_]+", error.message)
+        found = {f"{_PREFIX}{word.upper()}": None for word in words if options.get(word) is None}
+        if names := [variable for variable in found if os.environ.get(variable)]:
+            error.add_context(variables=", ".join(names))
+        raise
 
 
 def _not_for_a_uri(name: str, scheme: str, allowed: Collection[str]) -> ConfigInvalid:
@@ -250,7 +290,7 @@ def _check_variable(variable: str) -> None:
     readable = {option for recipe, option in pairs if _text_form(recipe, option) is not None}
     answer = answer_of(name)
     plain = answer.option if answer else name
-    near = plain if plain in readable else nearest(plain, readable)
+    near = plain if plain in readable else "" if name in options else nearest(plain, readable)
     if near or name in options:
         hint = f"did you mean {_PREFIX}{near.upper()}?" if near else f"give {name}= as an option"
         logger.warning("the environment variable %s is read by nothing; %s", printable(variable), hint)

@@ -11,7 +11,7 @@ from aioprefetch.accessor.served_reads import publish_reply, served
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
-from aioprefetch.operator.from_uri import configure
+from aioprefetch.operator.from_uri import configure, variables_named
 from aioprefetch.operator.parallel_read import ParallelFill, ParallelRead, first_bytes_of
 from aioprefetch.operator.requests import (
     LocalPath,
@@ -130,8 +130,9 @@ class Operator:
         A ``pathlib.Path`` is a local directory. Options are those of the service and of the constructor; missing ones
         come from ``AIOPREFETCH_*`` variables. ``ConfigInvalid`` names an unknown scheme, option or value.
         """
-        service, rest = configure(uri, options)
-        return cls(service, **rest)
+        with variables_named(options):
+            service, rest = configure(uri, options)
+            return cls(service, **rest)
 
     @classmethod
     def bare(cls, service: Service, *, options: RuntimeOptions | None = None) -> Self:

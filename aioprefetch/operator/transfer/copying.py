@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, printable, redact
 from aioprefetch.operator.arguments import checked_path
+from aioprefetch.operator.from_uri import check_local
 from aioprefetch.operator.listing import has_wildcard, wildcard_at
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.progress import reported
@@ -149,6 +150,8 @@ async def side_of(place: object, options: UriOptions | None, name: str) -> tuple
         raise InvalidArgument(f"{name} is empty", operation="copy")
     scheme, separator, rest = text.partition("://")
     is_local = not separator or scheme.lower() == "file"
+    if not separator:
+        check_local(text, "copy")
     label = printable(redact(text))
     if is_local:
         store, path = await asyncio.to_thread(_split_local, rest if separator else text)

@@ -18,6 +18,7 @@ from aioprefetch.operator.from_uri import (
     split_uri,
     store_options,
 )
+from aioprefetch.polars import scan_parquet
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.services import S3, Http, Memory
 from aioprefetch.sync import open as open_file
@@ -32,6 +33,23 @@ def test_an_unknown_scheme_names_the_supported(uri: Any) -> None:
     with pytest.raises(ConfigInvalid, match="supported: s3, s3a, http, https, file, memory") as caught:
         Operator.from_uri(uri)
     assert caught.value.operation == "configure"
+
+
+@pytest.mark.parametrize(
+    ("uri", "meant"),
+    [("/data", "file:///data"), ("s3:/bucket/k", "s3://bucket/k"), ("file:/data", "file:///data"), ("x:/y", "")],
+)
+def test_a_uri_that_lacks_a_slash_is_answered_with_a_whole_one(uri: str, meant: str) -> None:
+    with pytest.raises(ConfigInvalid, match="supported:") as caught:
+        Operator.from_uri(uri)
+    assert caught.value.message.endswith(f"; {meant!r} may be meant" if meant else "adl")
+
+
+@pytest.mark.parametrize("opened", [Operator.from_uri, open_file, scan_parquet])
+def test_a_url_that_became_a_path_is_no_local_file(opened: Callable[[Path], object]) -> None:
+    """``Path("s3://bucket/k")`` has one slash: as a local path it would be missing, or a directory called ``s3:``."""
+    with pytest.raises(ConfigInvalid, match=r"one slash after its scheme.*give the URL as a string, 's3://bucket/k'"):
+        opened(Path("s3://bucket/k"))
 
 
 def test_the_unknown_scheme_is_named() -> None:
@@ -101,6 +119,20 @@ def test_a_variable_that_makes_no_sense_is_named(name: str, text: str, monkeypat
     monkeypatch.setenv(f"AIOPREFETCH_{name}", text)
     with pytest.raises(ConfigInvalid, match=f"AIOPREFETCH_{name}='?{text}"):
         Operator.from_uri("file:///data")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("SIGNING", "query"), ("ADDRESSING_STYLE", "dns"), ("CONCURRENCY", "0"), ("PART_BYTES", "1KiB")]
+)
+def test_a_variable_with_a_value_that_cannot_be_is_named(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"AIOPREFETCH_{name}", text)
+    with pytest.raises(ConfigInvalid, match=name.lower()) as caught:
+        Operator.from_uri("s3://bucket")
+    assert caught.value.context == {"variables": f"AIOPREFETCH_{name}"}
+    options: Any = {name.lower(): text}
+    with pytest.raises(ConfigInvalid, match=name.lower()) as caught:
+        Operator.from_uri("s3://bucket", **options)
+    assert caught.value.context == {}
 
 
 def test_a_variable_of_another_service_does_not_disturb(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +282,7 @@ def test_every_scheme_knows_the_options_of_an_operator() -> None:
         ("AIOPREFETCH_BLOKC_BYTES", "; did you mean AIOPREFETCH_BLOCK_BYTES?"),
         ("AIOPREFETCH_MAX_CONCURRENCY", "; did you mean AIOPREFETCH_CONCURRENCY?"),
         ("AIOPREFETCH_HEADERS", "; give headers= as an option"),
+        ("AIOPREFETCH_PROXIES", "; give proxies= as an option"),
     ],
 )
 def test_a_variable_that_nothing_reads_is_warned_of_once(
@@ -259,6 +292,8 @@ def test_a_variable_that_nothing_reads_is_warned_of_once(
     _check_variable.cache_clear()
     for _ in range(3):
         Operator.from_uri("memory://x")
+        Operator.from_uri("s3://bucket")
+        Operator.from_uri("https://host/")
     assert [text for text in caplog.messages if variable in text] == [
         f"the environment variable {variable} is read by nothing{meant}"
     ]

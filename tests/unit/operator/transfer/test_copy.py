@@ -181,6 +181,8 @@ async def test_what_cannot_be_copied_is_refused_by_name(tmp_path: Path) -> None:
             ((op, 3), (other, "k"), {}, InvalidType, "string"),
             ((other, "k"), (op,), {}, InvalidType, "dst must be"),
             ("", (other, "k"), {}, InvalidArgument, "src is empty"),
+            (tmp_path / "f", Path("s3://bucket/k"), {}, ConfigInvalid, "'s3://bucket/k'"),
+            ("s3:/bucket/k", tmp_path / "k", {}, ConfigInvalid, "'s3://bucket/k'"),
             ((op, "x/z"), (other, "k"), {"concurrency": 0}, ConfigInvalid, "concurrency"),
             ((op, "x/z"), (other, "k"), {"on_progress": 3}, InvalidType, "on_progress"),
             ((op, "x/z"), (other, "k"), {"skip_same": 1}, InvalidType, "skip_same"),
