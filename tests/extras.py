@@ -2,8 +2,8 @@
 
 The package is built as a wheel. For each extra, and for each ``pip install`` of the page of first jobs, it is installed
 into an environment of its own, two at a time and without compiling what is not imported; pip takes the packages from
-its cache where it has them. There the examples of the extra run, and the jobs of the page. The last environment is that
-of ``all``, which has every room but those on Spark and for tests.
+its cache where it has them. There run the examples of the extra, a check where it has none, and the jobs of the page.
+The last environment is that of ``all``, which has every room but those on Spark and for tests.
 """
 
 import argparse
@@ -38,6 +38,65 @@ for room in rooms:
 assert importlib.util.find_spec("pyspark") is None, "all brings PySpark"
 print("rooms:", *rooms)
 """
+# What an extra does that has no example to run alone, and what that prints. A server in the process has the object.
+_SERVED = """
+import asyncio
+import aioprefetch as ap
+from aioprefetch.testing import FaultServer
+async def main():
+    async with FaultServer({"bucket/k": b"0123456789"}) as server:
+        async with opened(server) as op, op.reader("k") as reader:
+            print(await reader.read_at(2, 3), "requests:", len(server.requests))
+"""
+CHECKS: dict[str, tuple[str, str]] = {
+    "http": (
+        _SERVED
+        + """
+def opened(server):
+    return ap.Operator.from_uri(server.url + "/bucket/")
+asyncio.run(main())
+""",
+        "b'234' requests: 1\n",
+    ),
+    "s3": (
+        _SERVED
+        + """
+def opened(server):
+    keys = {"access_key_id": server.access_key_id, "secret_access_key": server.secret_access_key}
+    return ap.Operator.from_uri("s3://bucket", endpoint_url=server.url, region=server.region, **keys)
+asyncio.run(main())
+keys = {"access_key_id": "id", "secret_access_key": "secret"}
+op = ap.Operator.from_uri("s3://bucket", endpoint_url="http://127.0.0.1:1", region="eu-west-1", **keys)
+print("signed by aiobotocore:", ap.sync.run(op.presign("k")).partition("?")[0])
+""",
+        "b'234' requests: 1\nsigned by aiobotocore: http://127.0.0.1:1/bucket/k\n",
+    ),
+    "lance": (
+        """
+import aioprefetch as ap
+assert all(getattr(ap.lance, name) for name in ap.lance.__all__)
+op = ap.Operator.from_uri("memory://x")
+with ap.sync.BlockingOperator(op) as blocking:
+    blocking.write("k.lance", bytes(100))
+try:
+    ap.sync.run(ap.lance.read_table(op, "k.lance"))
+except ap.UntrustedMetadata as error:
+    print(error.message)
+""",
+        "not a Lance file",
+    ),
+    "progress": (
+        """
+import aioprefetch as ap
+op = ap.Operator.from_uri("memory://x")
+with ap.sync.BlockingOperator(op) as blocking:
+    blocking.write("k", b"0123456789")
+    for bar in (ap.progress.tqdm(), ap.progress.rich()):
+        blocking.download("k", "file", on_progress=bar)
+""",
+        "10.0/10.0",
+    ),
+}
 
 
 class Failed(Exception):
@@ -127,9 +186,9 @@ def jobs() -> Iterator[tuple[tuple[str, ...], Script]]:
 
 
 def environments() -> list[Environment]:
-    """Those of the extras of which an example is run, those of the jobs, and ``all``."""
+    """Those of the jobs, those of the extras that run an example or a check, and ``all``."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    if unknown := OF_EXTRAS.keys() - declared.keys() - {""}:
+    if unknown := (OF_EXTRAS.keys() | CHECKS.keys()) - declared.keys() - {""}:
         raise Failed(f"pyproject.toml has no extra {', '.join(sorted(unknown))}")
     paths = {path.stem: path for path in EXAMPLES}
     found: dict[tuple[str, ...], Environment] = {}
@@ -142,6 +201,10 @@ def environments() -> list[Environment]:
         for name in names:
             arguments = ("-W", "error", str(paths[name]))
             scripts.append(Script(name=name, arguments=arguments, shown=SHOWN[name]))
+    for extra, (code, shown) in CHECKS.items():
+        requirements = (f"aioprefetch[{extra}]",)
+        scripts = found.setdefault(requirements, Environment(requirements=requirements)).scripts
+        scripts.append(Script(name="a check", arguments=("-W", "error", "-c", code), shown=shown))
     everything = Script(name="every room", arguments=("-c", CHECK_ALL), shown="rooms: ")
     return [*found.values(), Environment(requirements=("aioprefetch[all]",), scripts=[everything])]
 
