@@ -10,16 +10,18 @@ import io
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
 from aioprefetch.errors import (
     Closed,
     InvalidArgument,
     InvalidRange,
     InvalidType,
+    NotFound,
     Unsupported,
 )
+from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, checked_int, checked_range
 from aioprefetch.reader.options import ProgressCallback
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from aioprefetch.reader.reader import RangeReader
 
+T = TypeVar("T")
 
 # Lines are searched in pieces of this size, copied out of the resident blocks once.
 LINE_PIECE_BYTES = 128 << 10
@@ -114,7 +117,7 @@ class SyncFile(io.RawIOBase):
     def size(self) -> int:
         """The size of the object in bytes. While unknown it costs the first read, whose bytes are kept."""
         size = self._live("size").size
-        return self._thread.run(self._find_size(by_tail=False)) if size is None else size
+        return self._wait_for(self._find_size(by_tail=False)) if size is None else size
 
     @property
     def etag(self) -> str | None:
@@ -159,7 +162,7 @@ class SyncFile(io.RawIOBase):
         ``NotFound`` and the other errors of the store close the file.
         """
         try:
-            self._thread.run(self._find_size(by_tail=at_end))
+            self._wait_for(self._find_size(by_tail=at_end))
         except BaseException:
             self._end(wait=False)
             raise
@@ -191,7 +194,7 @@ class SyncFile(io.RawIOBase):
     ) -> list[bytes]:
         """The bytes of each ``(start, end)``, fetched together; neighbours share requests. See ``RangeReader``."""
         reader = self._live("read_ranges")
-        parts = self._thread.run(reader.read_ranges(ranges, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max))
+        parts = self._wait_for(reader.read_ranges(ranges, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max))
         self._progress(sum(map(len, parts)))
         return parts
 
@@ -342,7 +345,7 @@ class SyncFile(io.RawIOBase):
             return b""
         data = reader._peek(start, length)
         if data is None:
-            data = self._thread.run(reader.read_at(start, length))
+            data = self._wait_for(reader.read_at(start, length))
         self._progress(len(data))
         return data
 
@@ -352,7 +355,7 @@ class SyncFile(io.RawIOBase):
             return memoryview(b"")
         view = reader._peek_view(start, length)
         if view is None:
-            view = self._thread.run(reader.view_at(start, length))
+            view = self._wait_for(reader.view_at(start, length))
         self._progress(len(view))
         return view
 
@@ -364,6 +367,19 @@ class SyncFile(io.RawIOBase):
                 return len(source)
         self._progress(count)
         return count
+
+    def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call on the loop thread; the error of a missing object says so where a directory has its name."""
+        try:
+            return self._thread.run(call)
+        except NotFound as error:
+            if "hint" not in error.context:
+                self._thread.run(self._explain(error))
+            raise
+
+    async def _explain(self, error: NotFound) -> None:
+        advice = f"a listing of {self._path + '/'!r} shows what is below it"
+        await hint_at_directory(self._operator.accessor(), error, self._path, advice)
 
     def _progress(self, count: int) -> None:
         # On the caller's thread: no code of the user runs on the loop's. A failure of it fails no read.
@@ -386,7 +402,7 @@ class SyncFile(io.RawIOBase):
             return self._position
         if whence == io.SEEK_END:
             size = self._live("seek").size
-            return self._thread.run(self._find_size(by_tail=True)) if size is None else size
+            return self._wait_for(self._find_size(by_tail=True)) if size is None else size
         raise InvalidArgument(f"whence must be 0, 1 or 2, not {whence!r}", operation="seek", path=self._path)
 
     def _next_line(self, limit: int) -> bytes:

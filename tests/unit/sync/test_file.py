@@ -74,6 +74,24 @@ steps = st.one_of(
 )
 
 
+def test_a_directory_in_place_of_an_object_is_hinted_at(operator: Operator) -> None:
+    with BlockingOperator(operator) as blocking:
+        blocking.write("d/k", b"x")
+        calls: list[Callable[[SyncFile], object]] = [
+            lambda file: file.read(),
+            lambda file: file.read_at(0, 1),
+            lambda file: file.view_at(0, 1),
+            lambda file: file.read_ranges([(0, 1)]),
+            lambda file: file.size,
+            lambda file: file.seek(0, io.SEEK_END),
+        ]
+        for call in calls:
+            for path, hint in (("d", "'d' is a directory: a listing of 'd/' shows what is below it"), ("e", None)):
+                with blocking.open(path) as file, pytest.raises(NotFound, match="no such object") as caught:
+                    call(file)
+                assert caught.value.context.get("hint") == hint
+
+
 def take(file: Any, step: str, argument: Any) -> Any:
     if step == "readinto":
         buffer = bytearray(argument)
