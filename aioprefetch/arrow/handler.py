@@ -98,7 +98,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
         base = _key(selector.base_dir)
         entries = _run(tree.below(self.operator, base, recursive=selector.recursive))
         if entries is None and not selector.allow_not_found:
-            raise NotFound("there is no such directory", operation="list", path=selector.base_dir)
+            raise tree.missing(self.operator, "directory", "list", selector.base_dir)
         return [_info(entry.path, entry) for entry in entries or ()]
 
     # --- changes --------------------------------------------------------------------------------------------------

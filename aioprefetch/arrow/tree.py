@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from aioprefetch.errors import AlreadyExists, Error, InvalidPath, IsADirectory, NotADirectory, NotFound
+from aioprefetch.layers.error_context import hint_at_path
 from aioprefetch.operator.listing import list_literally, parent_of
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.task_group import gather_all
@@ -56,7 +57,7 @@ async def check_directory(operator: Operator, path: str, operation: str) -> None
     """Raise ``NotFound`` if there is nothing at a path, ``NotADirectory`` for an object."""
     if await find_directory(operator, path) is None:
         if await find(operator, path) is None:
-            raise _missing("directory", operation, path)
+            raise missing(operator, "directory", operation, path)
         raise NotADirectory("there is an object, a directory is needed", operation=operation, path=path)
 
 
@@ -64,7 +65,7 @@ async def check_object(operator: Operator, path: str, operation: str) -> None:
     """Raise ``NotFound`` if there is nothing at a path, ``IsADirectory`` for a directory."""
     found = await find(operator, path)
     if found is None:
-        raise _missing("object", operation, path)
+        raise missing(operator, "object", operation, path)
     if found.is_directory:
         raise _a_directory(operation, path)
 
@@ -127,7 +128,7 @@ async def empty(operator: Operator, path: str, *, missing_allowed: bool) -> None
     if entries is None:
         if missing_allowed:
             return
-        raise _missing("directory", "delete_dir_contents", path)
+        raise missing(operator, "directory", "delete_dir_contents", path)
     await operator.delete([entry.path for entry in entries if not entry.is_directory])
     directories = [directory_of(entry.path) for entry in entries if entry.is_directory]
     await gather_all((partial(operator.delete_all, path) for path in directories), at_once=COPIES_AT_ONCE)
@@ -157,7 +158,7 @@ async def move(operator: Operator, source: str, target: str) -> None:
     """
     there = await find(operator, source)
     if there is None:
-        raise NotFound("there is no such object or directory", operation="move", path=source)
+        raise missing(operator, "object or directory", "move", source)
     if source == target:
         return
     if not there.is_directory:
@@ -215,8 +216,9 @@ async def _check_no_directory(operator: Operator, path: str, operation: str) -> 
         raise _a_directory(operation, path)
 
 
-def _missing(what: str, operation: str, path: str) -> NotFound:
-    return NotFound(f"there is no such {what}", operation=operation, path=path)
+def missing(operator: Operator, what: str, operation: str, path: str) -> Error:
+    """``NotFound`` for a path, with its store."""
+    return hint_at_path(NotFound(f"there is no such {what}", operation=operation, path=path), operator.info)
 
 
 def _a_directory(operation: str, path: str) -> IsADirectory:

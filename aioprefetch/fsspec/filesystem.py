@@ -400,7 +400,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         chosen = opening.opened_write_options(defaults.write, options)
         if kind == "x":
             if self.exists(path):
-                raise AlreadyExists("mode='xb' is for an object that is not there yet", operation="open", path=path)
+                raise place.error(AlreadyExists, "mode='xb' is for an object that is not there yet", "open", path)
             chosen["if_not_exists"] = True
         return WriteFile(self, path, place.operator, place.key, chosen, mode=f"{kind}b", autocommit=autocommit)
 
@@ -439,7 +439,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     async def _refuse_existing(self, path: str) -> None:
         """Look first: there are stores that ignore the condition of a write."""
         if await self._tree.is_file(self._strip_protocol(path)):
-            raise AlreadyExists("there is an object already", operation="write", path=path)
+            raise self.place_of(path).error(AlreadyExists, "there is an object already", "write", path)
 
     def _writing(self, mode: str, options: dict[str, Any]) -> dict[str, Any]:
         return opening.writing_options(self._settings.write, mode, options)
@@ -537,7 +537,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         elif recursive:
             objects = [found for name in names for found in await self._find(name, maxdepth=maxdepth)]
             if not (objects or await self._exists(names[0])):
-                raise NotFound("there is no such object or directory", operation="delete", path=names[0])
+                raise self.place_of(names[0]).missing("delete", names[0])
         with self._changing(*names):
             await self._stores.remove(objects, directories)
 
@@ -546,17 +546,17 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         place = self.place_of(path)
         if not (place.key or place.has_directories) and self._stores.only is None:
             if self._stores.are_made and await self._isdir(path):
-                raise AlreadyExists("the bucket exists", operation="create_dir", path=path)
+                raise place.error(AlreadyExists, "the bucket exists", "create_dir", path)
             with self._changing(path):
                 await self._stores.create(place.operator)
             return
         if not place.has_directories:
             return
         if await place.operator.exists(place.directory):
-            raise AlreadyExists("the directory exists", operation="create_dir", path=path)
+            raise place.error(AlreadyExists, "the directory exists", "create_dir", path)
         parent = self._parent(self._strip_protocol(path))
         if not create_parents and parent and not await self._isdir(parent):
-            raise NotFound("the directory above does not exist", operation="create_dir", path=path)
+            raise place.missing("create_dir", path, "the directory above does not exist")
         with self._changing(path):
             await place.operator.create_dir(place.directory)
 

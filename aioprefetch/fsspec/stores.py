@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from aioprefetch.errors import Unsupported
+from aioprefetch.errors import Error, NotFound, Unsupported
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 
@@ -29,6 +29,14 @@ class Place(NamedTuple):
     def directory(self) -> str:
         """The key as that of a directory."""
         return f"{self.key}/" if self.key else ""
+
+    def error(self, kind: type[Error], what: str, operation: str, path: str) -> Error:
+        """An error at a path of the file system, with the store that it names."""
+        return kind(what, operation=operation, path=path).add_context(service=self.operator.info.location)
+
+    def missing(self, operation: str, path: str, what: str = "there is no such object or directory") -> Error:
+        """``NotFound`` at a path of the file system."""
+        return self.error(NotFound, what, operation, path)
 
     @property
     def has_directories(self) -> bool:

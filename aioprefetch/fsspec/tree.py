@@ -69,7 +69,7 @@ class Tree:
         if children is not None:
             return dict(children.find(path) or directory_info(path))
         if listing is not None and parent != self._root:  # There are stores that are not listed: those of others.
-            raise NotFound("there is no such object in the listing of its directory", operation="info", path=path)
+            raise self._place_of(path).missing("info", path, "there is no such object in the listing of its directory")
         return None
 
     def known_directory(self, path: str) -> bool:
@@ -97,7 +97,7 @@ class Tree:
                 if version or not place.operator.capability.stat_directory:
                     raise
         if not await self._is_listed(path, place):
-            raise NotFound("there is no such object or directory", operation="info", path=path)
+            raise place.missing("info", path)
         return directory_info(path)
 
     async def is_directory(self, path: str) -> bool:
@@ -163,7 +163,7 @@ class Tree:
         if not found and place.key:
             found = await _versions_of(place, place.key, only=place.key)
             if not found:
-                raise NotFound("there is no such object or directory", operation="list", path=path)
+                raise place.missing("list", path)
         return found
 
     async def beginning(self, path: str, prefix: str) -> list[Info]:
@@ -204,7 +204,7 @@ class Tree:
             if any(info["type"] == "file" for info in await self._alone(path)):
                 return [path], []
             if not await self._is_listed(path, self._place_of(path)):
-                raise NotFound("there is no such object or directory", operation="delete", path=path)
+                raise self._place_of(path).missing("delete", path)
             return [], [path]
         if not self._place_of(path).has_directories:
             return [*names, *(f"{marker}/" for marker in markers)], [path]

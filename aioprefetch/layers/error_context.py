@@ -64,7 +64,8 @@ def path_hint(path: str, service: ServiceInfo) -> str:
 
 
 def hint_at_path(error: Error, service: ServiceInfo) -> Error:
-    """The error of something that is missing, with the hint for its path, if there is one."""
+    """The error of something that is missing, with its store, and the hint for its path if there is one."""
+    error.add_context(service=service.location)
     hint = path_hint(error.path, service)
     return error.add_context(hint=hint) if hint else error
 

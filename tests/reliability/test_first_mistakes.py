@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow.fs import FileSelector
 
-from aioprefetch import Operator, errors
+from aioprefetch import Operator, errors, sync
+from aioprefetch.arrow import filesystem
 from aioprefetch.errors import Error
+from aioprefetch.fsspec import S3FileSystem
 from aioprefetch.parquet import read_table
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync import open as open_file
+from aioprefetch.testing import CountingS3Server
 from tests.benches.error_walk import everything, raised_by
 from tests.benches.raw_server import Peer, RawServer, answering, reply
 from tests.benches.tls_servers import Authority, serving
@@ -435,3 +439,34 @@ async def test_a_local_place_is_missing_or_taken(places: dict[str, Operator], tm
     with pytest.raises(FileNotFoundError):
         await operator.upload(tmp_path / "none", "k")
     assert await asyncio.to_thread(os.listdir, tmp_path) == ["dir"]
+
+
+def test_what_a_bridge_finds_missing_names_the_endpoint(s3_server: CountingS3Server, random_name: Any) -> None:
+    """Of a request that succeeded, as a listing without entries does: the address may be the mistake."""
+    bucket = random_name()
+    s3_server.create_bucket(bucket)
+    keys: dict[str, Any] = {"access_key_id": "testing", "secret_access_key": "testing", "region": s3_server.region}
+    operator = Operator.from_uri(f"s3://{bucket}", endpoint_url=s3_server.endpoint_url, **keys)
+    files = S3FileSystem(endpoint_url=s3_server.endpoint_url, key="testing", secret="testing")
+    arrow = filesystem(operator)
+    files.pipe(f"{bucket}/there", b"x")
+    calls: list[Callable[[], object]] = [
+        lambda: files.info(f"{bucket}/missing"),
+        lambda: files.ls(f"{bucket}/missing"),
+        lambda: files.rm(f"{bucket}/missing", recursive=True),
+        lambda: files.open(f"{bucket}/there", "xb"),
+        lambda: files.pipe_file(f"{bucket}/there", b"y", mode="create"),
+        lambda: arrow.get_file_info(FileSelector("missing")),
+        lambda: arrow.copy_file("missing", "k"),
+        lambda: arrow.move("missing", "k"),
+        lambda: arrow.delete_dir("missing"),
+        lambda: sync.run(read_table(operator, "missing/*.parquet")),
+        lambda: sync.run(read_table(operator, "missing/")),
+        lambda: sync.copy((operator, "missing/*"), (operator, "k/")),
+        lambda: sync.copy((operator, "missing/"), (operator, "k/")),
+    ]
+    for call in calls:
+        with pytest.raises((errors.NotFound, errors.AlreadyExists)) as caught:
+            call()
+        assert caught.value.context["service"] == f"s3://{bucket} at {s3_server.endpoint_url}"
+    sync.run(operator.aclose())

@@ -140,7 +140,8 @@ class Selection:
         if found:
             return
         if self.glob is not None:
-            raise NotFound(f"no object matches the glob {self.glob!r}", operation="copy", path=self.side.label)
+            error = NotFound(f"no object matches the glob {self.glob!r}", operation="copy", path=self.side.label)
+            raise error.add_context(service=operator.info.location)
         if self.base:  # A directory may be there and hold nothing.
             await operator.stat(self.base)
         elif self.side.root is not None and not await asyncio.to_thread(os.path.isdir, self.side.root):

@@ -131,12 +131,13 @@ async def _matches(operator: Operator, glob: str) -> list[DatasetFile]:
             and (names_hidden or is_visible(entry.path, directory))
         ]
     if not files:
-        raise NotFound(
+        error = NotFound(
             "no file matches this glob; * and ? stay within a directory, ** crosses them, and glob.escape(path) takes"
             " such characters as they are",
             operation="scan",
             path=glob,
         )
+        raise error.add_context(service=operator.info.location)
     return sorted(files, key=_by_path)
 
 
