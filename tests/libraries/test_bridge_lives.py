@@ -1,4 +1,4 @@
-"""zarr, obspec and ASGI over one operator for long: many opens, forks, other processes, loops that run already."""
+"""Files, zarr, obspec and ASGI over one operator for long: many opens, forks, other processes, running loops."""
 
 import pytest
 
@@ -104,7 +104,15 @@ def once(number):
     loop.run_until_complete(request(app, leaves=number % 3 == 0))
 """
 
-PROGRAMS = {"zarr": ZARR, "obspec": OBSPEC, "asgi": ASGI}
+FILES = """
+def once(number):
+    with ap.sync.BlockingOperator(op) as blocking, blocking.open("k") as file:
+        assert file.read_at(2, 3) == blocking.read_at("k", 2, 3) == bytes((2, 3, 4))
+    with ap.sync.open("a/k", operator=op) as file:
+        assert file.read() == b"0123456789"
+"""
+
+PROGRAMS = {"files": FILES, "zarr": ZARR, "obspec": OBSPEC, "asgi": ASGI}
 
 
 @pytest.mark.parametrize("store", STORES)
