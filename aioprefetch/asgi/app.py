@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import mimetypes
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from aioprefetch.accessor.http_headers import http_date, quote_etag
+from aioprefetch.accessor.http_headers import quote_etag
 from aioprefetch.asgi.conditions import (
     ByteSpec,
     Described,
@@ -25,6 +23,17 @@ from aioprefetch.asgi.conditions import (
     needs_metadata,
     only_tag,
     parse_ranges,
+)
+from aioprefetch.asgi.responses import (
+    BodyMemory,
+    Message,
+    Parts,
+    Response,
+    Rest,
+    Send,
+    cache_headers,
+    headers_about,
+    start_message,
 )
 from aioprefetch.errors import (
     BudgetExhausted,
@@ -46,15 +55,11 @@ from aioprefetch.operator.arguments import Arguments
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import ByteCount, Range, bytes_at_least, total_length
-from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.events import logger
-from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.scheduler.pinned_file import PinnedFile, read_ahead
+from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.values import ReadHead, ReadRequest
 
-Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 CHUNK_BYTES = 1 << 20
 # An object that is overwritten between its metadata and its bytes is begun again so often.
@@ -82,8 +87,9 @@ class RangeApp:
     503 with ``Retry-After`` for what may pass, 502 for any other failure of the store, which is logged.
 
     A body is of one version and is sent at the pace of the client, from two chunks in memory; an object that changes
-    meanwhile ends the connection, and a client that leaves ends the read. While there is no memory for another long
-    body, an object is asked for its metadata first: short responses need not wait, and long ones wait holding nothing.
+    meanwhile ends the connection, and a client that leaves ends the read. What a client has not taken yet is part of
+    ``memory_bytes``, apart from bodies of up to 64 KiB; while there is no memory for another body it waits, and holds
+    nothing.
 
     As an application of its own it gives up connections and memory at the end of its lifespan; where it is mounted they
     go with the Operator.
@@ -97,7 +103,8 @@ class RangeApp:
     cache_control
         The value of ``Cache-Control`` in responses with an object, or that say that it has not changed.
     chunk_bytes
-        The bytes of a long body that are read by one request; each client whose body is longer holds twice of them.
+        The bytes of a long body that are read by one request; each client whose body is longer holds twice of them, and
+        any other client its body.
         Several ranges that are longer together are served as the whole object.
     """
 
@@ -191,7 +198,7 @@ class RangeApp:
             raise _Refused(404)
         return self._prefix + key
 
-    async def _prepared(self, path: str, headers: Mapping[str, str], *, is_head: bool) -> _Response:
+    async def _prepared(self, path: str, headers: Mapping[str, str], *, is_head: bool) -> Response:
         """The response with the first bytes of its body, before anything of it is sent."""
         attempt = 0
         while True:
@@ -199,7 +206,7 @@ class RangeApp:
             try:
                 if is_head:
                     found = await self._described(path, headers)
-                    return _Response(path, found, None, 200, (0, found.size))
+                    return Response(path, found, 200, (0, found.size), BodyMemory(self._operator.runtime(), path))
                 return await self._prepared_body(path, headers)
             except (ObjectChanged, ConditionNotMatch):
                 if attempt == ATTEMPTS_MAX:
@@ -223,10 +230,10 @@ class RangeApp:
     def _check_conditions(self, headers: Mapping[str, str], found: Described) -> None:
         status = failed_condition(headers, found)
         if status is not None:
-            unchanged = _headers_about(found, self._cache_control) if status == 304 else {}
+            unchanged = headers_about(found, self._cache_control) if status == 304 else {}
             raise _Refused(status, unchanged)
 
-    async def _prepared_body(self, path: str, headers: Mapping[str, str]) -> _Response:
+    async def _prepared_body(self, path: str, headers: Mapping[str, str]) -> Response:
         specs = parse_ranges(headers.get("range"))
         capability = self._operator.capability
         is_simple = len(specs) <= 1 and not needs_metadata(headers, store_compares=capability.read_if_none_match)
@@ -237,35 +244,35 @@ class RangeApp:
         found = await self._described(path, headers)
         return await self._by_metadata(path, found, specs if keeps_range(headers.get("if-range"), found) else [])
 
-    async def _by_one_read(self, path: str, headers: Mapping[str, str], specs: Sequence[ByteSpec]) -> _Response | None:
+    async def _by_one_read(self, path: str, headers: Mapping[str, str], specs: Sequence[ByteSpec]) -> Response | None:
         """The response by a read of the range itself, or of the first chunk.
 
-        ``None`` if that cannot describe it, or if it may be a long one for which there is no memory now.
+        ``None`` if that cannot describe it, or if nothing tells its length and there is no memory for a long one now.
         """
         spec = specs[0] if specs else ByteSpec()
-        memory = _BodyMemory(self._operator.runtime(), path, self._chunk_bytes)
-        is_short = spec.suffix is not None or (spec.last is not None and spec.last - spec.first < self._chunk_bytes)
-        if not (is_short and "if-range" not in headers) and not memory.take_now():
-            return None
+        memory = BodyMemory(self._operator.runtime(), path)
+        length, response = spec.length_max, None
         try:
+            if length is not None and length <= self._chunk_bytes and "if-range" not in headers:
+                await memory.take(length)
+            elif not memory.take_now(2 * self._chunk_bytes):
+                return None
             response = await self._first_read(path, headers, spec if specs else None, memory)
-        except BaseException:
-            memory.release()
-            raise
-        if response is None:
-            memory.release()
-        return response
+            return response
+        finally:
+            if response is None:
+                memory.release()
 
     async def _first_read(
-        self, path: str, headers: Mapping[str, str], spec: ByteSpec | None, memory: _BodyMemory
-    ) -> _Response | None:
+        self, path: str, headers: Mapping[str, str], spec: ByteSpec | None, memory: BodyMemory
+    ) -> Response | None:
         tag, operator = only_tag(headers), self._operator
         request = self._first_request(path, spec, tag)
         try:
             head, first, file = await PinnedFile.begin(operator.accessor(), operator.runtime(), request)
         except ConditionNotMatch:
             etag = {} if tag is None else {"etag": quote_etag(tag)}
-            raise _Refused(304, etag | _cache_headers(self._cache_control)) from None
+            raise _Refused(304, etag | cache_headers(self._cache_control)) from None
         except RangeNotSatisfied:
             return None  # The object is empty, or ends before: a condition or the whole may still be the response.
         if file is None:
@@ -286,21 +293,30 @@ class RangeApp:
         size = self._chunk_bytes if last is None else min(self._chunk_bytes, last + 1 - start)
         return ReadRequest(path=path, offset=start, size=size, if_none_match=tag)
 
-    async def _by_metadata(self, path: str, found: Described, specs: Sequence[ByteSpec]) -> _Response:
+    async def _by_metadata(self, path: str, found: Described, specs: Sequence[ByteSpec]) -> Response:
         """The response for an object that is described already. Its conditions hold."""
         ranges = [wanted for spec in specs if (wanted := spec.within(found.size)) is not None]
         if specs and not ranges:
             raise _Refused(416, {"content-range": f"bytes */{found.size}", "accept-ranges": "bytes"})
         is_several = len(ranges) > 1 and not do_overlap(ranges) and total_length(ranges) <= self._chunk_bytes
         if is_several and found.coding is None:  # The parts of a multipart body have no field for it.
-            views = await self._operator.view_ranges(path, ranges, if_match=found.etag)
-            return _Parts(path, found, ranges, views)
+            return await self._several(path, found, ranges)
         status, wanted = (206, ranges[0]) if len(ranges) == 1 else (200, (0, found.size))
         runtime = self._operator.runtime()
-        memory = _BodyMemory(runtime, path, self._chunk_bytes)
+        memory = BodyMemory(runtime, path)
         file = PinnedFile(self._operator.accessor(), runtime, path, size=found.size, etag=found.etag)
         try:
             return await self._response(file, found, status, wanted, memory)
+        except BaseException:
+            memory.release()
+            raise
+
+    async def _several(self, path: str, found: Described, ranges: Sequence[Range]) -> Parts:
+        memory = BodyMemory(self._operator.runtime(), path)
+        try:
+            await memory.take(total_length(ranges))
+            views = await self._operator.view_ranges(path, ranges, if_match=found.etag)
+            return Parts(path, found, ranges, views, memory)
         except BaseException:
             memory.release()
             raise
@@ -311,164 +327,18 @@ class RangeApp:
         found: Described,
         status: int,
         wanted: Range,
-        memory: _BodyMemory,
+        memory: BodyMemory,
         first: memoryview = _NOTHING,
-    ) -> _Response:
+    ) -> Response:
         """A response whose first bytes are in memory. That is reserved before they are read, if there are more."""
         start, end = wanted
         first = first[: end - start]
-        if len(first) == end - start:
-            memory.release()
-            return _Response(file.path, found, None, status, wanted, first)
-        if end - start > self._chunk_bytes:
-            await memory.take()
-        if not first:
+        is_long = end - start > self._chunk_bytes
+        await memory.take(2 * self._chunk_bytes if is_long else end - start)
+        if not first and start < end:
             first = await file.read(start, min(end, start + self._chunk_bytes))
-        return _Response(file.path, found, _Body(file, memory, self._chunk_bytes), status, wanted, first)
-
-
-class _BodyMemory:
-    """Two chunks out of the budget, for one body that is longer than one of them."""
-
-    def __init__(self, runtime: Runtime, path: str, chunk_bytes: int) -> None:
-        self._runtime = runtime
-        self._path = path
-        self._size_bytes = min(2 * chunk_bytes, runtime.budget.limit_bytes)
-        self._ticket: Ticket | None = None
-
-    def take_now(self) -> bool:
-        """Take it if it is free, and return whether it was."""
-        self._ticket = self._runtime.budget.request(self._size_bytes, "demand")
-        if not self._ticket.granted:
-            self.release()
-        return self._ticket is not None
-
-    async def take(self) -> None:
-        """Wait for it, unless it is taken already. ``BudgetExhausted`` if it does not become free in time."""
-        if self._ticket is not None:
-            return
-        options = self._runtime.options
-        self._ticket = self._runtime.budget.request(self._size_bytes, "demand")
-        try:
-            async with asyncio.timeout(options.budget_wait_seconds):
-                await self._ticket.wait()
-        except TimeoutError:
-            raise BudgetExhausted(
-                f"no memory for a body within budget_wait_seconds={options.budget_wait_seconds}:"
-                f" too many clients at once for memory_bytes={options.memory_bytes}",
-                operation="serve",
-                path=self._path,
-            ) from None
-
-    def release(self) -> None:
-        """Return it, or stop waiting for it."""
-        ticket, self._ticket = self._ticket, None
-        if ticket is not None:
-            self._runtime.budget.cancel(ticket)
-
-
-class _Body:
-    """The rest of a long body, and the memory that is reserved for it."""
-
-    def __init__(self, file: PinnedFile, memory: _BodyMemory, chunk_bytes: int) -> None:
-        self._file = file
-        self._memory = memory
-        self._chunk_bytes = chunk_bytes
-
-    def release(self) -> None:
-        """Return the memory."""
-        self._memory.release()
-
-    async def send(self, send: Send, first: memoryview, start: int, end: int) -> None:
-        """Send ``[start, end)``, of which ``first`` is in memory."""
-        chunks = read_ahead(self._file, first, start, end, chunk_bytes=self._chunk_bytes)
-        del first
-        async with contextlib.aclosing(chunks):
-            async for chunk in chunks:
-                start += len(chunk)
-                await send(_body_message(chunk, more=start < end))
-
-
-class _Response:
-    """A head and a body, of which the first bytes are in memory."""
-
-    def __init__(
-        self,
-        path: str,
-        found: Described,
-        body: _Body | None,
-        status: int,
-        wanted: Range,
-        first: memoryview = _NOTHING,
-    ) -> None:
-        self.path = path
-        self.found = found
-        self.status = status
-        self.wanted = wanted
-        self._body = body
-        self._first = first
-
-    @property
-    def content_type(self) -> str:
-        """The type that was stored with the object, or that its name suggests."""
-        stored = self.found.content_type or mimetypes.guess_type(self.path)[0] or "application/octet-stream"
-        return _on_one_line(stored)
-
-    def headers(self) -> dict[str, str]:
-        """The fields that depend on the range."""
-        start, end = self.wanted
-        fields = {"content-type": self.content_type, "content-length": str(end - start)}
-        if self.found.coding is not None:
-            fields["content-encoding"] = self.found.coding
-        if self.status == 206:
-            fields["content-range"] = f"bytes {start}-{end - 1}/{self.found.size}"
-        return fields
-
-    async def send(self, send: Send, *, cache_control: str | None) -> None:
-        """Send all of it. An error after the head ends the connection: the server sees fewer bytes than announced."""
-        fields = {"accept-ranges": "bytes", **self.headers(), **_headers_about(self.found, cache_control)}
-        await send(_start_message(self.status, fields))
-        await self._send_body(send)
-
-    async def _send_body(self, send: Send) -> None:
-        start, end = self.wanted
-        if self._body is None:
-            await send(_body_message(self._first))
-        else:
-            first, self._first = self._first, _NOTHING
-            await self._body.send(send, first, start, end)
-
-    async def aclose(self) -> None:
-        """Return its memory."""
-        if self._body is not None:
-            self._body.release()
-
-
-class _Parts(_Response):
-    """Several ranges as ``multipart/byteranges``, all of them in memory."""
-
-    def __init__(self, path: str, found: Described, ranges: Sequence[Range], views: Sequence[memoryview]) -> None:
-        super().__init__(path, found, None, 206, (0, 0))
-        self._boundary = secrets.token_hex(16)
-        self._pieces: list[bytes] = []
-        for (start, end), view in zip(ranges, views, strict=True):
-            head = (
-                f"\r\n--{self._boundary}\r\nContent-Type: {self.content_type}\r\n"
-                f"Content-Range: bytes {start}-{end - 1}/{found.size}\r\n\r\n"
-            )
-            self._pieces += [head.encode("latin-1", "replace"), bytes(view)]
-        self._pieces.append(f"\r\n--{self._boundary}--\r\n".encode())
-
-    def headers(self) -> dict[str, str]:
-        return {
-            "content-type": f"multipart/byteranges; boundary={self._boundary}",
-            "content-length": str(sum(map(len, self._pieces))),
-        }
-
-    async def _send_body(self, send: Send) -> None:
-        for piece in self._pieces[:-1]:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": self._pieces[-1], "more_body": False})
+        rest = Rest(file, self._chunk_bytes) if len(first) < end - start else None
+        return Response(file.path, found, status, wanted, memory, first, rest)
 
 
 def _described_by(head: ReadHead, size: int) -> Described:
@@ -500,19 +370,6 @@ def _headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
     return fields
 
 
-def _headers_about(found: Described, cache_control: str | None) -> dict[str, str]:
-    fields = _cache_headers(cache_control)
-    if found.quoted_etag is not None:
-        fields["etag"] = found.quoted_etag
-    if found.last_modified is not None:
-        fields["last-modified"] = http_date(found.last_modified)
-    return fields
-
-
-def _cache_headers(cache_control: str | None) -> dict[str, str]:
-    return {} if cache_control is None else {"cache-control": cache_control}
-
-
 def _refusal(error: Error) -> _Refused:
     """The status that an error of the store means to a client. Its text stays here."""
     if isinstance(error, _ABSENT):
@@ -538,24 +395,8 @@ async def _send_refusal(send: Send, refused: _Refused, *, is_head: bool) -> None
     if refused.status != 304:
         body = f"{HTTPStatus(refused.status).phrase}\n".encode()
         fields = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), **fields}
-    await send(_start_message(refused.status, fields))
+    await send(start_message(refused.status, fields))
     await send({"type": "http.response.body", "body": b"" if is_head else body, "more_body": False})
-
-
-def _start_message(status: int, fields: Mapping[str, str]) -> Message:
-    headers = [
-        (name.encode("latin-1"), _on_one_line(value).encode("latin-1", "replace")) for name, value in fields.items()
-    ]
-    return {"type": "http.response.start", "status": status, "headers": headers}
-
-
-def _on_one_line(text: str) -> str:
-    """A value without characters that would end its header: the type of an object comes from its writer."""
-    return "".join(char for char in text if char.isprintable())
-
-
-def _body_message(chunk: memoryview, *, more: bool = False) -> Message:
-    return {"type": "http.response.body", "body": bytes(chunk), "more_body": more}
 
 
 __all__ = ["RangeApp"]

@@ -19,6 +19,7 @@ _RANGE = re.compile(r"(\d*)-(\d*)")
 _TAG = re.compile(r'[ \t]*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")[ \t]*(?:,|$)')
 # A longer header is ignored, and so are its conditions: no client needs that many.
 _HEADER_LENGTH_MAX = 8 << 10
+_DIGITS_MAX = len(str(OFFSET_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,13 @@ class ByteSpec:
     last: int | None = None
     suffix: int | None = None
 
+    @property
+    def length_max(self) -> int | None:
+        """The most bytes that it can have, ``None`` if that depends on the size of the object."""
+        if self.suffix is not None:
+            return self.suffix
+        return None if self.last is None else self.last + 1 - self.first
+
     def within(self, size: int) -> Range | None:
         """The range in an object of ``size`` bytes; ``None`` if no byte of it is there."""
         if self.suffix is not None:
@@ -76,7 +84,7 @@ def parse_ranges(header: str | None) -> list[ByteSpec]:
         found = _RANGE.fullmatch(part)
         if found is None or part == "-":
             return []
-        first, last = (min(int(number), OFFSET_MAX - 1) if number else None for number in found.groups())
+        first, last = (_position(digits) if digits else None for digits in found.groups())
         if first is None:
             specs.append(ByteSpec(suffix=last))
         elif last is not None and last < first:
@@ -84,6 +92,12 @@ def parse_ranges(header: str | None) -> list[ByteSpec]:
         else:
             specs.append(ByteSpec(first=first, last=last))
     return specs if len(specs) <= PARTS_MAX else []
+
+
+def _position(digits: str) -> int:
+    # One of thousands of digits is beyond every object, and Python refuses to read it.
+    digits = digits.lstrip("0") or "0"
+    return min(int(digits), OFFSET_MAX - 1) if len(digits) <= _DIGITS_MAX else OFFSET_MAX - 1
 
 
 def do_overlap(ranges: Sequence[Range]) -> bool:

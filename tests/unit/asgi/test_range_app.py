@@ -25,6 +25,8 @@ from tests.benches.range_app import DATA, PATH, client_of, collector, never, ser
 KIB = 1 << 10
 SIZE = len(DATA)
 FAR = "99999999999999999999"
+# More digits than Python reads as a number.
+ENDLESS = "9" * 5000
 
 
 def date(when: datetime) -> str:
@@ -44,6 +46,9 @@ def date(when: datetime) -> str:
         ("bytes=-10", SIZE - 10, SIZE),
         ("bytes=-60000", SIZE - 60_000, SIZE),
         (f"bytes=-{FAR}", 0, SIZE),
+        (f"bytes=7-{ENDLESS}", 7, SIZE),
+        (f"bytes=-{ENDLESS}", 0, SIZE),
+        (f"bytes={'0' * 5000}8-9", 8, 10),
         ("BYTES = 3-4", 3, 5),
         ("bytes=,3-4 ,", 3, 5),
     ],
@@ -71,7 +76,10 @@ async def test_what_was_served_is_reported(chunk_bytes: int) -> None:
             seen.clear()
 
 
-@pytest.mark.parametrize("header", [f"bytes={SIZE}-", f"bytes={FAR}-", "bytes=-0", f"bytes={SIZE}-,200000-300000"])
+@pytest.mark.parametrize(
+    "header",
+    [f"bytes={SIZE}-", f"bytes={FAR}-", f"bytes={ENDLESS}-", "bytes=-0", f"bytes={SIZE}-,200000-300000"],
+)
 async def test_a_range_beyond_the_end_is_416(header: str) -> None:
     async with served() as (client, _, _):
         response = await client.get(PATH, headers={"Range": header})
@@ -395,6 +403,28 @@ async def test_the_type_is_the_stored_one_or_follows_from_the_name() -> None:
         async with client_of(op) as client:
             types = [(await client.get(path)).headers["content-type"] for path in ("/a.txt", "/b", "/c")]
             assert types == ["text/plain", "text/markdown", "application/octet-stream"]
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "coding", "sent"),
+    [
+        ("a.csv.gz", None, None, "application/gzip"),
+        ("a.csv.gz", None, "gzip", "text/csv"),
+        ("a.tar.xz", None, None, "application/x-xz"),
+        ("a.json.br", None, None, "application/octet-stream"),
+        ("a.pdf", "binary/octet-stream", None, "application/pdf"),
+        ("a.csv.gz", "binary/octet-stream", None, "application/gzip"),
+        ("a.pdf", "application/octet-stream", None, "application/octet-stream"),
+    ],
+)
+async def test_a_packed_file_is_what_packs_it(name: str, stored: str | None, coding: str | None, sent: str) -> None:
+    """A browser would show it as text. And S3 names a type where none was stored."""
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write(name, b"bytes", content_type=stored, content_encoding=coding)
+        messages: list[Any] = []
+        scope = {"type": "http", "method": "GET", "path": f"/{name}", "headers": []}
+        await ap.asgi.RangeApp(op)(scope, never, collector(messages))
+        assert dict(messages[0]["headers"])[b"content-type"].decode() == sent
 
 
 @pytest.mark.parametrize(("stored", "sent"), [("gzip", "gzip"), ("aws-chunked", None), ("identity,br", "br")])

@@ -128,7 +128,7 @@ async def test_clients_that_wait_for_memory_hold_none() -> None:
     async with op:
         data = content(1 << 20)
         await op.write("k", data)
-        await op.write("short", DATA)
+        await op.write("short", DATA[: 64 << 10])
         app = ap.asgi.RangeApp(op, chunk_bytes=1 << 18)
         clients = [Client() for _ in range(20)]
         serving = [asyncio.create_task(app(one.scope("/k"), one.receive, one.send)) for one in clients]
@@ -138,7 +138,7 @@ async def test_clients_that_wait_for_memory_hold_none() -> None:
         for _ in range(2):
             hasty.gate.release()
         await app(hasty.scope("/short"), hasty.receive, hasty.send)
-        assert hasty.messages[1]["body"] == DATA, "a short body need not wait"
+        assert hasty.messages[1]["body"] == DATA[: 64 << 10], "a short body need not wait"
         for one in clients:
             for _ in range(20):
                 one.gate.release()
@@ -148,10 +148,54 @@ async def test_clients_that_wait_for_memory_hold_none() -> None:
         assert app.operator.runtime().budget.used_bytes == 0
 
 
+@pytest.mark.parametrize("header", [None, "bytes=0-79999", "bytes=-80000", "bytes=0-39999,60000-99999"])
+@pytest.mark.parametrize("condition", [None, "if-match"])
+async def test_bodies_of_one_chunk_count_too(header: str | None, condition: str | None) -> None:
+    """However many clients do not take them. With the last one the budget may be exceeded."""
+    op = ap.Operator(ap.services.Memory(), memory_bytes=1 << 20, block_bytes=1 << 16).layer(FaultLayer())
+    async with op:
+        await op.write("k", DATA)
+        fields = {b"range": header, b"if-match": None if condition is None else "*"}
+        headers = [(name, text.encode()) for name, text in fields.items() if text is not None]
+        app, clients = ap.asgi.RangeApp(op, chunk_bytes=200_000), [Client() for _ in range(40)]
+        budget = app.operator.runtime().budget
+        serving = [
+            asyncio.create_task(app(one.scope("/k") | {"headers": headers}, one.receive, one.send)) for one in clients
+        ]
+        await settle()
+        size = 100_000 if header is None else 80_000
+        assert 1 << 20 <= budget.used_bytes <= (1 << 20) + size
+        assert len(reads_of(app)) <= 2 * (1 + (1 << 20) // size)
+        for one in clients:
+            one.gate.release()
+        await settle()
+        begun = [one for one in clients if one.messages]
+        assert 0 < len(begun) < 40, "and until they are taken to the end"
+        for one in clients:
+            for _ in range(9):
+                one.gate.release()
+        await asyncio.gather(*serving)
+        sizes = {sum(len(message.get("body", b"")) for message in one.messages) for one in clients}
+        assert min(sizes) >= size
+        assert {one.messages[0]["status"] for one in clients} <= {200, 206}
+        assert budget.used_bytes == 0
+
+
+async def test_messages_are_short() -> None:
+    """A server that has taken one lets the next one wait; the last one is with the server."""
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("k", content(700_000))
+        for headers in ([], [(b"range", b"bytes=1-200000,300000-500000")]):
+            sent: list[Any] = []
+            await ap.asgi.RangeApp(op)(Client.scope("/k") | {"headers": headers}, never, collector(sent))
+            assert max(len(message["body"]) for message in sent[1:]) == 64 << 10
+            assert [message["more_body"] for message in sent[1:]] == [True] * (len(sent) - 2) + [False]
+
+
 @pytest.mark.parametrize("path", ["/short", "/empty", "/missing"])
 async def test_no_memory_is_kept_for_what_is_no_long_body(path: str) -> None:
     async with ap.Operator(ap.services.Memory()) as op:
-        await op.write("short", DATA)
+        await op.write("short", DATA[: 64 << 10])
         await op.write("empty", b"")
         app, client = ap.asgi.RangeApp(op), Client()
         client.gate.release()

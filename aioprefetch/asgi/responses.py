@@ -1,0 +1,246 @@
+"""Responses with an object: their heads, and bodies that are sent at the pace of the client from bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mimetypes
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias
+
+from aioprefetch.accessor.http_headers import http_date
+from aioprefetch.asgi.conditions import Described
+from aioprefetch.errors import BudgetExhausted
+from aioprefetch.ranges import Range
+from aioprefetch.runtime.budget import Ticket
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.scheduler.pinned_file import PinnedFile, read_ahead
+
+Message: TypeAlias = MutableMapping[str, Any]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+# The size of a message. A server takes one, and lets the next one wait until the client has taken most of it: the last
+# message of a body waits in the server's memory, which no budget counts. Bodies that are no longer are not counted.
+MESSAGE_BYTES = 64 << 10
+# What S3 says of an object that was stored without a type.
+_TYPE_OF_S3 = "binary/octet-stream"
+# The types of packed files. Their names also tell what is in them: data.csv.gz would be text.
+_PACKED = {
+    "gzip": "application/gzip",
+    "bzip2": "application/x-bzip2",
+    "xz": "application/x-xz",
+    "compress": "application/x-compress",
+}
+_NOTHING = memoryview(b"")
+
+
+class BodyMemory:
+    """The part of the budget for one response, until its client has taken it. A short body needs none."""
+
+    def __init__(self, runtime: Runtime, path: str) -> None:
+        self._runtime = runtime
+        self._path = path
+        self._ticket: Ticket | None = None
+
+    def take_now(self, size_bytes: int) -> bool:
+        """Take that much if it is free, and return whether it was."""
+        if size_bytes > MESSAGE_BYTES:
+            self._ticket = self._request(size_bytes)
+            if not self._ticket.granted:
+                self.release()
+                return False
+        return True
+
+    async def take(self, size_bytes: int) -> None:
+        """Hold that much, and no more: wait for it, or return what was taken beyond it.
+
+        ``BudgetExhausted`` if it does not become free in time.
+        """
+        if size_bytes <= MESSAGE_BYTES:
+            self.release()
+            return
+        if self._ticket is not None:
+            self._shrink(self._ticket, size_bytes)
+            return
+        options = self._runtime.options
+        self._ticket = self._request(size_bytes)
+        try:
+            async with asyncio.timeout(options.budget_wait_seconds):
+                await self._ticket.wait()
+        except TimeoutError:
+            raise BudgetExhausted(
+                f"no memory for a body within budget_wait_seconds={options.budget_wait_seconds}:"
+                f" too many clients at once for memory_bytes={options.memory_bytes}",
+                operation="serve",
+                path=self._path,
+            ) from None
+
+    def _request(self, size_bytes: int) -> Ticket:
+        budget = self._runtime.budget
+        return budget.request(min(size_bytes, budget.limit_bytes), "demand")
+
+    def _shrink(self, ticket: Ticket, size_bytes: int) -> None:
+        surplus_bytes = ticket.size_bytes - size_bytes
+        if surplus_bytes > 0:
+            ticket.size_bytes = size_bytes
+            self._runtime.budget.release(surplus_bytes)
+
+    def release(self) -> None:
+        """Return it, or stop waiting for it."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._runtime.budget.cancel(ticket)
+
+
+class Rest:
+    """The rest of a long body."""
+
+    def __init__(self, file: PinnedFile, chunk_bytes: int) -> None:
+        self._file = file
+        self._chunk_bytes = chunk_bytes
+
+    async def send(self, send: Send, first: memoryview, start: int, end: int) -> None:
+        """Send ``[start, end)``, of which ``first`` is in memory."""
+        chunks = read_ahead(self._file, first, start, end, chunk_bytes=self._chunk_bytes)
+        del first
+        async with contextlib.aclosing(chunks):
+            async for chunk in chunks:
+                start += len(chunk)
+                await _send_bytes(send, chunk, more=start < end)
+
+
+class Response:
+    """A head and a body, of which the first bytes are in memory."""
+
+    def __init__(
+        self,
+        path: str,
+        found: Described,
+        status: int,
+        wanted: Range,
+        memory: BodyMemory,
+        first: memoryview = _NOTHING,
+        rest: Rest | None = None,
+    ) -> None:
+        self.path = path
+        self.found = found
+        self.status = status
+        self.wanted = wanted
+        self._memory = memory
+        self._first = first
+        self._rest = rest
+
+    @property
+    def content_type(self) -> str:
+        """The type that was stored with the object, or that its name suggests."""
+        stored = self.found.content_type
+        if stored in (None, "", _TYPE_OF_S3):
+            stored = _type_by_name(self.path, is_decoded=self.found.coding is not None)
+        return _on_one_line(stored)
+
+    def headers(self) -> dict[str, str]:
+        """The fields that depend on the range."""
+        start, end = self.wanted
+        fields = {"content-type": self.content_type, "content-length": str(end - start)}
+        if self.found.coding is not None:
+            fields["content-encoding"] = self.found.coding
+        if self.status == 206:
+            fields["content-range"] = f"bytes {start}-{end - 1}/{self.found.size}"
+        return fields
+
+    async def send(self, send: Send, *, cache_control: str | None) -> None:
+        """Send all of it. An error after the head ends the connection: the server sees fewer bytes than announced."""
+        fields = {"accept-ranges": "bytes", **self.headers(), **headers_about(self.found, cache_control)}
+        await send(start_message(self.status, fields))
+        await self._send_body(send)
+
+    async def _send_body(self, send: Send) -> None:
+        first, self._first = self._first, _NOTHING
+        if self._rest is None:
+            await _send_bytes(send, first, more=False)
+        else:
+            await self._rest.send(send, first, *self.wanted)
+
+    async def aclose(self) -> None:
+        """Return its memory."""
+        self._memory.release()
+
+
+class Parts(Response):
+    """Several ranges as ``multipart/byteranges``, all of them in memory."""
+
+    def __init__(
+        self,
+        path: str,
+        found: Described,
+        ranges: Sequence[Range],
+        views: Sequence[memoryview],
+        memory: BodyMemory,
+    ) -> None:
+        super().__init__(path, found, 206, (0, 0), memory)
+        self._boundary = secrets.token_hex(16)
+        self._pieces: list[bytes] = []
+        for (start, end), view in zip(ranges, views, strict=True):
+            head = (
+                f"\r\n--{self._boundary}\r\nContent-Type: {self.content_type}\r\n"
+                f"Content-Range: bytes {start}-{end - 1}/{found.size}\r\n\r\n"
+            )
+            self._pieces += [head.encode("latin-1", "replace"), bytes(view)]
+        self._pieces.append(f"\r\n--{self._boundary}--\r\n".encode())
+
+    def headers(self) -> dict[str, str]:
+        """The fields of a body in parts, each of which has its range and type."""
+        return {
+            "content-type": f"multipart/byteranges; boundary={self._boundary}",
+            "content-length": str(sum(map(len, self._pieces))),
+        }
+
+    async def _send_body(self, send: Send) -> None:
+        last = len(self._pieces) - 1
+        for index, piece in enumerate(self._pieces):
+            await _send_bytes(send, memoryview(piece), more=index < last)
+
+
+def _type_by_name(path: str, *, is_decoded: bool) -> str:
+    """The type that a name suggests. ``is_decoded``: for what a client gets after it has undone the coding."""
+    kind, packing = mimetypes.guess_type(path)
+    if packing is not None and not is_decoded:
+        kind = _PACKED.get(packing)
+    return kind or "application/octet-stream"
+
+
+def headers_about(found: Described, cache_control: str | None) -> dict[str, str]:
+    """The fields that name the version of an object, and how long it may be kept."""
+    fields = cache_headers(cache_control)
+    if found.quoted_etag is not None:
+        fields["etag"] = found.quoted_etag
+    if found.last_modified is not None:
+        fields["last-modified"] = http_date(found.last_modified)
+    return fields
+
+
+def cache_headers(cache_control: str | None) -> dict[str, str]:
+    """The field that says how long a response may be kept."""
+    return {} if cache_control is None else {"cache-control": cache_control}
+
+
+def start_message(status: int, fields: Mapping[str, str]) -> Message:
+    """The head of a response as a message of ASGI."""
+    headers = [
+        (name.encode("latin-1"), _on_one_line(value).encode("latin-1", "replace")) for name, value in fields.items()
+    ]
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _on_one_line(text: str) -> str:
+    """A value without characters that would end its header: the type of an object comes from its writer."""
+    return "".join(char for char in text if char.isprintable())
+
+
+async def _send_bytes(send: Send, data: memoryview, *, more: bool) -> None:
+    """Send bytes of a body, which go on in another call if there are ``more``."""
+    while len(data) > MESSAGE_BYTES:
+        await send({"type": "http.response.body", "body": bytes(data[:MESSAGE_BYTES]), "more_body": True})
+        data = data[MESSAGE_BYTES:]
+    await send({"type": "http.response.body", "body": bytes(data), "more_body": more})
