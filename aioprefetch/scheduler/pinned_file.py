@@ -35,10 +35,11 @@ TAIL_BYTES = 64 << 10
 class PinnedFile:
     """One version of a file: its ``path``, ``size`` in bytes, ``etag`` and ``version``, and its last bytes in memory.
 
-    ``tail`` holds ``[tail_start, size)``, read-only. It belongs to the file, and is charged to no budget.
+    ``tail`` holds ``[tail_start, size)``, read-only. It belongs to the file, and is charged to no budget. ``tail_tier``
+    is where ``open`` had it from, and ``tail_seconds`` how long that took; ``memory`` and ``None`` without a request.
     """
 
-    __slots__ = ("_accessor", "_runtime", "path", "pin", "size", "tail", "tail_start")
+    __slots__ = ("_accessor", "_runtime", "path", "pin", "size", "tail", "tail_seconds", "tail_start", "tail_tier")
 
     def __init__(
         self,
@@ -58,6 +59,8 @@ class PinnedFile:
         self.pin = VersionPin(etag, version, size, path=path, counters=runtime.counters)
         self.tail = tail.toreadonly()
         self.tail_start = size - len(tail)
+        self.tail_tier = "memory"
+        self.tail_seconds: float | None = None
 
     @property
     def etag(self) -> str | None:
@@ -103,9 +106,10 @@ class PinnedFile:
             if_none_match=if_none_match if held is None else held.etag,
             version=version,
         )
-        sink = CollectSink(runtime.budget)
+        sink, began, tier = CollectSink(runtime.budget), runtime.now(), "store"
         try:
-            head = (await accessor.read(request, sink)).head
+            reply = await accessor.read(request, sink)
+            head, tier = reply.head, reply.tier
         except ConditionNotMatch:
             if held is None:
                 raise
@@ -121,7 +125,7 @@ class PinnedFile:
             raise Unexpected("the store does not tell the size of the object", operation="open", path=path)
         if known_size is not None and total != known_size:
             raise _another_size(total, known_size, path)
-        return cls(
+        file = cls(
             accessor,
             runtime,
             path,
@@ -130,6 +134,8 @@ class PinnedFile:
             version=version or head.version,
             tail=sink.to_view(),
         )
+        file.tail_tier, file.tail_seconds = tier, runtime.now() - began
+        return file
 
     @classmethod
     async def begin(

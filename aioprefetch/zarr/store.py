@@ -160,7 +160,7 @@ class Store(ZarrStore):
         tail_start, tail = file.tail_start, file.tail
         file.drop_tail()
         index_start = max(tail_start, file.size - size)
-        file.publish_served(index_start, file.size)
+        file.publish_served(index_start, file.size, file.tail_tier, file.tail_seconds)
         kept = Piece(start=tail_start, view=tail, lease=lease)
         self._remember_shard(file, (tail_start, index_start), kept, has_index_first=False)
         return tail[index_start - tail_start :]
@@ -280,7 +280,7 @@ class Store(ZarrStore):
         accessor, runtime = self._operator.accessor(), self._operator.runtime()
         if plan.offset is None:
             tail = await PinnedFile.open(accessor, runtime, path, tail_bytes=max(1, plan.suffix or 0))
-            tail.publish_served(tail.tail_start, tail.size)
+            tail.publish_served(tail.tail_start, tail.size, tail.tail_tier, tail.tail_seconds)
             return tail, tail.tail
         _, first, file = await PinnedFile.begin(accessor, runtime, ReadRequest(path=path, offset=plan.offset))
         assert file is not None  # A read to the end tells the size.

@@ -110,7 +110,8 @@ class TestShards:
             first = 0 if isinstance(index, RangeByteRequest) else len(DATA) - KIB
             starts = [first, 100 * KIB, 200 * KIB, 210 * KIB]
             assert [(event.facts["start"], event.facts["end"]) for event in seen] == [(at, at + KIB) for at in starts]
-            assert [event.facts["tier"] for event in seen[1:]] == ["store", "store", "memory"]
+            assert [event.facts["tier"] for event in seen] == ["store", "store", "store", "memory"]
+            assert all(event.facts["waited_seconds"] >= 0 for event in seen)
 
     async def test_what_parts_got_is_reported(self) -> None:
         async with over_memory() as op:
@@ -120,6 +121,18 @@ class TestShards:
             await values(store, ("k", RangeByteRequest(5, 10)), ("k", SuffixByteRequest(7)))
             got = sorted((event.facts["start"], event.facts["end"]) for event in seen)
             assert got == [(5, 10), (len(DATA) - 7, len(DATA))]
+            assert {event.facts["tier"] for event in seen} == {"store"}
+
+    async def test_an_index_that_readers_had_is_reported_from_memory(self) -> None:
+        """The store says that it has not changed, and sends nothing."""
+        async with over_memory() as op:
+            await op.write("shard", DATA)
+            async with op.reader("shard") as reader:
+                await reader.read_at(0, len(DATA))
+                seen = list[Event]()
+                op.events.subscribe(seen.append, "read.served")
+                await value(Store(op), "shard", INDEX)
+            assert [event.facts["tier"] for event in seen] == ["memory"]
 
     async def test_one_chunk_is_fetched_alone(self) -> None:
         """No byte beside it, since it may be the only one."""
