@@ -80,6 +80,13 @@ OTHER_WORDS: Mapping[str, Answer] = {
     **dict.fromkeys(("account", "storage_account_name"), Answer("account_name")),
     "storage_account_key": Answer("account_key"),
     "service_account_path": Answer("service_account"),
+    "connection_string": _no_option(
+        "its parts are options: AccountName is account_name, AccountKey account_key, SharedAccessSignature sas_key,"
+        " BlobEndpoint endpoint_url"
+    ),
+    **dict.fromkeys(
+        ("project", "project_id"), _no_option("objects are read and written without the name of a project")
+    ),
     "cache_regions": _no_option("an operator has one bucket, whose region is the option region"),
     # --- what holds options of others
     **dict.fromkeys(("client_kwargs", "config_kwargs", "s3_additional_kwargs", "storage_options"), _KEPT_APART),

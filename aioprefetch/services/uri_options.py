@@ -67,7 +67,7 @@ class ContainerOptions(TypedDict, total=False):
 
     prefix: str
     credentials: Callable[[], Any] | CredentialsProvider | None
-    allow_http: bool
+    allow_http: bool | None
     connect_timeout_seconds: float
     read_timeout_seconds: float
     part_bytes: ByteCount
@@ -82,7 +82,7 @@ class GcsUriOptions(TypedDict, total=False):
     anonymous: bool | None
     endpoint_url: str | None
     credentials: Callable[[], Any] | CredentialsProvider | None
-    allow_http: bool
+    allow_http: bool | None
     connect_timeout_seconds: float
     read_timeout_seconds: float
     part_bytes: ByteCount
@@ -101,7 +101,7 @@ class AzureUriOptions(TypedDict, total=False):
     use_emulator: bool | None
     endpoint_url: str | None
     credentials: Callable[[], Any] | CredentialsProvider | None
-    allow_http: bool
+    allow_http: bool | None
     connect_timeout_seconds: float
     read_timeout_seconds: float
     part_bytes: ByteCount

@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from aioprefetch.credentials import CredentialsProvider, Secret
-from aioprefetch.errors import ConfigInvalid, MissingDependency, printable, redact
+from aioprefetch.errors import ConfigInvalid, MissingDependency, excerpt, printable, redact
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.services.obspec.options import CloudFactory
 from aioprefetch.services.obspec.recipe import ObspecStore
+from aioprefetch.services.obspec.traits import VARIABLES
+from aioprefetch.services.plain_http import check_transport
 
 if TYPE_CHECKING:
     from aioprefetch.services.uri_options import AzureUriOptions, ContainerOptions, GcsUriOptions
@@ -33,19 +35,37 @@ class MakeStore(CloudFactory):
     credentials: CredentialsProvider | None = None
 
     def __call__(self) -> Any:
-        from obstore.store import AzureStore, GCSStore
+        from obstore import store
 
-        kind: Any = GCSStore if self.scheme == "gs" else AzureStore
+        kind = "GCSStore" if self.scheme == "gs" else "AzureStore"
         config = {name: self._revealed(name, value) for name, value in self.settings.items()}
         provider = None if self.credentials is None else self.credentials.given
-        # Retry tries again, within its budget; obstore's time-out of 30 s would be for a whole body.
-        return kind(
-            self.container,
-            config=config,
-            client_options=dict(self.client),
-            retry_config={"max_retries": 0},
-            credential_provider=provider,
+        try:
+            # Retry tries again, within its budget; obstore's time-out of 30 s would be for a whole body.
+            return getattr(store, kind)(
+                self.container,
+                config=config,
+                client_options=dict(self.client),
+                retry_config={"max_retries": 0},
+                credential_provider=provider,
+            )
+        except Exception as error:
+            said = self._said_by(error)
+        # Raised here, so that the exception of obstore is not its context: that may hold a secret.
+        raise ConfigInvalid(
+            f"obstore cannot use these options for {self.scheme}://{self.container}: {said}. Keys and accounts are"
+            f" options, or come from variables whose names begin with {VARIABLES[kind]}",
+            operation="configure",
         )
+
+    def _said_by(self, error: Exception) -> str:
+        """The message of obstore, without the secrets among the settings."""
+        text = str(error).partition("\n\nDebug source:")[0]
+        for name, value in self.settings.items():
+            secret = value.reveal() if isinstance(value, Secret) else None
+            if secret:
+                text = text.replace(secret, f"<{name}>")
+        return excerpt(redact(text).rstrip("."))
 
     def _revealed(self, name: str, value: Any) -> Any:
         if not isinstance(value, Secret):
@@ -80,7 +100,7 @@ class CloudStore(ObspecStore):
         settings: Mapping[str, object],
         *,
         prefix: str = "",
-        allow_http: bool = False,
+        allow_http: bool | None = None,
         connect_timeout_seconds: float = 5.0,
         read_timeout_seconds: float = 20.0,
         part_bytes: ByteCount = 8 << 20,
@@ -94,7 +114,7 @@ class CloudStore(ObspecStore):
             if self._settings[name] in given:
                 given[self._settings[name]] = Secret.of(given[self._settings[name]])
         client = {
-            "allow_http": allow_http,
+            "allow_http": bool(allow_http) or _goes_without_tls(settings, allow_http),
             "connect_timeout": _seconds("connect_timeout_seconds", connect_timeout_seconds),
             "read_timeout": _seconds("read_timeout_seconds", read_timeout_seconds),
             "timeout": timedelta(hours=1),
@@ -127,7 +147,9 @@ class Gcs(CloudStore):
     anonymous
         Send no credentials: a public bucket.
     endpoint_url
-        Another address, such as that of an emulator; with ``allow_http`` without TLS.
+        Another address, such as that of an emulator.
+    allow_http
+        As for ``S3``: whether keys may go without TLS, ``None`` for to this machine alone.
     connect_timeout_seconds
         As for ``S3``.
     read_timeout_seconds
@@ -208,7 +230,9 @@ class Azure(CloudStore):
     use_emulator
         Azurite on this machine.
     endpoint_url
-        Another address; with ``allow_http`` without TLS.
+        Another address.
+    allow_http
+        As for ``S3``: whether keys may go without TLS, ``None`` for to this machine alone.
     connect_timeout_seconds
         As for ``S3``.
     read_timeout_seconds
@@ -306,6 +330,15 @@ def _checked_provider(given: object) -> CredentialsProvider:
             operation="configure",
         )
     return CredentialsProvider(given)
+
+
+def _goes_without_tls(settings: Mapping[str, object], allow_http: bool | None) -> bool:
+    """Whether the endpoint is one of plain http. ``ConfigInvalid`` for one to which no keys may be sent."""
+    endpoint = settings.get("endpoint_url")
+    if not isinstance(endpoint, str) or not endpoint.lower().startswith("http://"):
+        return False
+    check_transport(redact(endpoint), allow_http=allow_http, carries="" if settings.get("anonymous") else "credentials")
+    return True
 
 
 def _text(value: Any) -> Any:

@@ -21,7 +21,7 @@ OBSTORE_KINDS = ("S3Store", "AzureStore", "GCSStore", "HTTPStore", "LocalStore",
 _SIGNING = ("S3Store", "AzureStore", "GCSStore")
 _SENSITIVE = re.compile(r"auth|cookie|tok|secret|pass|cred|sign|sess|key|jwt|bearer|sas", re.IGNORECASE)
 # obstore takes missing settings from the variables of these names.
-_VARIABLES = {"S3Store": "AWS_", "AzureStore": "AZURE_", "GCSStore": "GOOGLE_"}
+VARIABLES = {"S3Store": "AWS_", "AzureStore": "AZURE_", "GCSStore": "GOOGLE_"}
 # A shorter text may occur in a message by chance, and is not treated as a secret.
 _SECRET_LENGTH_MIN = 4
 
@@ -151,7 +151,7 @@ def _secret_values(store: Any) -> Iterator[str]:
 
 
 def _variables_of(store: Any) -> Mapping[str, str]:
-    prefix = _VARIABLES.get(kind_of(store))
+    prefix = VARIABLES.get(kind_of(store))
     return {name: value for name, value in os.environ.items() if name.startswith(prefix)} if prefix else {}
 
 

@@ -22,6 +22,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.options import checked_file, checked_seconds, keep_byte_counts
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
+from aioprefetch.services.plain_http import check_transport
 from aioprefetch.services.proxies import ambient_network
 from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.identity import Ambient, ambient
@@ -335,22 +336,6 @@ def checked_endpoint(url: object, *, option: str = "endpoint_url") -> str:
     return url.rstrip("/")
 
 
-def check_transport(endpoint: str, *, allow_http: bool | None, carries: str) -> None:
-    """Refuse plain http where secrets would travel: ``allow_http=None`` allows it to this machine alone.
-
-    ``carries`` describes the values that would be sent, and is empty for none.
-    """
-    parts = urlsplit(endpoint)
-    if parts.scheme != "http" or not carries or allow_http:
-        return
-    if allow_http is None and is_loopback(parts.hostname or ""):
-        return
-    raise invalid(
-        f"endpoint_url={endpoint!r} would send {carries} without encryption; use https://, or allow_http=True "
-        "where the network is trusted"
-    )
-
-
 def checked_region(region: object) -> str:
     """A region's name: it becomes part of a host name."""
     if not isinstance(region, str) or not _REGION.fullmatch(region):
@@ -467,16 +452,6 @@ def revealed(secret: Secret, option: str) -> str | None:
     if value is None and not secret.is_literal:
         raise ConfigInvalid(f"{option} is {secret.fingerprint()!r}, but that environment variable is not set")
     return value
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, judged by its name."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _split(url: str, shown: str) -> SplitResult:

@@ -1,5 +1,6 @@
 """``gs://`` and ``az://``: recipes that make obstore's stores, without secrets in sight."""
 
+import os
 import pickle
 import sys
 from typing import Any
@@ -39,9 +40,7 @@ async def test_reads_by_uri(scheme: str) -> None:
     async with serving(cloud) as port:
         options: dict[str, Any] = {"account_name": "account", "account_key": KEY} if scheme == "az" else {}
         uri, address = f"{scheme}://container", f"http://127.0.0.1:{port}"
-        op = ap.Operator.from_uri(
-            uri, endpoint_url=address, allow_http=True, anonymous=None if options else True, **options
-        )
+        op = ap.Operator.from_uri(uri, endpoint_url=address, anonymous=None if options else True, **options)
         async with op, op.reader("k") as reader:
             assert await reader.read_at(10, 20) == DATA[10:30]
             assert await op.read("k", offset=5, size=3) == DATA[5:8]
@@ -108,7 +107,59 @@ def test_without_obstore_the_extra_is_named(scheme: str, monkeypatch: pytest.Mon
         ap.Operator.from_uri(f"{scheme}://container")
 
 
+@pytest.mark.parametrize(
+    ("uri", "options", "said"),
+    [
+        ("az://container", {}, "Account must be specified.*account.*options.*AZURE_"),
+        ("az://container", {"account_name": "a", "account_key": "not base64!"}, "Invalid Access Key"),
+        ("az://container", {"account_name": "a", "sas_key": "hidden%%"}, "SAS"),
+        ("gs://bucket", {"service_account_key": "{hidden"}, "service account"),
+        ("gs://bucket", {"service_account": "/not/there.json"}, "/not/there.json.*No such file.*GOOGLE_"),
+    ],
+)
+def test_options_that_cannot_work_are_explained(
+    uri: str, options: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what obstore says of them; its error is not chained, since it may quote a secret."""
+    for name in [name for name in os.environ if name.startswith(("AZURE_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    with pytest.raises(ap.ConfigInvalid, match=said) as caught:
+        ap.Operator.from_uri(uri, **options).capability  # noqa: B018
+    error = caught.value
+    assert "hidden" not in str(error)
+    assert error.__cause__ is None
+    assert error.__context__ is None
+
+
+def test_a_secret_that_obstore_quotes_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **options: Any) -> None:
+        raise ValueError(f"bad: {options['config']}")
+
+    monkeypatch.setattr("obstore.store.AzureStore", refuse)
+    with pytest.raises(ap.ConfigInvalid, match=r"bad: .*<account_key>") as caught:
+        ap.Operator.from_uri("az://container", account_name="a", account_key=KEY).capability  # noqa: B018
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket", "az://container"])
+def test_keys_go_over_plain_http_to_this_machine_alone(uri: str) -> None:
+    """As for S3; without keys anywhere."""
+    account: dict[str, Any] = {"account_name": "a"} if uri.startswith("az") else {}
+    for allow_http in (None, False):
+        with pytest.raises(ap.ConfigInvalid, match=r"would send credentials without encryption.*allow_http=True"):
+            ap.Operator.from_uri(uri, endpoint_url="http://store.example", allow_http=allow_http, **account)
+    with pytest.raises(ap.ConfigInvalid, match="without encryption"):
+        ap.Operator.from_uri(uri, endpoint_url="http://127.0.0.1:9", allow_http=False, **account)
+    ap.Operator.from_uri(uri, endpoint_url="http://store.example", anonymous=True, **account)
+    ap.Operator.from_uri(uri, endpoint_url="http://store.example", allow_http=True, **account)
+    ap.Operator.from_uri(uri, endpoint_url="http://127.0.0.1:9", **account)
+
+
 def test_misspelt_options_are_answered() -> None:
+    with pytest.raises(ap.ConfigInvalid, match="its parts are options: AccountName is account_name"):
+        ap.Operator.from_uri("az://container", connection_string="x")  # type: ignore[call-arg]
+    with pytest.raises(ap.ConfigInvalid, match="without the name of a project"):
+        ap.Operator.from_uri("gs://bucket", project="x")  # type: ignore[call-arg]
     with pytest.raises(ap.ConfigInvalid, match="did you mean 'account_key'"):
         ap.Operator.from_uri("az://container", acount_key="x")  # type: ignore[call-arg]
     with pytest.raises(ap.ConfigInvalid, match="it is called 'anonymous' here"):
