@@ -236,6 +236,8 @@ class OperatorStore:
         """The bytes of several ranges of one version of an object; those that lie close together share a request."""
         if (ends is None) == (lengths is None):
             raise InvalidArgument("give either ends or lengths", operation="read_ranges", path=path)
+        if len(starts) != len(ends if ends is not None else lengths or ()):
+            raise InvalidArgument("each of starts needs its end or length", operation="read_ranges", path=path)
         stops = ends if ends is not None else [start + size for start, size in zip(starts, lengths or (), strict=True)]
         ranges = checked_ranges(list(zip(starts, stops, strict=True)), operation="read_ranges", path=path)
         if any(start == end for start, end in ranges):
@@ -443,8 +445,8 @@ def _write_options(path: str, attributes: Attributes, mode: PutMode | None) -> d
 
 def _data_of(file: Any) -> Any:
     """The data in a form that ``Operator.write`` takes: buffers other than bytes as views, one by one."""
-    if hasattr(file, "read") or isinstance(file, bytes | bytearray | memoryview):
-        return file
+    if hasattr(file, "read") or isinstance(file, bytes | bytearray | memoryview | str):
+        return file  # A text is refused by the operator.
     if hasattr(file, "__aiter__"):
         return _views_async(file)
     try:

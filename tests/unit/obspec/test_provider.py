@@ -352,6 +352,11 @@ class TestRanges:
             await store.get_range_async("dir/k", start=5)
         with pytest.raises(ap.InvalidArgument, match="either"):
             await store.get_range_async("dir/k", start=5, end=6, length=1)
+        for ends in ([3], [3, 4, 5]):
+            with pytest.raises(ap.InvalidArgument, match="each of starts"):
+                await store.get_ranges_async("dir/k", starts=[1, 2], ends=ends)
+            with pytest.raises(ap.InvalidArgument, match="each of starts"):
+                await store.get_ranges_async("dir/k", starts=[1, 2], lengths=ends)
         with pytest.raises(exceptions.NotFoundError):
             await store.get_range_async("missing", start=0, end=1)
 
@@ -383,6 +388,12 @@ class TestWriting:
         result = await store.put_async("new", data, use_multipart=True, chunk_size=5 << 20, max_concurrency=2)
         assert await store.operator.read("new") == DATA
         assert result == {"e_tag": (await store.head_async("new"))["e_tag"], "version": None}
+
+    async def test_a_text_is_no_data(self, store: OperatorStore) -> None:
+        with pytest.raises(ap.InvalidType, match="str"):
+            await store.put_async("new", "text")
+        with pytest.raises(exceptions.NotFoundError):
+            await store.head_async("new")
 
     async def test_modes(self, store: OperatorStore) -> None:
         await store.put_async("new", b"one", mode="create")
