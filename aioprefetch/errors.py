@@ -466,6 +466,11 @@ _SECRETS = (
 )
 
 
+def is_bucket_missing(error: Error) -> bool:
+    """Whether a ``NotFound`` is about the bucket or container: then it says nothing about one object."""
+    return error.context.get("code") in ("NoSuchBucket", "ContainerNotFound")
+
+
 def redact(text: str) -> str:
     """``text`` without possible bearer credentials: query and user of each URL, signatures, tokens, keys.
 

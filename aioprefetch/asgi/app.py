@@ -50,6 +50,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     PermissionDenied,
     RangeNotSatisfied,
+    is_bucket_missing,
 )
 from aioprefetch.operator.arguments import Arguments
 from aioprefetch.operator.operator import Operator
@@ -372,7 +373,7 @@ def _headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
 
 def _refusal(error: Error) -> _Refused:
     """The status that an error of the store means to a client. Its text stays here."""
-    if isinstance(error, _ABSENT):
+    if isinstance(error, _ABSENT) and not is_bucket_missing(error):
         return _Refused(404)
     if isinstance(error, PermissionDenied) and not isinstance(error, (CredentialsExpired, ClockSkew)):
         return _Refused(403)

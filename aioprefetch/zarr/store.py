@@ -16,7 +16,17 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Suf
 from zarr.abc.store import Store as ZarrStore
 from zarr.core.buffer import Buffer, BufferPrototype
 
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, InvalidType, IsADirectory, NotFound
+from aioprefetch.errors import (
+    AlreadyExists,
+    ConditionNotMatch,
+    InvalidArgument,
+    InvalidType,
+    IsADirectory,
+    NotFound,
+    is_bucket_missing,
+    printable,
+    redact,
+)
 from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.ranged_read import view_ranges_cut
@@ -66,6 +76,12 @@ class Store(ZarrStore):
         checked_operator(operator, "open")
         if not isinstance(prefix, str):
             raise InvalidType(f"prefix must be a string, not {prefix!r}", operation="open")
+        if prefix.startswith("/") or "://" in prefix:
+            raise InvalidArgument(
+                f"prefix is a directory of the operator, such as 'data/a.zarr', not {printable(redact(prefix))!r}:"
+                " bucket and root stand in the URL of the operator",
+                operation="open",
+            )
         self._operator = with_own_hold(operator)
         self._prefix = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         self._loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
@@ -126,7 +142,8 @@ class Store(ZarrStore):
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """The value of a key, or a part of it; ``None`` without one.
 
-        A range that crosses the end is cut there; one that starts beyond it is ``RangeNotSatisfied``.
+        A range that crosses the end is cut there; one that starts beyond it is ``RangeNotSatisfied``. A missing bucket
+        is ``NotFound``: zarr takes ``None`` for a chunk of fill values.
         """
         operator = await self._live()
         path = self._prefix + key
@@ -141,7 +158,9 @@ class Store(ZarrStore):
                 view = await operator.view(path, offset=byte_range.offset)
             else:
                 raise TypeError(f"Unexpected byte_range, got {byte_range!r}")
-        except _ABSENT:
+        except _ABSENT as error:
+            if is_bucket_missing(error):
+                raise
             return None
         return _buffer(view, prototype)
 
@@ -246,10 +265,14 @@ class Store(ZarrStore):
         found: list[Buffer | None] = [None] * len(wanted)
 
         async def read_key(key: str, indexes: list[int]) -> None:
-            with contextlib.suppress(*_ABSENT):
+            try:
                 views = await self._read_parts(self._prefix + key, [wanted[index][1] for index in indexes])
-                for index, view in zip(indexes, views, strict=True):
-                    found[index] = _buffer(view, prototype)
+            except _ABSENT as error:
+                if is_bucket_missing(error):
+                    raise
+                return
+            for index, view in zip(indexes, views, strict=True):
+                found[index] = _buffer(view, prototype)
 
         await gather_all(partial(read_key, key, indexes) for key, indexes in by_key.items())
         return found

@@ -16,6 +16,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     Unsupported,
     UntrustedMetadata,
+    is_bucket_missing,
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger
@@ -39,7 +40,7 @@ def reason_of(error: BaseException) -> Reason | None:
     if isinstance(error, ConditionNotMatch):
         return "changed"
     if isinstance(error, NotFound):
-        return None if error.context.get("code") == "NoSuchBucket" else "missing"
+        return None if is_bucket_missing(error) else "missing"
     if isinstance(error, UntrustedMetadata):
         return "corrupt"
     if isinstance(error, Unsupported) and error.operation in _DECODING:

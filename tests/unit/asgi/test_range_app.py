@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route
 import aioprefetch as ap
 from aioprefetch.asgi.conditions import ByteSpec, parse_ranges
 from aioprefetch.runtime.events import Event
-from aioprefetch.testing import Injection
+from aioprefetch.testing import CountingS3Server, Injection
 from tests.benches.range_app import DATA, PATH, client_of, collector, never, served
 
 KIB = 1 << 10
@@ -359,6 +359,22 @@ async def test_failures_of_the_store(error: type[ap.Error], status: int, method:
         assert ("retry-after" in response.headers) == (status == 503)
         assert "injected" not in response.text
         assert len(response.text) < 30
+
+
+async def test_a_missing_bucket_is_no_missing_object(
+    s3_server: CountingS3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who runs the service finds it in the log; clients did nothing wrong."""
+    op = ap.Operator.from_uri(
+        "s3://there-is-none",
+        endpoint_url=s3_server.endpoint_url,
+        region=s3_server.region,
+        access_key_id=s3_server.access_key_id,
+        secret_access_key=s3_server.secret_access_key,
+    )
+    async with op, client_of(op) as client:
+        assert (await client.get("/k")).status_code == 502
+    assert "no bucket 'there-is-none'" in caplog.text
 
 
 async def test_retry_after_is_the_one_of_the_store() -> None:

@@ -548,6 +548,10 @@ class TestLife:
         prefix: Any = 7
         with pytest.raises(ap.InvalidType, match="prefix"):
             Store(ap.Operator.from_uri("memory://"), prefix)
+        for text in ("/data", "s3://bucket/data", "https://user:hidden@host/data"):
+            with pytest.raises(ap.InvalidArgument, match="prefix is a directory of the operator") as caught:
+                Store(ap.Operator.from_uri("memory://"), text)
+            assert "hidden" not in str(caught.value)
 
     async def test_a_store_of_an_http_server_is_read_only(self) -> None:
         """It cannot list either, and says so."""

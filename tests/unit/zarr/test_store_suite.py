@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zarr.core.buffer import Buffer, cpu
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
 from zarr.testing.store import StoreTests
 
 import aioprefetch as ap
@@ -109,6 +110,28 @@ class TestOverS3(StoreSuite):
 
     async def get_directly(self, path: str) -> bytes | None:
         return self.bucket.get(path)
+
+    async def test_a_missing_bucket_is_no_missing_value(
+        self, operator: ap.Operator, s3_server: CountingS3Server
+    ) -> None:
+        """Else zarr would read an array of fill values."""
+        ranges = (None, SuffixByteRequest(3), RangeByteRequest(0, 3), RangeByteRequest(1, 3), OffsetByteRequest(1))
+        prototype = default_buffer_prototype()
+        missing = ap.Operator.from_uri(
+            "s3://there-is-none",
+            endpoint_url=s3_server.endpoint_url,
+            region=s3_server.region,
+            access_key_id=s3_server.access_key_id,
+            secret_access_key=s3_server.secret_access_key,
+        )
+        async with operator, missing:
+            for wanted in ranges:
+                assert await Store(operator).get("k", prototype, wanted) is None
+                assert await Store(operator).get_partial_values(prototype, [("k", wanted)]) == [None]
+                with pytest.raises(ap.NotFound, match="no bucket 'there-is-none'"):
+                    await Store(missing).get("k", prototype, wanted)
+                with pytest.raises(ap.NotFound, match="no bucket 'there-is-none'"):
+                    await Store(missing).get_partial_values(prototype, [("k", wanted)])
 
     async def test_no_secret_is_pickled(self, store: Store) -> None:
         import pickle
