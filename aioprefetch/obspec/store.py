@@ -35,8 +35,6 @@ from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.values import Metadata, ReadHead, ReadRequest
 
-# The first bytes of a body, which come with what describes the object, and each later chunk.
-CHUNK_BYTES = 1 << 20
 LIST_ENTRIES = 1000
 # An object that is overwritten between its metadata and its bytes is described again so often.
 ATTEMPTS_MAX = 3
@@ -61,14 +59,18 @@ class OperatorStore:
 
     The operator stays the caller's; ``aclose`` gives up what this store uses on the running loop, ``close`` what its
     blocking methods use.
+
+    ``chunk_bytes``, by default the operator's ``block_bytes``, is the size of the first bytes of a body, which come
+    with what describes the object, and of each later chunk when it is iterated.
     """
 
     # For ``services.ObspecStore``: the attributes of an object come without its body.
     describes_by_get = True
 
-    def __init__(self, operator: Operator, *, chunk_bytes: ByteCount = CHUNK_BYTES) -> None:
+    def __init__(self, operator: Operator, *, chunk_bytes: ByteCount | None = None) -> None:
         self._operator = with_own_hold(checked_operator(operator, "open"))
-        self._chunk_bytes = bytes_at_least(1, chunk_bytes, "chunk_bytes", operation="open", path="")
+        size = operator.options.block_bytes if chunk_bytes is None else chunk_bytes
+        self._chunk_bytes = bytes_at_least(1, size, "chunk_bytes", operation="open", path="")
 
     @property
     def operator(self) -> Operator:

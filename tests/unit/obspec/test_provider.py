@@ -122,6 +122,17 @@ class TestGet:
         result = await store.get_async("small")
         assert (bytes(await result.buffer_async()), len(reads_of(store))) == (b"bytes", 1)
 
+    @pytest.mark.parametrize("wanted", [None, (0, 300_000), {"offset": 0}, {"suffix": 300_000}])
+    async def test_an_object_of_one_block_is_one_request(self, wanted: Any) -> None:
+        """As it is of a store of obstore."""
+        data = content(300_000)
+        async with ap.Operator(ap.services.Memory(), block_bytes=1 << 19).layer(FaultLayer()) as op:
+            await op.write("k", data)
+            store = OperatorStore(op)
+            result = await store.get_async("k", options=None if wanted is None else {"range": wanted})
+            assert await result.buffer_async() == data
+            assert len(reads_of(store)) == 1
+
     async def test_what_describes_it(self, store: OperatorStore) -> None:
         """All attributes without a body, type and encoding with one."""
         head = await store.get_async("dir/k", options={"head": True})
