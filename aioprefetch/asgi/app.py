@@ -79,6 +79,10 @@ class _Refused(Exception):
         self.headers = dict(headers or {})
 
 
+class _ClientLeft(Exception):
+    """A message could not be sent, and no other one can be."""
+
+
 class RangeApp:
     """Serves the objects of an Operator: ``app.mount("/objects", ap.asgi.RangeApp(op))``, or alone under a server.
 
@@ -159,14 +163,12 @@ class RangeApp:
 
     async def _serve(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Respond, until that is done or the client has left."""
-        work = asyncio.ensure_future(self._respond(scope, send))
+        work = asyncio.ensure_future(self._respond(scope, _noticing(send)))
         left = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-            else:
-                left.result()
+            with contextlib.suppress(_ClientLeft):
+                (work if work.done() else left).result()
         finally:
             work.cancel()
             left.cancel()
@@ -382,6 +384,18 @@ def _refusal(error: Error) -> _Refused:
     if not may_pass:
         return _Refused(502)
     return _Refused(503, {"retry-after": str(max(1, math.ceil(error.retry_after_seconds or 1)))})
+
+
+def _noticing(send: Send) -> Send:
+    """``send`` with a name of its own for the ``OSError`` by which servers of ASGI 2.4 say that the client has left."""
+
+    async def sent(message: Message) -> None:
+        try:
+            await send(message)
+        except OSError as error:
+            raise _ClientLeft from error
+
+    return sent
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -85,6 +85,25 @@ async def test_a_client_that_leaves_ends_the_read() -> None:
         assert app.operator.runtime().budget.used_bytes == 0
 
 
+@pytest.mark.parametrize("path", ["/k", "/missing"])
+@pytest.mark.parametrize("messages", [0, 1, 2])
+async def test_a_server_that_says_so_by_an_error(path: str, messages: int) -> None:
+    """As servers of ASGI 2.4 do. It is no failure of the application."""
+    async with ap.Operator(ap.services.Memory()).layer(FaultLayer()) as op:
+        await op.write("k", DATA)
+        app, sent = ap.asgi.RangeApp(op, chunk_bytes=1000), list[Any]()
+
+        async def send(message: Any) -> None:
+            if len(sent) == messages:
+                raise ConnectionResetError("the client has left")
+            sent.append(message)
+
+        await app(Client.scope(path), never, send)
+        assert len(sent) == messages
+        assert len(reads_of(app)) <= 1 + messages
+        assert app.operator.runtime().budget.used_bytes == 0
+
+
 async def test_cancelled_at_every_suspension_nothing_is_left_behind() -> None:
     suspension, cancelled = 0, True
     while cancelled:
