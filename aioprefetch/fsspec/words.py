@@ -63,7 +63,11 @@ _WRITE: Mapping[str, str] = {
 _WRITE_OPTIONS = frozenset(_WRITE.values()) | {"if_match", "if_not_exists"}
 # fsspec's words for reads.
 _OF_READS = frozenset({"block_size", "cache_type", "cache_options", "version_id"})
+# The words of fsspec's file system of http for its files, and those of aiohttp for sessions and requests.
 _HTTP: Mapping[str, str] = {"block_size": "default_block_size", "cache_type": "default_cache_type"}
+_AIOHTTP: Mapping[str, str] = {"headers": "headers", "auth": "auth", "allow_redirects": "follow_redirects"}
+# URLs are sent as they are given, and no page is searched for links.
+_HTTP_WITHOUT_EFFECT = frozenset({"encoded", "requote_redirect_url", "simple_links", "same_scheme", "size_policy"})
 
 # Options whose values are secrets, in any of the vocabularies.
 SECRETS = frozenset(
@@ -97,8 +101,8 @@ def wrapped(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name in _CUSTOMER_KEYS and isinstance(value, bytes):
             found[name] = Secret(base64.b64encode(value).decode())
-        elif name == "auth" and isinstance(value, list | tuple) and len(value) == 2:
-            found[name] = (value[0], _hidden(value[1]))  # The name of the user is none.
+        elif name == "auth":
+            found[name] = _auth(value)
         elif name in SECRETS:
             found[name] = _hidden(value)
         elif name in PROVIDERS and value is not None:
@@ -116,6 +120,12 @@ def _provider(value: Any) -> Any:
         return CredentialsProvider.of_reference(value) or value
     is_asked = any(hasattr(value, name) for name in ("get_credentials", "get_frozen_credentials", "__call__"))
     return CredentialsProvider(value) if is_asked and not isinstance(value, type) else value
+
+
+def _auth(value: Any) -> Any:
+    """A token as a secret, or a user, who is none, and a password: as a pair or as aiohttp's ``BasicAuth``."""
+    pair = value[:2] if hasattr(value, "login") and hasattr(value, "password") else value
+    return (pair[0], _hidden(pair[1])) if isinstance(pair, list | tuple) and len(pair) == 2 else _hidden(value)
 
 
 def _hidden(value: Any) -> Any:
@@ -157,19 +167,21 @@ def settings_of(scheme: str, words: Mapping[str, Any]) -> Settings:
     elif scheme in _CLOUDS:
         _take_cloud(scheme, names, store)
     elif scheme in ("http", "https"):
-        _take_kwargs(names.pop("client_kwargs", None), "client_kwargs", store, {"headers": "headers", "auth": "auth"})
+        _take_http(names, store)
     elif not scheme:
         write |= {name: names.pop(name) for name in tuple(names) if name in _WRITE.values()}
     allowed = store_options(scheme) if scheme else ()
     for name, value in names.items():
         if name not in allowed:
-            raise _unknown(name, scheme, (*allowed, *_words_of(scheme)))
+            raise _unknown(name, scheme, {*allowed, *_words_of(scheme)})
         _put(store, name, value, name)
     return Settings(store=store, reader=reader, write=write, version_aware=version_aware)
 
 
 def _words_of(scheme: str) -> tuple[str, ...]:
     """The words of other libraries for a store."""
+    if scheme in ("http", "https"):
+        return (*_HTTP, *_AIOHTTP, "client_kwargs", "trust_env")
     return (*_S3, *_NESTED, "use_ssl") if scheme == "s3" else tuple(_CLOUDS.get(scheme, ()))
 
 
@@ -183,7 +195,11 @@ def check_no_option_left(names: Mapping[str, Any]) -> None:
 def reader_options(names: dict[str, Any], *, block_size: Any = None) -> dict[str, Any]:
     """Take the options of files out of ``names``: fsspec's words, and those of ``Operator.reader``."""
     taken = {name: names.pop(name) for name in tuple(names) if name in READER_OPTIONS - {"block_bytes"}}
-    for word in ("default_cache_type", "cache_type"):
+    for word in (
+        "default_cache_type",
+        "cache_type",
+        "default_cache",
+    ):  # The last one is dask's, which opens files with it.
         cache = names.pop(word, None)
         if cache is not None:
             if cache not in CACHE_POLICIES:
@@ -194,7 +210,9 @@ def reader_options(names: dict[str, Any], *, block_size: Any = None) -> dict[str
         names.pop(word, None)  # Blocks keep what was read, and the policy says how far ahead that goes.
     size = names.pop("default_block_size", None)
     for block in (block_size, size):
-        if block is not None and block != "default":
+        if block == 0:  # fsspec's word for a stream.
+            taken.setdefault("policy", "sequential")
+        elif block is not None and block != "default":
             taken.setdefault("block_bytes", block)
     return taken
 
@@ -268,6 +286,37 @@ def _take_cloud(scheme: str, names: dict[str, Any], store: dict[str, Any]) -> No
                 operation="configure",
             )
         _put(store, "service_account", text, "token")
+
+
+def _take_http(names: dict[str, Any], store: dict[str, Any]) -> None:
+    """Take aiohttp's words out of ``names``: those of its session, in ``client_kwargs``, and those of its requests."""
+    session = dict(names.pop("client_kwargs", None) or {})
+    given = [headers for headers in (session.pop("headers", None), names.pop("headers", None)) if headers]
+    if all(isinstance(headers, Mapping) for headers in given):
+        merged = {name: value for headers in given for name, value in headers.items()}
+        # Bytes are asked for as they are stored, in any case.
+        given = [{name: value for name, value in merged.items() if str(name).lower() != "accept-encoding"}]
+    store |= {"headers": given[-1]} if given and given[-1] else {}
+    for name in tuple(names):
+        if name in ("timeout", "trust_env", "ssl", *_HTTP_WITHOUT_EFFECT, *_AIOHTTP):
+            _take_of_aiohttp(name, names.pop(name), store, of="https://")
+    for name, value in session.items():
+        _take_of_aiohttp(name, value, store, of="client_kwargs")
+
+
+def _take_of_aiohttp(name: str, value: Any, store: dict[str, Any], *, of: str) -> None:
+    """One word of aiohttp."""
+    if value is None or name in _HTTP_WITHOUT_EFFECT or (name == "ssl" and value is True):
+        return
+    if name == "trust_env":  # So it is here in any case.
+        _put(store, "proxies", None if value else {}, name)
+    elif name == "timeout" and hasattr(value, "sock_read"):  # What its total limits has a time to stall here.
+        _put(store, "connect_timeout_seconds", value.sock_connect or value.connect, name)
+        _put(store, "read_timeout_seconds", value.sock_read, name)
+    elif name in _AIOHTTP:
+        _put(store, _AIOHTTP[name], value, name)
+    else:
+        raise _unknown(name, "https", {*store_options("https"), *_words_of("https")}, of=of)
 
 
 def _take_call_parameters(parameters: dict[str, Any], store: dict[str, Any], write: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ OTHER_WORDS: Mapping[str, Answer] = {
     **dict.fromkeys(("region_name", "default_region"), Answer("region")),
     "profile_name": Answer("profile"),
     **dict.fromkeys(("virtual_hosted_style_request", "force_path_style", "path_style", "use_path_style"), _PATH_STYLE),
-    **dict.fromkeys(("verify", "ssl_verify", "verify_ssl", "cert", "allow_invalid_certificates"), _VERIFIED),
+    **dict.fromkeys(("verify", "ssl", "ssl_verify", "verify_ssl", "cert", "allow_invalid_certificates"), _VERIFIED),
     **dict.fromkeys(("root_certificate", "proxy_ca_certificate", "cafile", "ssl_ca_cert"), _VERIFIED),
     **dict.fromkeys(("use_ssl", "scheme", "secure"), _NO_TLS),
     **dict.fromkeys(
@@ -116,6 +116,7 @@ OTHER_WORDS: Mapping[str, Answer] = {
     ),
     "proxy_excludes": _no_option("hosts without a proxy stand in the variable NO_PROXY"),
     **dict.fromkeys(("default_headers", "extra_headers"), Answer("headers")),
+    "cookies": Answer("headers", "headers={'Cookie': 'name=value'}"),
     **dict.fromkeys(("bearer_token", "basic_auth"), Answer("auth")),
     # --- what a write says of its object
     **dict.fromkeys(("contenttype", "default_content_type"), Answer("content_type")),

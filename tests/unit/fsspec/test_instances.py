@@ -4,20 +4,23 @@ import base64
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import fsspec
 import pytest
+from aiohttp import BasicAuth, ClientTimeout
 from botocore.credentials import ReadOnlyCredentials
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, HttpFileSystem, S3FileSystem
-from aioprefetch.fsspec.words import settings_of
+from aioprefetch.fsspec.words import settings_of, wrapped
 from tests.benches.s3_words import Bucket
 from tests.benches.source_tree import ROOT
 
@@ -40,6 +43,7 @@ WORDS: dict[str, Any] = {
     "client_kwargs": {"aws_session_token": "a-token-of-s3"},
 }
 SECRETS = ("a-secret-of-s3", "a-token-of-s3")
+REDIRECTS = {"connect_timeout_seconds": 2, "follow_redirects": False}
 RAW_KEY = b"a-customer-key-that-has-32-bytes"
 
 
@@ -233,13 +237,63 @@ class TestWords:
         assert settings_of("s3", words).store == store
 
     @pytest.mark.parametrize(
+        ("words", "store"),
+        [
+            ({"client_kwargs": {"trust_env": True, "requote_redirect_url": False}}, {}),
+            ({"client_kwargs": {"trust_env": False}}, {"proxies": {}}),
+            ({"client_kwargs": {"timeout": ClientTimeout(total=3600)}, "encoded": True, "ssl": None}, {}),
+            (
+                {"client_kwargs": {"timeout": ClientTimeout(sock_connect=2, sock_read=3)}},
+                {"connect_timeout_seconds": 2, "read_timeout_seconds": 3},
+            ),
+            ({"timeout": ClientTimeout(connect=2), "allow_redirects": False, "simple_links": False}, REDIRECTS),
+            (
+                {"headers": {"B": "2", "Accept-Encoding": "identity"}, "client_kwargs": {"headers": {"A": "1"}}},
+                {"headers": {"A": "1", "B": "2"}},
+            ),
+            ({"headers": {"Accept-Encoding": "identity"}}, {}),
+            ({"headers": "A: 1"}, {"headers": "A: 1"}),  # The service refuses it.
+        ],
+    )
+    def test_of_aiohttp_are_options_of_ours(self, words: dict[str, Any], store: dict[str, Any]) -> None:
+        assert settings_of("https", words).store == store
+
+    def test_the_password_of_aiohttp_is_a_secret(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Later versions of aiohttp want the header instead.
+            auth = BasicAuth("user", "pass-word")
+        for words in ({"auth": auth}, {"client_kwargs": {"auth": auth}}):
+            user, password = settings_of("https", wrapped(words)).store["auth"]
+            assert (user, password.reveal()) == ("user", "pass-word")
+            fs = HttpFileSystem(**words)
+            assert "pass-word" not in f"{fs!r} {fs.to_json()} {pickle.dumps(fs)!r} {fs.storage_options}"
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ({"ssl": False}, "unknown option 'ssl' for https://: it is called 'ca_bundle'"),
+            ({"client_kwargs": {"timeout": 10}}, "for client_kwargs: s3:// and http"),
+            ({"cookies": {"a": "b"}}, "headers={'Cookie': 'name=value'}"),
+            ({"client_kwargs": {"cokies": {}}}, "unknown option 'cokies' for client_kwargs"),
+            ({"trust_env": False, "proxies": {"http": "http://host:1"}}, "contradicts"),
+        ],
+    )
+    def test_of_aiohttp_without_a_meaning_are_refused(self, words: dict[str, Any], message: str) -> None:
+        with pytest.raises(ap.ConfigInvalid, match=re.escape(message)) as refused:
+            HttpFileSystem(**words)
+        assert "access_key_id" not in str(refused.value)
+
+    @pytest.mark.parametrize(
         ("words", "reader"),
         [
             ({"default_block_size": 1 << 20}, {"block_bytes": 1 << 20}),
             ({"default_cache_type": "none"}, {"policy": "random"}),
             ({"default_cache_type": "readahead"}, {"policy": "adaptive"}),
+            ({"default_cache": "none"}, {"policy": "random"}),
             ({"default_cache_type": "all", "keep_behind": True}, {"policy": "whole-file", "keep_behind": True}),
             ({"policy": "parquet"}, {"policy": "parquet"}),
+            ({"default_block_size": 0}, {"policy": "sequential"}),
+            ({"default_block_size": 0, "default_cache_type": "all"}, {"policy": "whole-file"}),
         ],
     )
     def test_of_caches_are_policies(self, words: dict[str, Any], reader: dict[str, Any]) -> None:

@@ -56,6 +56,8 @@ def answer(uri: str, name: str) -> str:
         ("s3://b", "verify", "called 'ca_bundle' here (the file of the authorities to trust"),
         ("s3://b", "use_ssl", "an endpoint_url that begins with http:// goes without TLS"),
         ("https://h", "password", "called 'auth'"),
+        ("https://h", "ssl", "called 'ca_bundle'"),
+        ("https://h", "cookies", "called 'headers' here (headers={'Cookie': 'name=value'})"),
         ("file:///x", "default_block_size", "called 'block_bytes'"),
         ("s3://b", "client_kwargs", "options of their own, such as endpoint_url"),
         ("s3://b", "config", "what a Config holds are options of their own: connect_timeout_seconds"),
