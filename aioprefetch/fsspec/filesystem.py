@@ -399,7 +399,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
             raise InvalidArgument("a version is not written: leave ?versionId= out", operation="open", path=path)
         chosen = opening.opened_write_options(defaults.write, options)
         if kind == "x":
-            if self.exists(path):
+            if self.isfile(path):
                 raise place.error(AlreadyExists, "mode='xb' is for an object that is not there yet", "open", path)
             chosen["if_not_exists"] = True
         return WriteFile(self, path, place.operator, place.key, chosen, mode=f"{kind}b", autocommit=autocommit)
@@ -476,7 +476,8 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         """
         if path1 == path2:
             return
-        if not recursive and isinstance(path1, str) and not has_magic(path1) and await self._isdir(path1):
+        is_single = not recursive and isinstance(path1, str) and not has_magic(path1)
+        if is_single and await self._isdir(path1):
             raise IsADirectory("a directory: recursive=True moves what is below", operation="move", path=path1)
         is_whole = recursive and maxdepth is None
         if isinstance(path1, list) and isinstance(path2, list):  # fsspec copies these one by one, as they are.
@@ -486,10 +487,9 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         if is_whole:
             objects, directories = await self._tree.contents(names)
         else:  # A copy passes over directories, also where an object has the name too.
-            objects, directories = [name for name in names if not await self._isdir(name)], []
+            objects, directories = [name for name in names if is_single or not await self._isdir(name)], []
         copies: set[str] = set()
-        levels: dict[str, Any] = {"recursive": recursive, "maxdepth": maxdepth}
-        await self._copy(path1, path2, **levels, on_error="raise", copies=copies, **options)
+        await self._copy(path1, path2, recursive, maxdepth, on_error="raise", copies=copies, **options)
         with self._changing(*names):  # Of what has moved within a directory some may be where other objects were.
             await self._stores.remove([path for path in objects if path not in copies], directories)
 

@@ -91,7 +91,10 @@ class Stores:
         await self._buckets(operator, "delete").delete()
 
     async def remove(self, objects: Iterable[str], directories: Iterable[str] = ()) -> None:
-        """Delete objects, by requests for many, and then directories, of which the root of a store stays."""
+        """Delete objects, by requests for many, and then directories, of which the root of a store stays.
+
+        Where directories come and go with what is in them, only their markers are deleted, by the same requests.
+        """
         keys: dict[Operator, list[str]] = {}
         for path in objects:
             place = self.place_of(path)
@@ -99,11 +102,14 @@ class Stores:
                 await place.operator.delete(place.key, version=place.version)
                 continue
             keys.setdefault(place.operator, []).append(place.directory if path.endswith("/") else place.key)
+        places = [place for place in map(self.place_of, directories) if place.key]
+        for place in places:
+            if not place.has_directories:
+                keys.setdefault(place.operator, []).append(place.directory)
         for operator, those in keys.items():
             await operator.delete(those)
-        for directory in directories:
-            place = self.place_of(directory)
-            if place.key:
+        for place in places:
+            if place.has_directories:
                 await place.operator.delete(place.directory)
 
     def _buckets(self, operator: Operator, operation: str) -> Any:

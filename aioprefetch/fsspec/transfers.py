@@ -14,7 +14,39 @@ from fsspec.utils import isfilelike
 
 from aioprefetch.accessor.protocols import copies_from
 from aioprefetch.fsspec.stores import Place
+from aioprefetch.operator.progress import ProgressBar, ProgressDisplay
 from aioprefetch.operator.server_copy import PLACEMENT, copy_by_server, description_of
+from aioprefetch.operator.transfer.report import CopyProgress
+
+
+class SizeFirst(ProgressDisplay):
+    """A callback of fsspec as the display of a download, from which it learns the size before the bytes come."""
+
+    def __init__(self, callback: Any) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def open(self, name: str) -> ProgressBar:
+        """The bar of the download."""
+        return _CallbackBar(self._callback)
+
+
+class _CallbackBar:
+    """The bar of one call, which tells its size once."""
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+        self._has_size = False
+
+    def update(self, progress: CopyProgress) -> None:
+        if progress.total is not None and not self._has_size:
+            self._has_size = True
+            self._callback.set_size(progress.total)
+        if progress.step_bytes:
+            self._callback.relative_update(progress.step_bytes)
+
+    def close(self, error: BaseException | None) -> None:
+        """The caller closes its callback."""
 
 
 async def get_object(place: Place, target: Any, callback: Any) -> None:
@@ -26,8 +58,7 @@ async def get_object(place: Place, target: Any, callback: Any) -> None:
         await _stream_into(place, target, callback)
         return
     await asyncio.to_thread(os.makedirs, os.path.dirname(target) or ".", exist_ok=True)
-    got = await place.operator.download(place.key, target, version=place.version, on_progress=callback.relative_update)
-    callback.set_size(got.size)
+    await place.operator.download(place.key, target, version=place.version, on_progress=SizeFirst(callback))
 
 
 async def put_object(source: str, place: Place, options: dict[str, Any], callback: Any) -> None:

@@ -189,7 +189,7 @@ class Tree:
         return [*roots, *(info for infos in levels.values() for info in infos)]
 
     async def contents(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Everything at or below some paths to be deleted: objects and markers, and then the directories.
+        """Everything below some paths, or what they name, to be deleted: objects and markers, and then the directories.
 
         The directories of a path begin with the deepest. Raises ``NotFound``.
         """
@@ -262,11 +262,14 @@ class Tree:
         return files, directories
 
     async def _alone(self, path: str) -> list[Info]:
-        """The entry of a path with nothing below it; none if there is nothing at all."""
+        """The entry of a path with nothing below it, from a listing too; none if there is nothing at all."""
         place = self._place_of(path)
         if not place.key:
             return []
         try:
+            known = None if place.version else self.known(path)
+            if known is not None and known["type"] == "file":
+                return [known]
             return [{**info_of(place.base, await place.operator.stat(place.key)), "name": path}]
         except (NotFound, IsADirectory):
             return []

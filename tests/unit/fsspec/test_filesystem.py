@@ -278,6 +278,13 @@ class TestDeletes:
         assert bucket.requests() == ["POST 200"]
         assert bucket.fs.find(bucket.name) == [f"{bucket.name}/d/b"]
 
+    def test_of_a_directory_is_a_listing_and_one_request_for_its_marker_too(self, bucket: Bucket) -> None:
+        ap.sync.BlockingOperator(bucket.fs.place_of(f"{bucket.name}/d").operator).create_dir("d/")
+        bucket.requests()
+        bucket.fs.rm(f"{bucket.name}/d", recursive=True)
+        assert bucket.requests() == ["GET 200", "POST 200"]
+        assert bucket.fs.find(bucket.name, withdirs=True) == [f"{bucket.name}/top"]
+
     def test_of_a_directory_takes_what_is_below(self, fs: AioPrefetchFileSystem) -> None:
         fs.rm("d", recursive=True)
         assert fs.find("") == ["a", "x[1]"]
@@ -312,6 +319,27 @@ class TestTransfers:
         assert fs.info("put.csv")["ContentType"] == "text/csv"
         fs.get_file("a", into := io.BytesIO())
         assert into.getvalue() == DATA
+
+    @pytest.mark.parametrize("size", [0, len(DATA)])
+    def test_callbacks_see_the_size_before_the_bytes(
+        self, fs: AioPrefetchFileSystem, tmp_path: Path, size: int
+    ) -> None:
+        """A bar without a size shows no share."""
+        seen: list[tuple[int | None, int]] = []
+        fs.pipe("object", DATA[:size])
+        callback = Callback(hooks={"see": lambda size, value, **_: seen.append((size, value))})
+        fs.get_file("object", str(tmp_path / "got"), callback=callback)
+        assert seen == ([(size, 0), (size, size)] if size else [(0, 0)])
+
+    def test_an_object_is_moved_with_no_more_requests_than_it_takes(self, bucket: Bucket) -> None:
+        """Both names may be those of directories. Then it is copied and deleted."""
+        bucket.fs.mv(f"{bucket.name}/top", f"{bucket.name}/moved")
+        assert bucket.requests() == [*["GET 200"] * 3, "PUT 200", "DELETE 204"]
+
+    def test_of_a_glob_ask_only_for_what_is_below_each(self, bucket: Bucket, tmp_path: Path) -> None:
+        bucket.fs.get(f"{bucket.name}/d/*", f"{tmp_path}/got/", recursive=True)
+        assert bucket.requests().count("HEAD 200") == 0
+        assert sorted(path.name for path in (tmp_path / "got").iterdir()) == ["a", "b"]
 
     def test_between_two_stores(self, random_name: Callable[[], str]) -> None:
         fs = fsspec.filesystem("aioprefetch+memory")
@@ -480,6 +508,8 @@ def test_urls_of_http_are_single_objects(http_server: FaultServer) -> None:
     assert not fs.exists(f"{http_server.url}/nothing")
     with pytest.raises(ap.Unsupported):
         fs.ls(http_server.url)
+    with fs.open(url, block_size=0) as stream:  # As is usual for servers without ranges.
+        assert stream.read() == b"1,2"
     fs.close()
 
 
