@@ -361,18 +361,20 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         compression: str | None = None,
         **options: Any,
     ) -> Any:
-        """A file of bytes (``rb``, ``wb``, ``xb``) or of text (``r``, ``w``, ``x``). No request is sent yet.
+        """A file of bytes (``rb``, ``wb``, ``xb``, ``ab``) or of text (``r``, ``w``, ``x``, ``a``).
 
+        No request is sent yet, but for ``x`` one that looks, and for ``a`` those that read the object: it is written
+        again with what is appended, unless another writer has replaced it meanwhile.
         What is written appears when the file is closed, whole, in a transaction at its end; a ``with`` block that fails
-        leaves nothing, with ``compression`` and in text too. ``compression`` is a name of fsspec's, or ``infer``; text
+        changes nothing, with ``compression`` and in text too. ``compression`` is a name of fsspec's, or ``infer``; text
         is UTF-8 without an ``encoding``. ``options`` are those of ``Operator.reader``, or of a write.
         """
         path = self._strip_protocol(path)
-        checked = opening.checked_mode(mode, path)
+        checked = opening.FileMode(mode, path=path)
         text = opening.text_options(checked, options, path)
         codec = opening.codec_of(compression, path)
         autocommit = options.pop("autocommit", not self._intrans)
-        file = self._open(path, f"{checked.kind}b", block_size, autocommit=autocommit, **options)
+        file = self._open(path, checked.of_bytes, block_size, autocommit=autocommit, **options)
         if not autocommit and isinstance(file, WriteFile):
             self.transaction.files.append(file)
         return opening.wrapped_file(file, checked, codec=codec, text=text)
@@ -386,23 +388,8 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         version_id: str | None = None,
         **options: Any,
     ) -> ReadFile | WriteFile:
-        place = self.place_of(path)
-        kind = opening.checked_mode(mode, path).kind
-        defaults = self._settings
-        if kind == "r":
-            chosen = opening.reading_options(
-                defaults.reader, place, options, block_size=block_size, version_id=version_id
-            )
-            made = opening.read_file_type(options)
-            return made(self, path, place.operator, place.key, chosen)
-        if place.version is not None:
-            raise InvalidArgument("a version is not written: leave ?versionId= out", operation="open", path=path)
-        chosen = opening.opened_write_options(defaults.write, options)
-        if kind == "x":
-            if self.isfile(path):
-                raise place.error(AlreadyExists, "mode='xb' is for an object that is not there yet", "open", path)
-            chosen["if_not_exists"] = True
-        return WriteFile(self, path, place.operator, place.key, chosen, mode=f"{kind}b", autocommit=autocommit)
+        how: dict[str, Any] = {"block_size": block_size, "autocommit": autocommit, "version_id": version_id}
+        return opening.opened(self, path, opening.FileMode(mode, path=path), self._settings, options, **how)
 
     async def open_async(self, path: str, mode: str = "rb", **options: Any) -> Any:
         """A file of bytes of which ``read`` or ``write``, and ``close``, are awaited."""

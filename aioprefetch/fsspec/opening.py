@@ -14,24 +14,108 @@ from typing import Any
 from fsspec.compression import compr
 from fsspec.core import get_compression
 
-from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported
+from aioprefetch.errors import AlreadyExists, InvalidArgument, InvalidType, NotFound, Unsupported
 from aioprefetch.fsspec.files import BlockCachedFile, ReadFile, WriteFile
 from aioprefetch.fsspec.stores import Place
-from aioprefetch.fsspec.words import check_no_option_left, reader_options, write_options
-from aioprefetch.operator.server_copy import PLACEMENT
+from aioprefetch.fsspec.words import Settings, check_no_option_left, reader_options, write_options
+from aioprefetch.operator.server_copy import PLACEMENT, description_of
 from aioprefetch.sync import codecs
+from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.sync.opening import Mode
+from aioprefetch.values import Metadata
 
 # Codecs of fsspec that are those of ``DecompressedFile``, which buffers and closes what is below it.
 _BUFFERED = {"gzip": "gzip", "bz2": "bz2", "xz": "xz", "lzma": "xz"}
+# The bytes of an object that are read at once to be written again before those that are appended.
+APPEND_BYTES = 8 << 20
 TEXT_OPTIONS = ("encoding", "errors", "newline")
 # Options of fsspec's files that say nothing about a write.
 _OF_READS = ("cache_options", "cache_type", "size", "fill_cache")
 
 
 def checked_mode(mode: object, path: str) -> Mode:
-    """A mode of ``open``. ``Unsupported`` for ``a`` and ``+``, ``InvalidArgument`` for an unknown one."""
+    """A mode of ``open_async``. ``Unsupported`` for ``a`` and ``+``, ``InvalidArgument`` for an unknown one."""
     return Mode(mode, path=path)
+
+
+class FileMode(Mode):
+    """A mode of fsspec's ``open``: ours, and ``a``, which is ``w`` after what is there. Raises as ``checked_mode``."""
+
+    __slots__ = ("appends",)
+
+    def __init__(self, mode: object, *, path: str) -> None:
+        self.appends = isinstance(mode, str) and sorted(mode) in (["a"], ["a", "b"], ["a", "t"])
+        super().__init__(mode.replace("a", "w") if isinstance(mode, str) and self.appends else mode, path=path)
+        if self.appends:
+            self.name = self.name.replace("w", "a")
+
+    @property
+    def of_bytes(self) -> str:
+        """The mode of the file of bytes below a text."""
+        return f"{self.name.removesuffix('b')}b"
+
+
+def opened(
+    fs: Any,
+    path: str,
+    mode: FileMode,
+    settings: Settings,
+    options: Mapping[str, Any],
+    *,
+    block_size: int | None,
+    autocommit: bool,
+    version_id: str | None,
+) -> ReadFile | WriteFile:
+    """A file of bytes of a file system, from the options of ``open`` and its own."""
+    place: Place = fs.place_of(path)
+    if mode.kind == "r":
+        chosen = reading_options(settings.reader, place, options, block_size=block_size, version_id=version_id)
+        return read_file_type(options)(fs, path, place.operator, place.key, chosen)
+    if place.version is not None:
+        raise InvalidArgument("a version is not written: leave ?versionId= out", operation="open", path=path)
+    chosen = opened_write_options(settings.write, options)
+    if mode.kind == "x":
+        if fs.isfile(path):
+            raise place.error(AlreadyExists, "mode='xb' is for an object that is not there yet", "open", path)
+        chosen["if_not_exists"] = True
+    found = loop_thread().run(_existing(place)) if mode.appends and place.operator.capability.write else None
+    if mode.appends:
+        chosen = appending_options(place, found, chosen)
+    file = WriteFile(fs, path, place.operator, place.key, chosen, mode=mode.of_bytes, autocommit=autocommit)
+    if found is not None and found.size:
+        before = {"policy": "sequential", "size": found.size, "etag": found.etag}
+        _begin_with(file, ReadFile(fs, path, place.operator, place.key, before))
+    return file
+
+
+async def _existing(place: Place) -> Metadata | None:
+    try:
+        return await place.operator.stat(place.key)
+    except NotFound:
+        return None
+
+
+def appending_options(place: Place, found: Metadata | None, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a write that appends to what was found: its description, and that no other writer comes between.
+
+    That is only compared where the store can.
+    """
+    capability = place.operator.capability
+    if found is None:
+        return {**({"if_not_exists": True} if capability.write_if_not_exists else {}), **chosen}
+    condition = {"if_match": found.etag} if capability.write_if_match and found.etag else {}
+    return {**description_of(found, capability), **condition, **chosen}
+
+
+def _begin_with(file: WriteFile, before: ReadFile) -> None:
+    """Write what was there into a file. If that fails, nothing is written."""
+    try:
+        with before:
+            while piece := before.read(APPEND_BYTES):
+                file.write(piece)
+    except BaseException as error:
+        file.discard(error)
+        raise
 
 
 def codec_of(compression: str | None, path: str) -> str | None:

@@ -81,6 +81,7 @@ def writing(random: Random) -> Step:
         f"touch {file}": lambda fs, at: fs.touch(f"{at}/{file}"),
         f"write_text {file}": lambda fs, at: fs.write_text(f"{at}/{file}", "ä\n", newline="\r\n"),
         f"open {file}": lambda fs, at: written(fs, f"{at}/{file}", data),
+        f"append {file}": lambda fs, at: written(fs, f"{at}/{file}", data, mode="ab"),
         f"transaction {flag}": lambda fs, at: transaction(fs, at, data, fails=flag),
         f"put {target}{slash} {flag}": lambda fs, at: put(fs, f"{at}/{target}{slash}", flag),
         f"cp_file {file} {other}": lambda fs, at: fs.cp_file(f"{at}/{file}", f"{at}/{target}-{other}"),
@@ -114,9 +115,10 @@ def read_in_pieces(fs: Any, path: str) -> object:
         return file.read(1), file.seek(2), file.read(2), file.tell(), file.seek(0, 2), file.size, file.read()
 
 
-def written(fs: Any, path: str, data: bytes) -> None:
-    with fs.open(path, "wb") as file:
-        assert (file.write(data), file.tell(), file.write(b"z")) == (len(data), len(data), 1)
+def written(fs: Any, path: str, data: bytes, *, mode: str = "wb") -> None:
+    with fs.open(path, mode) as file:
+        before = file.tell()
+        assert (file.write(data), file.tell() - before, file.write(b"z")) == (len(data), len(data), 1)
 
 
 def transaction(fs: Any, at: str, data: bytes, *, fails: bool) -> None:

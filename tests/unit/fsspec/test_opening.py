@@ -6,6 +6,7 @@ import io
 import itertools
 import lzma
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import fsspec
@@ -16,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.fsspec import AioPrefetchFileSystem
+from aioprefetch.fsspec import AioPrefetchFileSystem, HttpFileSystem
+from aioprefetch.testing import FaultLayer, Injection
+from tests.benches.s3_words import Bucket
 
 TEXT = "äöü\nline two\n" * 100
 COMPRESSED: dict[str | None, Callable[[bytes], bytes]] = {
@@ -150,11 +153,89 @@ class TestFilesThatOthersClose:
         assert pq.read_table("k.parquet", filesystem=fs).num_rows == 10
 
 
+class TestAppending:
+    """The object is written again with what follows, by a reader and a writer."""
+
+    def test_is_after_what_is_there(self, bucket: Bucket) -> None:
+        fs, path = bucket.fs, f"{bucket.name}/log"
+        for mode, text in (("a", "a"), ("at", "b"), ("a", "")):
+            with fs.open(path, mode) as file:
+                file.write(text)
+        assert bucket.requests() == ["HEAD 404", "PUT 200", *["HEAD 200", "GET 206", "PUT 200"] * 2]
+        with fs.open(path, "ab") as file:
+            assert (file.tell(), file.write(b"c"), file.tell(), file.mode) == (2, 1, 3, "ab")
+        assert fs.cat(path) == b"abc"
+
+    def test_keeps_the_description(self, bucket: Bucket) -> None:
+        bucket.fs.pipe_file(f"{bucket.name}/t.csv", b"1", ContentType="text/csv", Metadata={"a": "b"})
+        given: list[dict[str, Any]] = [{}, {"content_type": "text/plain"}]
+        for options in given:
+            with bucket.fs.open(f"{bucket.name}/t.csv", "ab", **options) as file:
+                file.write(b"2")
+            found = ap.sync.BlockingOperator(bucket.fs.place_of(bucket.name).operator).stat("t.csv")
+            assert found.content_type == options.get("content_type", "text/csv")
+            assert found.user_metadata == {"a": "b"}
+
+    @pytest.mark.parametrize("compression", [None, "gzip"])
+    def test_of_compressed_text(self, fs: AioPrefetchFileSystem, compression: str | None) -> None:
+        for text in ("one\n", "two\n"):
+            with fs.open("log", "a", compression=compression) as file:
+                file.write(text)
+        with fs.open("log", "r", compression=compression) as file:
+            assert file.read() == "one\ntwo\n"
+
+    @pytest.mark.parametrize(("path", "error"), [("a", ap.ConditionNotMatch), ("new", ap.AlreadyExists)])
+    def test_loses_no_other_write(self, fs: AioPrefetchFileSystem, path: str, error: type[ap.Error]) -> None:
+        file = fs.open(path, "ab")
+        file.write(b"1")
+        fs.pipe_file(path, b"of another writer")
+        with pytest.raises(error):
+            file.close()
+        assert fs.cat(path) == b"of another writer"
+
+    @pytest.mark.parametrize("is_in_transaction", [False, True])
+    def test_that_fails_changes_nothing(self, fs: AioPrefetchFileSystem, is_in_transaction: bool) -> None:
+        def append() -> None:
+            with fs.transaction if is_in_transaction else nullcontext():
+                with fs.open("a", "ab") as file:
+                    file.write(b"1")
+                    if not is_in_transaction:
+                        raise Failure
+                raise Failure
+
+        before = fs.cat("a")
+        with pytest.raises(Failure):
+            append()
+        assert fs.cat("a") == before
+
+    def test_that_cannot_read_leaves_nothing_open(self, fs: AioPrefetchFileSystem) -> None:
+        plan = (Injection(operation="read", error=ap.PermissionDenied, times=None),)
+        failing = AioPrefetchFileSystem(fs.place_of("a").operator.layer(FaultLayer(plan)))
+        with pytest.raises(ap.PermissionDenied):
+            failing.open("a", "ab")
+        failing.close()
+
+    def test_is_what_pandas_does_with_mode_a(self, fs: AioPrefetchFileSystem, random_name: Callable[[], str]) -> None:
+        url = f"aioprefetch+memory://{random_name()}/t.csv"
+        frame = pd.DataFrame({"a": [1, 2]})
+        frame.to_csv(url, index=False)
+        frame.to_csv(url, index=False, mode="a", header=False)
+        assert list(pd.read_csv(url).a) == [1, 2, 1, 2]
+
+
 class TestWhatIsRefused:
-    @pytest.mark.parametrize("mode", ["ab", "a", "at", "r+b", "w+"])
-    def test_appending_and_both_ways(self, fs: AioPrefetchFileSystem, mode: str) -> None:
+    @pytest.mark.parametrize("mode", ["a+", "r+b", "w+"])
+    def test_both_ways(self, fs: AioPrefetchFileSystem, mode: str) -> None:
         with pytest.raises(ap.Unsupported, match="nothing is appended" if "a" in mode else "read or written"):
             fs.open("a", mode)
+
+    async def test_appending_that_is_awaited(self, fs: AioPrefetchFileSystem) -> None:
+        with pytest.raises(ap.Unsupported, match="nothing is appended"):
+            await fs.open_async("a", "ab")
+
+    def test_appending_where_nothing_is_written(self) -> None:
+        with pytest.raises(ap.Unsupported, match="does not support write"):
+            HttpFileSystem().open("http://127.0.0.1:1/a", "ab")
 
     def test_modes_and_options_that_do_not_fit(self, fs: AioPrefetchFileSystem) -> None:
         for mode in ("z", "rw", "rbt", ""):
