@@ -40,6 +40,8 @@ _CLOUDS: Mapping[str, Mapping[str, str]] = {
     "gs": {"anon": "anonymous"},
     "az": {"anon": "anonymous", "sas_token": "sas_key"},
 }
+# Objects have no project, a bucket is not made here, and nothing is asked before the first read.
+_GS_WITHOUT_EFFECT = ("project", "default_location", "check_connection")
 _GS_TOKEN_OF_ENVIRONMENT = ("google_default", "cloud", "cache")
 # Words for what is so here in any case: regions are options, parts have one size, versions are compared on this side.
 _S3_WITHOUT_EFFECT = frozenset({"fixed_upload_size", "local_expiry_check", "api_version"})
@@ -271,11 +273,15 @@ def _take_cloud(scheme: str, names: dict[str, Any], store: dict[str, Any]) -> No
             _put(store, option, names.pop(word), word)
     if scheme != "gs":
         return
-    names.pop("project", None)  # Objects have none; it pays for nothing that is done here.
+    for word in _GS_WITHOUT_EFFECT:
+        names.pop(word, None)
+    if not names.get("requester_pays", True):
+        del names["requester_pays"]
     token = names.pop("token", None)
     text = token.reveal() if isinstance(token, Secret) else token
     if text == "anon":
         _put(store, "anonymous", True, "token")
+        names.pop("access", None)  # A token has it, and there is none.
     elif isinstance(text, Mapping):
         key = json.dumps(mapped(text, lambda secret: secret.reveal()))
         _put(store, "service_account_key", Secret.of(key), "token")

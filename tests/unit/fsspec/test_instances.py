@@ -239,6 +239,19 @@ class TestWords:
     @pytest.mark.parametrize(
         ("words", "store"),
         [
+            ({"token": "anon", "access": "read_only", "project": "p"}, {"anonymous": True}),
+            ({"token": "google_default", "requester_pays": False, "check_connection": True}, {}),
+        ],
+    )
+    def test_of_gcsfs_are_options_of_ours(self, words: dict[str, Any], store: dict[str, Any]) -> None:
+        assert settings_of("gs", words).store == store
+        for word in ("access", "requester_pays"):
+            with pytest.raises(ap.ConfigInvalid, match=f"unknown option '{word}'"):
+                settings_of("gs", {word: True})
+
+    @pytest.mark.parametrize(
+        ("words", "store"),
+        [
             ({"client_kwargs": {"trust_env": True, "requote_redirect_url": False}}, {}),
             ({"client_kwargs": {"trust_env": False}}, {"proxies": {}}),
             ({"client_kwargs": {"timeout": ClientTimeout(total=3600)}, "encoded": True, "ssl": None}, {}),
