@@ -129,8 +129,11 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     async def aclose(self) -> None:
         """Release connections and memory on the running loop. The file system stays usable."""
-        for operator in self._stores.operators():
-            await operator.aclose()
+        await self._stores.close()
+
+    async def set_session(self, *options: Any, **more_options: Any) -> Stores:
+        """The stores, whose ``close`` ends the session. Connections are made when they are needed."""
+        return self._stores
 
     def close(self) -> None:
         """Release connections and memory of the verbs that block, and of files. The file system stays usable."""

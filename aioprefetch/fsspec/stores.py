@@ -72,6 +72,11 @@ class Stores:
         """The operators that are in use."""
         return [self.only] if self.only is not None else list(self._operators.values())
 
+    async def close(self) -> None:
+        """Release connections and memory on the running loop. The stores stay usable."""
+        for operator in self.operators():
+            await operator.aclose()
+
     @property
     def are_made(self) -> bool:
         """Whether a store has to be made: in memory it is there as soon as there is something in it."""

@@ -193,6 +193,14 @@ class TestLoopsAndProcesses:
         with fs.open("k") as file:
             assert file.read(3) == DATA[:3]
 
+    async def test_the_session_of_s3fs_is_there_to_be_closed(self, fs: AioPrefetchFileSystem) -> None:
+        its = AioPrefetchFileSystem(fs.place_of("k").operator, asynchronous=True)
+        for _ in range(2):  # What was closed stays usable.
+            session = await its.set_session()
+            async with await its.open_async("k") as file:
+                assert await file.read(5) == DATA[:5]
+            await session.close()
+
     async def test_an_asynchronous_one_works_on_the_loop_that_awaits(self, fs: AioPrefetchFileSystem) -> None:
         operator = fs.place_of("k").operator
         its = AioPrefetchFileSystem(operator, asynchronous=True)
