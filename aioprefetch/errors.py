@@ -1,7 +1,7 @@
 """Every error that aioprefetch raises, one tree.
 
-``Error`` has all that a person needs to act: the kind, the operation, the path, whether trying again can help, and an
-ordered context. Where Python already has a word for the failure the class is that word too, so ``except
+``Error`` says what a person needs to act: the kind, the operation, the path, whether trying again can help, and an
+ordered context. A class derives from Python's own exception for the same failure, where there is one, so ``except
 FileNotFoundError`` keeps working::
 
     Error

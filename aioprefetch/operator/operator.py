@@ -372,7 +372,7 @@ class Operator:
         keep_behind: bool | None = None,
         on_progress: ProgressCallback | None = None,
     ) -> RangeReader:
-        """Open an object for reading by range, without I/O. The options, and what is refused: ``ReaderOptions``."""
+        """Open an object for reading by range, without I/O. Raises ``InvalidArgument`` for an invalid option."""
         import aioprefetch.reader.options  # Not ``from``, which costs each reader four times as much.
         import aioprefetch.reader.reader
 

@@ -21,7 +21,9 @@ class BlockOptions(TypedDict, total=False):
     """The blocks of an operator, for all of its readers, and those of one reader."""
 
     block_bytes: ByteCount | None
+    """The size of the blocks in which bytes are fetched and kept."""
     prefetch_blocks: int | None
+    """The maximum of blocks that are fetched ahead of a run of reads; 0 fetches nothing ahead."""
 
 
 class LimitOptions(TypedDict, total=False):
@@ -40,6 +42,7 @@ class UploadOptions(WriteOptions, total=False):
     """The options of ``Operator.upload``."""
 
     on_progress: ProgressCallback | None
+    """Called with the number of bytes after each part."""
 
 
 class UriOptions(StoreOptions, LimitOptions, BlockOptions, total=False):
@@ -47,19 +50,33 @@ class UriOptions(StoreOptions, LimitOptions, BlockOptions, total=False):
 
 
 class ReadingOptions(TypedDict, total=False):
-    """The options of a reader beside ``BlockOptions``; ``ReaderOptions`` documents them."""
+    """The options of a reader beside ``BlockOptions``."""
 
     policy: PolicyNames
+    """The expected access: ``adaptive``, ``sequential``, ``random``, ``parquet``, and others."""
     size: int | None
+    """The size of the object in bytes, if it is known. Reads end there, or with the object if it is shorter."""
     etag: str | None
+    """The ETag of the version to read, if it is known: it pins the version before the first request."""
     version: str | None
+    """The version id to read, where the store keeps several versions."""
     split: Range | None
+    """The range ``(start, end)`` that the caller is going to use: nothing is fetched ahead beyond its end."""
     buffer_bytes: ByteCount | None
+    """The size of the chunks of ``stream``; 1 MiB by default."""
     footer_cache: bool | ByteCount | None
+    """Whether the first request brings the tail of the object: ``True`` is a block of it, a number that many bytes.
+
+    ``False`` brings no tail under any policy.
+    """
     prefetch_enabled: bool
+    """``False`` fetches nothing that no read has asked for."""
     prefetch_growth: GrowthName | Growth
+    """How the window ahead of a run grows: ``stall``, ``geometric``, ``linear``, ``step``, or an object of yours."""
     keep_behind: bool | None
+    """Whether blocks behind a long run stay in memory; by default in objects up to half of ``memory_bytes``."""
     on_progress: ProgressCallback | None
+    """Called with the number of bytes after each read."""
 
 
 class OpenOptions(ReadingOptions, BlockOptions, total=False):
@@ -86,6 +103,10 @@ class RangesOptions(TypedDict, total=False):
     """The options of ``Operator.read_ranges``."""
 
     gap_bytes: ByteCount | None
+    """Ranges with a gap of at most this between them share a request; 1 MiB by default."""
     request_bytes_max: ByteCount | None
+    """The maximum size of a request; 16 MiB by default."""
     if_match: str | None
+    """The ETag that the object must have."""
     version: str | None
+    """The version of the object, where the store keeps several."""

@@ -54,6 +54,49 @@ VALUES = ("Metadata", "Entry", "Capability", "ServiceInfo", "DiskCache", "Statis
 FUNCTIONS = ("copy", "CopyReport", "CopyFailure", "CopyStep", "CopyProgress")
 PROTOCOLS = ("Accessor", "Layer", "Service", "WrappedAccessor", "ReadRequest", "ReadHead", "ReadReply")
 
+# Where a page of a name leads on: its longest prefix here decides.
+NEXT = {
+    "Operator": "start/quickstart.md",
+    "Operator.from_uri": "reference/options.md",
+    "Operator.reader": "concepts/prefetching.md",
+    "Operator.read_ranges": "concepts/semantics.md",
+    "Operator.view": "concepts/semantics.md",
+    "Operator.write": "guides/writing.md",
+    "Operator.abort_uploads": "guides/writing.md",
+    "Operator.upload": "guides/transfers.md",
+    "Operator.download": "guides/transfers.md",
+    "Operator.copy": "guides/transfers.md",
+    "Operator.presign": "guides/web-service.md",
+    "Operator.layer": "concepts/layers.md",
+    "Operator.statistics": "reference/statistics.md",
+    "Operator.events": "reference/events.md",
+    "Operator.capability": "reference/services.md",
+    "Operator.open_file": "maps/openfile.md",
+    "Operator.aclose": "concepts/cancellation.md",
+    "RangeReader": "concepts/prefetching.md",
+    "RangeReader.statistics": "reference/statistics.md",
+    "RangeReader.reopen": "concepts/consistency.md",
+    "sync": "start/quickstart.md",
+    "sync.BlockingOperator": "guides/notebooks.md",
+    "sync.copy": "guides/transfers.md",
+    "sync.open": "guides/writing.md",
+    "parquet": "guides/scans.md",
+    "lance": "guides/scans.md",
+    "progress": "guides/transfers.md",
+    "trace": "guides/tracing.md",
+    "otel": "guides/observing.md",
+    "prometheus": "guides/observing.md",
+    "services": "reference/services.md",
+    "layers": "concepts/layers.md",
+    "arrow": "guides/arrow.md",
+    "fsspec": "guides/fsspec.md",
+    "polars": "guides/polars.md",
+    "zarr": "guides/zarr.md",
+    "obspec": "guides/obspec.md",
+    "asgi": "guides/asgi.md",
+    "spark": "guides/spark.md",
+}
+
 LINK = re.compile(r"(?<=\]\()(?P<up>(?:\.\./)+)(?P<path>[^)\s#]+)")
 
 
@@ -95,13 +138,29 @@ def generated() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
 def page_of(public: str, identifier: str) -> str:
     """The text of the page of one name."""
     title = public.rpartition(".")[2]
-    head = f"---\ntitle: {title}\npublic: aioprefetch.{public}\nidentifier: {identifier}\n---\n"
+    head = f"---\ntitle: ap.{public}\npublic: aioprefetch.{public}\nidentifier: {identifier}\n---\n"
     return f"{head}\n::: {identifier}\n    options:\n      heading: ap.{public}\n      toc_label: {title}\n"
+
+
+def leads_on(public: str) -> str:
+    """The last line of the page of a name: a link to the page that shows it in use.
+
+    A blocking verb leads where its twin does.
+    """
+    verb = public.replace("sync.BlockingOperator.", "Operator.")
+    prefix = max((name for name in NEXT if f"{verb}.".startswith(f"{name}.")), key=len)
+    target = NEXT[prefix]
+    heading = re.search(r"^# (.+)$", (DOCS / target).read_text("utf-8"), re.MULTILINE)
+    up = "../" * (FOLDER.count("/") + 2)
+    return f"\nIn use: [{heading[1] if heading else target}]({up}{target})\n"
 
 
 def list_of(title: str, names: tuple[str, ...]) -> str:
     """The text of a page with several names of the package."""
-    body = "".join(f"\n::: aioprefetch.{name}\n    options:\n      heading_level: 2\n" for name in names)
+    options = 'heading_level: 2\n      filters: ["!^_", "!Fields$"]'  # Fields of errors are for type checkers.
+    body = "".join(
+        f"\n::: aioprefetch.{name}\n    options:\n      heading: ap.{name}\n      {options}\n" for name in names
+    )
     return f"# {title}\n{body}"
 
 
@@ -113,16 +172,21 @@ def own_pages() -> tuple[dict[str, str], list[dict[str, object]]]:
         entries: list[dict[str, object]] = []
         for name, identifier in names:
             path = f"{FOLDER}/{folder}/{name}.md"
-            pages[path] = page_of(f"{title}.{name}", identifier)
+            pages[path] = page_of(f"{title}.{name}", identifier) + leads_on(f"{title}.{name}")
             entries.append({name: path})
         if title in CLASSES:
             path = f"{FOLDER}/{folder}/index.md"
-            pages[path] = page_of(title, f"aioprefetch.{title}") + "      members: false\n"
+            pages[path] = page_of(title, f"aioprefetch.{title}") + "      members: false\n" + leads_on(title)
             entries.insert(0, {title: path})
         navigation.append({f"ap.{title}": entries})
-    lists = (("ap.copy", FUNCTIONS), ("Values", VALUES), ("Protocols", PROTOCOLS), ("ap.errors", ("errors",)))
-    for title, names_of_list in lists:
-        path = f"{FOLDER}/{title.rpartition('.')[2].lower()}.md"
+    lists = (
+        ("ap.copy", "copy", FUNCTIONS),
+        ("Values", "values", VALUES),
+        ("Protocols", "protocols", PROTOCOLS),
+        ("Error classes", "errors", ("errors",)),
+    )
+    for title, name, names_of_list in lists:
+        path = f"{FOLDER}/{name}.md"
         pages[path] = list_of(title, names_of_list)
         navigation.append({title: path})
     return pages, navigation
@@ -131,7 +195,7 @@ def own_pages() -> tuple[dict[str, str], list[dict[str, object]]]:
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the pages of names, and the decisions, into the navigation."""
     sections = {title: part for entry in config.nav or [] if isinstance(entry, dict) for title, part in entry.items()}
-    sections["Reference"].append({"Names": own_pages()[1]})
+    sections["Reference"].append({"API": own_pages()[1]})
     decisions = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / "decisions").glob("*.md"))
     sections["Project"].append({"Decisions": decisions})
     return config
@@ -147,6 +211,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links out of the documentation into the repository, and show blocks that are not run as Python."""
     here = (DOCS / page.file.src_uri).parent
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]  # There is nothing beside it. GitHub would show a header of the page itself.
 
     def target(match: re.Match[str]) -> str:
         path = (here / match[0]).resolve()
@@ -187,4 +253,7 @@ def links_of(item: Page | Section | object, address: str) -> list[str]:
     if children := getattr(item, "children", None):
         return [line for child in children for line in links_of(child, address)]
     file = getattr(item, "file", None)
-    return [f"- [{getattr(item, 'title', '')}]({address}{file.url})"] if file is not None else []
+    if file is None:
+        return []
+    title = getattr(item, "meta", {}).get("title") or getattr(item, "title", "")
+    return [f"- [{title}]({address}{file.url.removeprefix('./')})"]

@@ -1,10 +1,13 @@
 """The documentation site has every page and every public name; `make docs` builds it, and checks its links."""
 
 import ast
+import importlib.util
 import inspect
 import re
 import tomllib
 from typing import Any
+
+import pytest
 
 import aioprefetch as ap
 from tests.benches.doc_pages import PAGES
@@ -66,3 +69,33 @@ def test_its_addresses_are_those_of_the_package() -> None:
         urls["Documentation"],
         urls["Source"],
     ]
+
+
+def test_pages_of_names_lead_on() -> None:
+    """To pages that there are; each class and room leads somewhere."""
+    leads = constant("NEXT")
+    assert [target for target in leads.values() if not (ROOT / "docs" / target).exists()] == []
+    first_words = {name.partition(".")[0] for name in leads}
+    assert {name.partition(".")[0] for name in (*constant("CLASSES"), *constant("ROOMS"))} <= first_words
+
+
+def test_options_of_a_call_are_on_its_page() -> None:
+    """Those of the bases of a ``TypedDict`` too, with their meaning; griffe comes with what builds the site."""
+    griffe = pytest.importorskip("griffe")
+    spec = importlib.util.spec_from_file_location("typed_options", SITE / "typed_options.py")
+    assert spec is not None
+    assert spec.loader is not None
+    typed_options = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(typed_options)
+    package = griffe.load(
+        "aioprefetch",
+        search_paths=[ROOT],
+        docstring_parser="numpy",
+        extensions=griffe.load_extensions(typed_options.TypedOptions),
+    )
+    read = package["operator.operator.Operator.read"]
+    assert {"if_match", "version", "timeout_seconds"} <= {parameter.name for parameter in read.parameters}
+    for path in ("operator.operator.Operator.from_uri", "operator.operator.Operator.reader", "sync.opening.open"):
+        rows = {row.name: row.description for row in typed_options.described(package[path])}
+        assert {"block_bytes", "prefetch_blocks"} <= rows.keys(), path
+        assert "" not in rows.values(), path
