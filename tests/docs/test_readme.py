@@ -1,22 +1,23 @@
-"""The numbers in the README are those that the demo gives."""
+"""The README convinces in one screen, and stands on the package index too."""
 
-import json
 import re
 
-import pytest
-
-from aioprefetch.cli import main
 from tests.benches.source_tree import ROOT
 
-README = ROOT / "README.md"
+README = (ROOT / "README.md").read_text("utf-8")
+LINES_MAX = 70
 
 
-def test_the_numbers_are_those_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    """GETs, HEADs and bytes; the seconds are those of one machine."""
-    assert main(["demo", "--json"]) == 0
-    measured = json.loads(capsys.readouterr().out)
-    for title, key in (("drops its buffer on seek", "naive"), ("aioprefetch", "aioprefetch")):
-        shown = re.search(rf"^{title} +([\d,]+) +([\d,]+) +([\d,]+) +[\d.]+$", README.read_text("utf-8"), re.MULTILINE)
-        assert shown is not None, title
-        expected = [measured[key][name] for name in ("gets", "heads", "bytes")]
-        assert [int(number.replace(",", "")) for number in shown.groups()] == expected
+def test_it_is_one_screen() -> None:
+    """One block of code to copy, one picture, one table; the rest is in the documentation."""
+    assert len(README.splitlines()) <= LINES_MAX
+    assert len(re.findall(r"^```python$", README, re.MULTILINE)) == 1
+    assert len(re.findall(r"^!\[", README, re.MULTILINE)) == 1
+    assert len(re.findall(r"^\| --- ", README, re.MULTILINE)) == 1
+
+
+def test_its_links_are_absolute() -> None:
+    """The package index shows the text alone."""
+    targets = re.findall(r"\]\(([^)]+)\)", README)
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith("https://")] == []

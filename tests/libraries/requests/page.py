@@ -13,7 +13,6 @@ BEGIN, END = "<!-- requests: begin -->", "<!-- requests: end -->"
 # The rows of the README: a section, a job, and its library of ours that is shown.
 SHORT = (
     *(("files", job, "aioprefetch") for job in ("zip_member", "hdf5_walk", "xarray_open", "parquet_columns", "png")),
-    ("arrays", "read_one_chunk", "aioprefetch zarr"),
     ("arrays", "read_rows_of_shards", "aioprefetch zarr"),
 )
 PEERS = {"s3fs": "s3fs", "obstore": "obstore fsspec", "smart_open": "smart_open"}
