@@ -1,4 +1,4 @@
-"""The page of known complaints names a test for each promise, and each of these tests is there."""
+"""The page of known complaints has a report and a test for each promise, and each of these tests is there."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,7 @@ from tests.benches.source_tree import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "complaints.md"
 TEST = re.compile(r"\[(test_\w+)\]\(([^)]+\.py)\)")
+REPORT = re.compile(r"\[[^\]]*#\d+\]\(https://github\.com/[\w.-]+/[\w.-]+/(?:issues|pull)/\d+\)")
 PROMISED = ("## Seeks and small reads", "## Large reads and tables", "## Loops, threads and processes", "## Failures")
 
 
@@ -20,6 +21,7 @@ def test_each_promise_has_its_test() -> None:
     rows = [row for heading in PROMISED for row in rows_under(PAGE, heading)]
     assert len(rows) > 20
     for complaint, promise, cell in rows:
+        assert REPORT.search(complaint), f"no report of: {complaint}"
         match = TEST.fullmatch(cell)
         assert match is not None, complaint
         assert is_there(match[1], (PAGE.parent / match[2]).resolve()), f"{match[1]} for: {promise}"
