@@ -1,8 +1,9 @@
 """One schema for many files: the union of their columns by name, each of the narrowest type that holds all. No I/O.
 
 The rules are those of ``pyarrow.unify_schemas`` with ``promote_options="permissive"``: wider integers and decimals,
-integers with floating point (decimals never), finer timestamps, large strings; a column that a file lacks is null
-there. Where a file and its path have a column of one name, the path's value counts.
+integers with floating point (decimals never), finer timestamps, large strings; but integers and decimals make decimals
+with room for all values of both. A column that a file lacks is null there. Where a file and its path have a column of
+one name, the path's value counts.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class SchemaUnion:
         self.metadata: dict[bytes, bytes] | None = None
         self._seen: deque[pa.Schema] = deque(maxlen=_SCHEMAS_MAX)
         self.path = ""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields or name in self._partitions.names
 
     def add(self, schema: pa.Schema, path: str) -> bool:
         """Take the schema of one more file. Whether it is another one than those of the files before."""
@@ -123,12 +127,22 @@ def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
     kinds = one.type, other.type
     if any(map(pa.types.is_decimal, kinds)) and any(map(pa.types.is_floating, kinds)):
         raise TypeError("a decimal does not keep its value as a floating-point number")
+    if any(map(pa.types.is_decimal, kinds)):  # pyarrow's own rule leaves an integer no room for the decimal places.
+        one, other = one.with_type(_exact(one.type)), other.with_type(_exact(other.type))
     schemas = [pa.schema([one]), pa.schema([other.with_name(one.name)])]
     try:
         return pa.unify_schemas(schemas, promote_options="permissive").field(0)
     except (pa.ArrowException, TypeError):
         plain = [pa.schema([schema.field(0).with_type(_plain(schema.field(0).type))]) for schema in schemas]
         return pa.unify_schemas(plain, promote_options="permissive").field(0)
+
+
+def _exact(kind: pa.DataType) -> pa.DataType:
+    """The decimal that holds every value of an integer type; any other type as it is."""
+    if not pa.types.is_integer(kind):
+        return kind
+    bits = kind.bit_width if pa.types.is_unsigned_integer(kind) else kind.bit_width - 1
+    return pa.decimal128(len(str((1 << bits) - 1)))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

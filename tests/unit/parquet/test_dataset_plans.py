@@ -152,6 +152,9 @@ def field(kind: pa.DataType, *, nullable: bool = True) -> pa.Schema:
         (pa.null(), pa.date32(), pa.date32()),
         (pa.dictionary(pa.int32(), pa.string()), pa.string(), pa.string()),
         (pa.decimal128(5, 2), pa.decimal128(9, 1), pa.decimal128(10, 2)),
+        (pa.decimal128(7, 1), pa.int32(), pa.decimal128(11, 1)),
+        (pa.decimal128(12, 2), pa.int8(), pa.decimal128(12, 2)),
+        (pa.decimal128(9, 3), pa.uint64(), pa.decimal128(23, 3)),
     ],
 )
 def test_wider_types(one: pa.DataType, other: pa.DataType, both: pa.DataType) -> None:

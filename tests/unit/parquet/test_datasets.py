@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,14 @@ async def test_types_that_clash_matter_where_they_are_asked_for(b: Bench) -> Non
     with pytest.raises(Unsupported, match=r"column 'a' is string in 'u/text.parquet' and int64 in 'u/int.parquet'"):
         await ap.parquet.read_table(b.operator, "u/")
     assert column(await ap.parquet.read_table(b.operator, "u/", columns=["b"]), "b") == ["int", "text"]
+
+
+async def test_integers_of_one_file_are_decimals_of_another(b: Bench) -> None:
+    b.put(parquet_bytes(pa.table({"p": pa.array([2**31 - 1, None], pa.int32())})), "p/0.parquet")
+    b.put(parquet_bytes(pa.table({"p": pa.array([Decimal("0.5")], pa.decimal128(7, 1))})), "p/1.parquet")
+    table = await ap.parquet.read_table(b.operator, "p/")
+    assert column(table, "p") == [Decimal(2**31 - 1), None, Decimal("0.5")]
+    assert await ap.parquet.count_rows(b.operator, "p/", filters=[("p", ">", 0.25)]) == 2
 
 
 async def test_a_value_that_does_not_fit_is_an_error(b: Bench) -> None:
