@@ -37,10 +37,15 @@ class Target:
 
 
 class WantedColumns:
-    """The columns that a scan asks for, collected from the footers of its files."""
+    """The columns that a scan asks for, collected from the footers of its files.
+
+    Those that its files lack may be had from ``add_other``: a name that is asked for, or filtered by, is then a column
+    of nulls, of the type that files have which the filters left out.
+    """
 
     def __init__(self, columns: Sequence[str] | None, partitions: pa.Schema) -> None:
         self.union = SchemaUnion(partitions)
+        self._others = SchemaUnion(partitions)
         self._partitions = partitions
         self._columns = columns
         self._nested: dict[str, list[tuple[pa.Field, str]]] = {}
@@ -52,10 +57,43 @@ class WantedColumns:
             return
         self._schemas += 1
         for name in self._columns or ():
-            if "." in name and name not in footer.schema.names and has_column(footer, name):
-                leaves = resolve_columns(footer, [name])
-                projection = Projection(footer.metadata, footer.shape.paths, leaves, [name])
-                self._nested.setdefault(name, []).append((projection.schema.field(0), footer.path))
+            self._add_nested(name, footer)
+
+    def add_other(self, footer: Footer) -> None:
+        """Take the columns that are still missing from a file that is not read."""
+        self._schemas += 1  # Fields of structs that were found here are null elsewhere.
+        for name in self._columns or ():
+            if not self._has(name):
+                self._add_nested(name, footer)
+        self._others.add(footer.schema, footer.path)
+
+    def lacks(self, filters: Filters) -> bool:
+        """Whether a column that is asked for, or filtered by, was in none of the files so far."""
+        clauses = [] if filters is None or isinstance(filters, pc.Expression) else filters
+        names = [*(self._columns or ()), *(clause[0] for alternative in clauses for clause in alternative)]
+        if not all(self._has(name) for name in names):
+            return True
+        if not isinstance(filters, pc.Expression):
+            return False
+        try:
+            named_columns(self._known(), filters, path=self.union.path)
+        except InvalidArgument as error:
+            return "No match for FieldRef" in str(error)
+        return False
+
+    def _add_nested(self, name: str, footer: Footer) -> None:
+        if "." in name and name not in footer.schema.names and has_column(footer, name):
+            leaves = resolve_columns(footer, [name])
+            projection = Projection(footer.metadata, footer.shape.paths, leaves, [name])
+            self._nested.setdefault(name, []).append((projection.schema.field(0), footer.path))
+
+    def _has(self, name: str) -> bool:
+        return name in self.union or name in self._nested or name in self._others
+
+    def _known(self) -> pa.Schema:
+        """The columns whose types agree, those of other files behind."""
+        known = self.union.known()
+        return pa.schema([*known, *(field for field in self._others.known() if field.name not in self.union)])
 
     def declare(self, schema: pa.Schema, path: str) -> None:
         """Take the columns of a schema that the caller gave, in its order, instead of those of files."""
@@ -74,18 +112,23 @@ class WantedColumns:
     def _field(self, name: str) -> pa.Field:
         found = self._nested.get(name)
         if not found:
-            return self.union.field(name)
+            return self._flat_field(name)
         field = merged(found, name)
         return field.with_nullable(True) if len(found) < self._schemas else field
+
+    def _flat_field(self, name: str) -> pa.Field:
+        if name in self._others and name not in self.union:
+            return self._others.field(name).with_nullable(True)
+        return self.union.field(name)
 
     def _filter_schema(self, filters: Filters, expression: pc.Expression | None) -> pa.Schema:
         if expression is None:
             return pa.schema([])
         if isinstance(filters, pc.Expression):
-            names = named_columns(self.union.known(), filters, path=self.union.path)
+            names = named_columns(self._known(), filters, path=self.union.path)
         else:
             names = list(dict.fromkeys(clause[0] for clauses in filters for clause in clauses))
-        schema = pa.schema([self.union.field(name) for name in names])
+        schema = pa.schema([self._flat_field(name) for name in names])
         row_mask(schema.empty_table(), expression, path=self.union.path)  # Files without rows would not show an error.
         return schema
 

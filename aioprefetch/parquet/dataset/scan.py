@@ -201,8 +201,10 @@ class _DatasetScan:
         wanted = WantedColumns(self._request.columns, self._partitions.schema)
         chosen = await self._chosen()
         if self._request.schema is None:
-            async for footer in self._footers(chosen or [0]):
+            read = chosen or [0]
+            async for footer in self._footers(read):
                 wanted.add(footer)
+            await self._look_at_others(read, wanted)
         else:
             wanted.declare(self._request.schema, self._files[0].path)
         target = wanted.target(self._request.filters)
@@ -212,6 +214,18 @@ class _DatasetScan:
             self._rows = dict(zip(chosen, shares, strict=True))
             chosen = [number for number in chosen if self._rows[number]]
         return chosen, target
+
+    async def _look_at_others(self, read: Sequence[int], wanted: WantedColumns) -> None:
+        """Look for columns that files lack in those that are left out: the last first, which have the latest schema."""
+        others = sorted(set(range(len(self._files))).difference(read), reverse=True)
+        looked = 0
+        while looked < len(others) and wanted.lacks(self._request.filters):
+            wave = others[looked : 2 * looked + 1][: self._slots]
+            works = (partial(listed_footer, self._operator, self._files[number]) for number in wave)
+            async with aclosing(in_order(works, self._slots)) as footers:
+                async for footer in footers:
+                    wanted.add_other(footer)
+            looked += len(wave)
 
     async def _counted(self, numbers: Sequence[int]) -> list[int]:
         """The first files, up to the one with the last wanted row: more and more footers at once, until it is known."""

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.errors import NotFound
+from aioprefetch.errors import InvalidArgument, NotFound
 from tests.benches.dataset_files import asked, numbers, parquet_bytes, put_files, years
 from tests.benches.gated_reader import MIB, Bench, bench
 
@@ -80,6 +80,39 @@ async def test_filters_that_leave_rows_in(b: Bench) -> None:
         assert column(texts, "s") == [f"v{row}" for row in range(250, 400)]
     found = await ap.parquet.read_table(b.operator, PATHS[0], filters=[("x", "<", 30)], filter_rows=False)
     assert column(found, "x") == list(range(50))
+
+
+NEW = pa.table({"x": [7], "new": [1.5], "deep": [{"a": 1, "b": "b"}]})
+
+
+@pytest.mark.parametrize("year", [2022, 2023])
+async def test_a_column_that_the_filters_leave_out_is_null(b: Bench, year: int) -> None:
+    """A job that asks for a column goes on for years before it was there; other files are looked at for it alone."""
+    b.put(parquet_bytes(NEW), "t/year=2025/part-0.parquet")
+    for filters in ([("year", "==", year)], pc.field("year") == year):
+        b.calls.clear()
+        found = await ap.parquet.read_table(b.operator, "t/", columns=["x", "new", "deep.b"], filters=filters)
+        assert found.schema == pa.schema([("x", pa.int64()), ("new", pa.float64()), ("b", pa.string())])
+        assert (found.num_rows, found["new"].null_count, found["b"].null_count) == (200, 200, 200)
+        assert set(asked(b)) - {PATHS[0]} <= {f"t/year={year}/part-{part}.parquet" for part in (0, 1)} | {
+            "t/year=2025/part-0.parquet"
+        }
+    new = pc.field("new")
+    for column_filter, rows in ((new > 1, 0), (new.is_null(), 200)):
+        filters = (pc.field("year") == year) & column_filter
+        assert await ap.parquet.count_rows(b.operator, "t/", filters=filters) == rows
+    assert await ap.parquet.count_rows(b.operator, "t/", filters=[("year", "==", year), ("new", ">", 1.0)]) == 0
+    everything = await ap.parquet.read_table(b.operator, "t/", filters=[("year", "==", year)])
+    assert everything.schema.names == ["x", "s", "year"], "columns are those of the files that are read"
+
+
+@pytest.mark.parametrize("filters", [[("year", "==", 2022), ("z", "==", 1)], pc.field("z") == 1])
+async def test_a_column_that_no_file_has(b: Bench, filters: Any) -> None:
+    b.put(parquet_bytes(NEW), "t/year=2025/part-0.parquet")
+    with pytest.raises(InvalidArgument, match="z"):
+        await ap.parquet.read_table(b.operator, "t/", filters=filters)
+    with pytest.raises(InvalidArgument, match="no column 'z'; the files have 'x', 's', 'year'"):
+        await ap.parquet.read_table(b.operator, "t/", columns=["z"], filters=[("year", "==", 2022)])
 
 
 async def test_the_column_of_a_filter_is_not_read_where_rows_stay() -> None:
