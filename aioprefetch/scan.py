@@ -65,6 +65,7 @@ class BatchScan:
         self._turn: asyncio.Lock | None = None
         self._closed = False
         self._is_finished = False
+        self._is_started = False
 
     def __repr__(self) -> str:
         return f"<BatchScan of {self._path!r}, {self._options.rows} rows a batch>"
@@ -91,10 +92,10 @@ class BatchScan:
             return batch
 
     async def schema(self) -> pa.Schema:
-        """The schema of the batches; the metadata of the file is read if it has not been yet."""
+        """The schema of the batches. The metadata of the file is read if it has not been yet, and no data."""
         async with self._guard(), self._named():
             if self._prepared is None:
-                await self._started()
+                await self._opened()
             assert self._prepared is not None
             return self._prepared.schema
 
@@ -145,7 +146,15 @@ class BatchScan:
             raise
 
     async def _started(self) -> DecodeLoop | UnorderedLoop:
-        """Start both loops. ``Closed`` if it was closed before its end: a part is never taken for the whole."""
+        """The loops, which request data from now on."""
+        loop = await self._opened()
+        if not self._is_started:
+            self._is_started = True
+            loop.start()
+        return loop
+
+    async def _opened(self) -> DecodeLoop | UnorderedLoop:
+        """Read the metadata. ``Closed`` if it was closed before its end: a part is never taken for the whole."""
         if self._loop is None and not self._closed:
             assert self._runtime is not None
             self._prepared = prepared = await self._prepare()
@@ -155,7 +164,6 @@ class BatchScan:
                 loop.close()
             else:
                 self._loop = loop
-                loop.start()
         if self._loop is None:
             raise Closed("the scan was closed", operation=self._operation, path=self._path)
         return self._loop
@@ -206,7 +214,7 @@ class BlockingBatches:
         self._thread = thread
 
     def schema(self) -> pa.Schema:
-        """The schema of the batches; the metadata of the file is read if it has not been yet."""
+        """The schema of the batches. The metadata of the file is read if it has not been yet, and no data."""
         return self._thread.run(self._scan.schema())
 
     def __iter__(self) -> BlockingBatches:

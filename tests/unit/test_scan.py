@@ -46,8 +46,14 @@ class Made:
         made = PretendedScan([self.pages])
         self.starts.append(made)
         if self.arrives:
-            asyncio.get_running_loop().call_later(0.01, made.arrive)
+            self._arrive(made)
         return made.prepared()
+
+    def _arrive(self, made: PretendedScan) -> None:
+        """Let pages arrive soon, whenever they are asked for."""
+        if not made.service.closed:
+            made.arrive()
+            asyncio.get_running_loop().call_later(0.01, self._arrive, made)
 
 
 def rows(table: pa.Table) -> list[int]:

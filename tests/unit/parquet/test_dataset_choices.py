@@ -11,7 +11,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, NotFound
 from tests.benches.dataset_files import asked, numbers, parquet_bytes, put_files, years
-from tests.benches.gated_reader import MIB, Bench, bench
+from tests.benches.gated_reader import MIB, Bench, bench, settle
 
 YEARS = dict(years())
 PATHS = list(YEARS)
@@ -126,6 +126,23 @@ async def test_the_column_of_a_filter_is_not_read_where_rows_stay() -> None:
             assert found.num_rows == 25_000
             assert sum(call.request.size or 0 for call in b.calls) == plan.requested_bytes
             assert (await ap.parquet.read_table(b.operator, source, **options)).num_rows == 5
+
+
+@pytest.mark.parametrize("source", ["l/0.parquet", "l/"])
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_the_schema_takes_footers_alone(source: str, *, ordered: bool) -> None:
+    """No data is asked for before a batch is: who asks for a schema may close the scan next."""
+    async with bench(memory_bytes=32 * MIB, block_bytes=128 << 10) as b:
+        put_files(b, LARGE)
+        async with ap.parquet.scan(b.operator, source, ordered=ordered) as scan:
+            assert (await scan.schema()).names == ["x", "s"]
+            await settle()
+            assert sorted(asked(b)) == [path for path in LARGE if path.startswith(source)]
+            assert (await scan.read_all()).num_rows == 100_000 * len(set(asked(b)))
+        async with ap.parquet.scan(b.operator, source, ordered=ordered) as scan:
+            await scan.schema()
+        await settle()
+        assert b.runtime.budget.used_bytes == 0
 
 
 async def test_the_plan_of_many_files() -> None:
