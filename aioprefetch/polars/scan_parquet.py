@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 import polars as pl
 import pyarrow as pa
@@ -12,11 +13,11 @@ from polars.io.plugins import register_io_source
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
 from aioprefetch.operator.operator import Operator
-from aioprefetch.parquet.dataset.files import checked_source
+from aioprefetch.parquet.dataset.files import checked_source, find_files
 from aioprefetch.parquet.footer import footer
 from aioprefetch.parquet.scan import scan
 from aioprefetch.polars.places import Paths, Place, place_of
-from aioprefetch.polars.source import ParquetSource
+from aioprefetch.polars.source import ParquetSource, Seen
 from aioprefetch.ranges import ByteCount
 from aioprefetch.sync.loop_thread import loop_thread
 
@@ -122,12 +123,15 @@ def _source(operator: Operator, paths: Paths, options: Mapping[str, Any], schema
         except NotFound:
             raise error from None
     is_pinnable = operator.capability.read_if_match and found.etag and not is_weak(found.etag)
-    return ParquetSource(operator, paths, options, found.schema, is_file=True, etag=found.etag if is_pinnable else None)
+    seen = Seen(etag=found.etag if is_pinnable else None)
+    return ParquetSource(operator, paths, options, found.schema, is_file=True, seen=seen)
 
 
 def _of_many(operator: Operator, paths: Paths, options: Mapping[str, Any]) -> ParquetSource:
-    batches = iter(scan(operator, paths, **options))
+    source = checked_source(paths)
+    listing = replace(source, files=tuple(loop_thread().run(find_files(operator, source))))
+    batches = iter(scan(operator, cast("str", listing), **options))  # As ``checked_source`` makes it of text.
     try:
-        return ParquetSource(operator, paths, options, batches.schema())
+        return ParquetSource(operator, paths, options, batches.schema(), seen=Seen(listing=listing))
     finally:
         batches.close()

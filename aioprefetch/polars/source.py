@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pyarrow as pa
 
-from aioprefetch.errors import ConditionNotMatch, ObjectChanged, Unsupported
+from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, Unsupported
 from aioprefetch.operator.operator import Operator
+from aioprefetch.parquet.dataset.files import Source
 from aioprefetch.parquet.scan import scan
 from aioprefetch.polars.predicates import scan_filters
 from aioprefetch.scan import BlockingBatches
@@ -20,14 +23,33 @@ from aioprefetch.sync.loop_thread import loop_thread
 
 # A scan that polars has given up ends after this time at the latest.
 ABANDONED_SECONDS = 0.2
+# A query that begins within this time after ``scan_parquet`` takes its listing. Files may come and go later.
+LISTING_SECONDS_MAX = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The version of one file, or the listing of many, at the time of a call of ``scan_parquet``."""
+
+    etag: str | None = None
+    listing: Source | None = None
+    at_seconds: float = field(default_factory=time.monotonic)
+
+    def now(self) -> Seen:
+        """The part that may be believed now: a version is compared with that of the store, a listing is not."""
+        is_old = time.monotonic() - self.at_seconds > LISTING_SECONDS_MAX
+        return Seen(self.etag) if is_old else self
+
+
+NOTHING_SEEN = Seen()
 
 
 class ParquetSource:
     """The rows of Parquet files for polars, by columns, predicate and number of rows; each call reads again.
 
-    ``schema`` are the columns of the frame, in Arrow. ``is_file`` says that there is one file, whose first run reads
-    the version of ``etag``, the footer of which is at hand; later runs ask whether it is still that one. Many files are
-    listed by each run, and read as columns of ``schema``.
+    ``schema`` are the columns of the frame, in Arrow. ``is_file`` says that there is one file. ``seen`` is for the
+    first run, which reads the version whose footer is at hand, or the files of the listing. Later runs ask whether the
+    file is still that one, and list many files again, to read them as columns of ``schema``.
 
     It pickles, as its operator does: with references instead of secrets.
     """
@@ -40,7 +62,7 @@ class ParquetSource:
         schema: pa.Schema,
         *,
         is_file: bool = False,
-        etag: str | None = None,
+        seen: Seen = NOTHING_SEEN,
     ) -> None:
         self.dtypes = dtypes_of(schema, str(paths))
         self._operator = operator
@@ -48,7 +70,7 @@ class ParquetSource:
         self._options = dict(options)
         self._schema = schema
         self._is_file = is_file
-        self._first_etag = etag
+        self._seen = seen
 
     def __call__(
         self,
@@ -60,8 +82,8 @@ class ParquetSource:
         """The rows, as polars asks for them: the first ``n_rows``, and of these the ones that match ``predicate``."""
         columns = self._schema.names if with_columns is None else with_columns
         read = columns if predicate is None else list(dict.fromkeys([*columns, *predicate.meta.root_names()]))
-        etag, self._first_etag = self._first_etag, None
-        for batch in self._batches(read, predicate, n_rows, etag):
+        seen, self._seen = self._seen.now(), NOTHING_SEEN
+        for batch in self._batches(read, predicate, n_rows, seen):
             frame = pl.from_arrow(batch)
             assert isinstance(frame, pl.DataFrame)
             if predicate is not None:
@@ -70,7 +92,7 @@ class ParquetSource:
                 yield frame if len(read) == len(columns) else frame.select(columns)
 
     def _batches(
-        self, columns: list[str], predicate: pl.Expr | None, n_rows: int | None, etag: str | None
+        self, columns: list[str], predicate: pl.Expr | None, n_rows: int | None, seen: Seen
     ) -> Iterator[pa.RecordBatch]:
         options = dict(self._options)
         if n_rows is not None:
@@ -79,15 +101,16 @@ class ParquetSource:
             options |= {"filters": scan_filters(predicate, self._schema, self.dtypes), "filter_rows": False}
         if not self._is_file:
             options["schema"] = self._schema
-        batches = iter(scan(self._operator, self._paths, columns=columns, if_match=etag, **options))
+        paths = self._paths if seen.listing is None else cast("str", seen.listing)  # As ``checked_source`` makes it.
+        batches = iter(scan(self._operator, paths, columns=columns, if_match=seen.etag, **options))
         loop_thread().start_in_background(partial(_let_polars_let_go, weakref.ref(batches)))
         try:
             first = self._first(batches, columns)
-        except (ObjectChanged, ConditionNotMatch):
+        except (ObjectChanged, ConditionNotMatch, NotFound):
             batches.close()
-            if etag is None:
+            if seen.etag is None and seen.listing is None:
                 raise
-            yield from self._batches(columns, predicate, n_rows, None)  # Nothing was given of the version before.
+            yield from self._batches(columns, predicate, n_rows, NOTHING_SEEN)  # Nothing was given of what was before.
             return
         try:
             if first is not None:
@@ -110,7 +133,7 @@ class ParquetSource:
         return next(batches, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_first_etag": None}
+        return {**self.__dict__, "_seen": NOTHING_SEEN}
 
 
 async def _let_polars_let_go(batches: weakref.ref[BlockingBatches]) -> None:

@@ -18,6 +18,7 @@ import aioprefetch as ap
 from aioprefetch.ranges import joined, total_length
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.testing import CountingS3Server, Fault, Rule
+from tests.benches.arrow_stores import s3_options
 from tests.benches.column_file import GROUPS, METADATA, NAMES, PARQUET, ROWS, WANTED
 from tests.benches.computed_store import KIB, MIB
 from tests.benches.programs import run_program
@@ -42,14 +43,15 @@ def over(stored: StoredObject, **options: Any) -> ap.Operator:
 def by_polars(stored: StoredObject) -> pl.LazyFrame:
     return pl.scan_parquet(
         stored.url,
-        storage_options={
-            "aws_endpoint_url": stored.store["endpoint_url"],
-            "aws_region": stored.store["region"],
-            "aws_access_key_id": stored.store["access_key_id"],
-            "aws_secret_access_key": stored.store["secret_access_key"],
-            "aws_allow_http": "true",
-        },
+        storage_options=polars_options(stored.store),
     )
+
+
+def polars_options(options: dict[str, Any]) -> dict[str, str]:
+    """Options of a store in the words of polars."""
+    names = ("region", "access_key_id", "secret_access_key")
+    words = {f"aws_{name}": str(options[name]) for name in names}
+    return {**words, "aws_endpoint_url": str(options["endpoint_url"]), "aws_allow_http": "true"}
 
 
 async def memory_of(operator: ap.Operator) -> tuple[int, int]:
@@ -157,8 +159,7 @@ def test_many_files_on_a_server(s3_server: CountingS3Server, random_name: Callab
     """A listing and a request a file; for the first rows the first file alone is read again, where it was not kept."""
     bucket = random_name()
     s3_server.create_bucket(bucket)
-    keys = {"access_key_id": s3_server.access_key_id, "secret_access_key": s3_server.secret_access_key}
-    options: dict[str, Any] = {"endpoint_url": s3_server.endpoint_url, "region": s3_server.region, **keys}
+    options = s3_options(s3_server)
     frames = []
     with ap.sync.BlockingOperator(ap.Operator.from_uri(f"s3://{bucket}", **options)) as operator:
         for year in (2023, 2024, 2025):
@@ -174,13 +175,41 @@ def test_many_files_on_a_server(s3_server: CountingS3Server, random_name: Callab
     assert frame.head(3).collect()["x"].to_list() == [2023, 2024, 2025]
     assert frame.filter(c("year") == 2024).select("x").collect().equals(frames[1].select("x"))
     assert frame.collect().drop("year").equals(pl.concat(frames))
-    assert [request.method for request in s3_server.requests] == ["GET"] * 3, "a listing each: small files are kept"
+    assert [request.method for request in s3_server.requests] == ["GET"] * 2, "the first has that of the call"
     s3_server.reset()
     schema = pa.schema([("x", pa.int64()), ("year", pa.int32())])
     first = ap.polars.scan_parquet(f"s3://{bucket}/t/", schema=schema, memory_bytes=65 << 20, **options)
     assert s3_server.requests == []
     assert first.head(3).collect().to_dict(as_series=False) == {"x": [2023, 2024, 2025], "year": [2023] * 3}
     assert [request.method for request in s3_server.requests] == ["GET"] * 2, "the listing and the first file"
+
+
+MANY: dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]] = {
+    "columns": lambda frame: frame.select("c1", "c7", "year"),
+    "a partition": lambda frame: frame.filter(c("year") == 2024).select("c1"),
+    "the first rows": lambda frame: frame.head(10),
+    "a row group": lambda frame: frame.filter(c("row") < 5).select("c1", "year"),
+}
+
+
+@pytest.mark.parametrize("query", MANY)
+def test_never_more_requests_than_polars_for_many_files(
+    s3_server: CountingS3Server, random_name: Callable[[], str], query: str
+) -> None:
+    """The call, listings and HEADs are counted."""
+    bucket = random_name()
+    s3_server.create_bucket(bucket)
+    options = s3_options(s3_server)
+    with ap.sync.BlockingOperator(ap.Operator.from_uri(f"s3://{bucket}", **options)) as operator:
+        for year in (2023, 2024):
+            operator.write(f"t/year={year}/part-0.parquet", PARQUET)
+    s3_server.reset()
+    found = MANY[query](ap.polars.scan_parquet(f"s3://{bucket}/t/", **options)).collect()
+    ours = s3_server.count()
+    s3_server.reset()
+    expected = MANY[query](pl.scan_parquet(f"s3://{bucket}/t/", storage_options=polars_options(options))).collect()
+    assert found.equals(expected.cast(found.schema))
+    assert ours <= s3_server.count()
 
 
 # --- versions and errors ----------------------------------------------------------------------------------------------
