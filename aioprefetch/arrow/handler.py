@@ -11,6 +11,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, PyFi
 from aioprefetch.arrow import tree
 from aioprefetch.arrow.files import Footers, ReadFile, WriteFile
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, Unsupported
+from aioprefetch.layers.error_context import hint_at_path
 from aioprefetch.operator.family_key import are_alike
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
@@ -85,9 +86,16 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
     # --- what is there --------------------------------------------------------------------------------------------
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
-        """The object, or otherwise the directory, at each path, side by side. Missing ones are not an error."""
+        """The object, or otherwise the directory, at each path, side by side. Missing ones are not an error.
+
+        But for URLs, at which nothing is: they raise ``NotFound``, which says that paths are relative to the store.
+        """
         keys = [_key(path) for path in paths]
         found = _run(tree.find_all(self.operator, keys))
+        for path, metadata in zip(paths, found, strict=True):
+            if metadata is None and "://" in path:
+                missing = NotFound("there is no such object or directory", operation="stat", path=path)
+                raise hint_at_path(missing, self.operator.info)
         return [_info(path, metadata) for path, metadata in zip(paths, found, strict=True)]
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:

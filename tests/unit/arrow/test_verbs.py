@@ -5,7 +5,7 @@ import contextlib
 import datetime as dt
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,11 @@ class TestInfo:
         live: Any = ap.sync.run(_accessor(op))
         assert 32 <= live.in_flight_peak <= 64
         fs.handler.close()
+
+    @pytest.mark.parametrize("read", [ds.dataset, pq.read_table])
+    def test_a_url_is_explained(self, fs: Any, read: Callable[..., Any]) -> None:
+        with pytest.raises(ap.NotFound, match=r"paths are relative to .*, and this one is a URL"):
+            read("s3://bucket/t.parquet", filesystem=fs)
 
     def test_a_store_that_fails_is_no_missing_object(self) -> None:
         op = ap.Operator(ap.services.Memory(), attempts_max=1)
