@@ -70,7 +70,7 @@ def hint_at_path(error: Error, service: ServiceInfo) -> Error:
     return error.add_context(hint=hint) if hint else error
 
 
-async def hint_at_directory(accessor: Accessor, error: NotFound, path: str, advice: str) -> None:
+async def hint_at_directory(accessor: Accessor, error: Error, path: str, advice: str) -> None:
     """Add ``advice`` to the error of a missing object where a directory has its name, which one request tells."""
     if not accessor.capability.stat_directory:
         return

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConditionNotMatch, InvalidArgument, InvalidType, IsADirectory, NotFound, ObjectChanged
+from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits
 from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
 from aioprefetch.parquet.dataset.conform import (
@@ -149,6 +150,10 @@ async def listed_footer(
             operation="scan",
             path=file.path,
         ) from error
+    except (NotFound, IsADirectory) as error:
+        if file.size is None:  # It was named in a list, and not listed.
+            await hint_at_directory(operator.accessor(), error, file.path, "in a list it ends with a slash")
+        raise
 
 
 class _PlannedFile(NamedTuple):

@@ -1,7 +1,8 @@
 """Files of a dataset that are named, known and chosen beforehand: escaped names, first rows, pruning alone, plans."""
 
 import glob
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.errors import InvalidArgument, NotFound
-from tests.benches.dataset_files import asked, numbers, parquet_bytes, put_files, years
+from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound
+from tests.benches.dataset_files import asked, numbers, parquet_bytes, put_files, write_files, years
 from tests.benches.gated_reader import MIB, Bench, bench, settle
 
 YEARS = dict(years())
@@ -29,6 +30,15 @@ async def b() -> AsyncIterator[Bench]:
 def column(table: pa.Table, name: str) -> list[Any]:
     found: list[Any] = table.column(name).to_pylist()
     return found
+
+
+@pytest.mark.parametrize("read", [ap.parquet.read_table, ap.parquet.count_rows])
+async def test_a_directory_in_a_list_needs_its_slash(b: Bench, tmp_path: Path, read: Callable[..., Any]) -> None:
+    write_files(tmp_path, YEARS)
+    async with ap.Operator.from_uri(f"file://{tmp_path}") as files:
+        for operator in (b.operator, files):
+            with pytest.raises((NotFound, IsADirectory), match="'t/year=2022' is a directory: in a list it ends with"):
+                await read(operator, ["t/year=2022", "t/year=2023"])
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
