@@ -161,6 +161,8 @@ def _dtype(field: pa.Field, path: str) -> pl.DataType:
     try:
         frame = pl.from_arrow(pa.schema([field]).empty_table())
         assert isinstance(frame, pl.DataFrame)
+        if pa.types.is_decimal256(field.type):
+            raise pa.ArrowNotImplementedError("its decimals have 128 bits")
         return frame.dtypes[0]
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, pa.ArrowException) as error:
         raise Unsupported(

@@ -1,4 +1,4 @@
-"""The listing of a call of scan_parquet, which the first query takes while it is new."""
+"""The listing of a call of scan_parquet, which the first query takes while it is new; columns that polars lacks."""
 
 import math
 from collections.abc import Iterator
@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import aioprefetch as ap
 from aioprefetch.parquet.dataset.files import checked_source, find_files
-from aioprefetch.polars.source import ParquetSource, Seen
+from aioprefetch.polars.source import ParquetSource, Seen, dtypes_of
 from tests.benches.column_file import GROUPS, METADATA, PARQUET, ROWS
 
 # Files of 37 MB, of which footers alone stay in memory.
@@ -53,3 +54,10 @@ def test_a_listing_that_is_wrong_by_now_is_made_again(operator: ap.Operator, tmp
     assert numbers(overwritten)[:2] == [7, 0]
     (tmp_path / "a.parquet").unlink()
     assert len(numbers(gone)) == ALL_ROWS
+
+
+@pytest.mark.parametrize("precision", [20, 50])
+def test_decimals_of_256_bits_are_refused(precision: int) -> None:
+    """At the call: polars itself panics when it gets a value."""
+    with pytest.raises(ap.Unsupported, match=r"does not take column 'd'.*schema= without it leaves it out"):
+        dtypes_of(pa.schema([("d", pa.decimal256(precision, 2))]), "t/")
