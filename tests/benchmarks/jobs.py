@@ -14,6 +14,7 @@ from tests.benchmarks.growth import GROWTH
 from tests.benchmarks.hit_latency import HITS
 from tests.benchmarks.job import Job
 from tests.benchmarks.lance_jobs import LANCE_JOBS
+from tests.benchmarks.late_responses import LATE_RESPONSES
 from tests.benchmarks.local_files import LOCAL_JOBS
 from tests.benchmarks.long_streams import LONG_STREAM
 from tests.benchmarks.many_readers import MEMORY_JOBS, PRESSURE
@@ -54,6 +55,7 @@ GROUPS = (
     Group(name="stack", title="What each part of us adds", jobs=STACK_JOBS),
     Group(name="tls", title="The same over TLS", jobs=TLS_JOBS),
     Group(name="resets", title="Bodies that break off", jobs=RESET_JOBS),
+    Group(name="late", title="Responses that are late", jobs=(LATE_RESPONSES,)),
     Group(name="new-objects", title="Objects read for the first time", jobs=NEW_OBJECT_JOBS),
     Group(name="misses", title="Misses through one reader", jobs=MISS_JOBS),
     Group(name="whole", title="Whole objects", jobs=(WHOLE_OBJECT,)),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# How many times as long as the others a response of keys below ``late-1/`` takes to begin.
+LATE_FACTOR = 10
+
 # One process: a second one would take the other core from the client on two of them, and log in an order of its own.
 TEMPLATE = """
 load_module {modules}/ndk_http_module.so;
@@ -40,6 +43,10 @@ http {{
         location /{bucket}/cut- {{
             set $number "";
             access_by_lua_block {{ {lua_delay} {choose} }}
+            {limit}
+        }}
+        location /{bucket}/late- {{
+            access_by_lua_block {{ {lua_delay} {hold_back} }}
             {limit}
         }}
         location = /{bucket} {{
@@ -81,6 +88,17 @@ CHOOSE = """
     if math.floor(number * percent / 100) > math.floor((number - 1) * percent / 100) then
         ngx.var.number = number
         return ngx.exec("@cut")
+    end
+"""
+
+# Likewise, as many of every hundred responses as the key says begin after ten times the delay.
+HOLD_BACK = """
+    local counts, percent = package.loaded.counts, tonumber(string.match(ngx.var.uri, "^/[^/]+/late%-(%d+)/"))
+    local key = "late-" .. percent
+    local number = (counts[key] or 0) + 1
+    counts[key] = number
+    if math.floor(number * percent / 100) > math.floor((number - 1) * percent / 100) then
+        ngx.sleep(LATE_SECONDS)
     end
 """
 
@@ -140,6 +158,7 @@ def configuration(
         delay=f"access_by_lua_block {{ {delay} }}" if delay else "",
         lua_delay=delay,
         choose=CHOOSE,
+        hold_back=HOLD_BACK.replace("LATE_SECONDS", str((LATE_FACTOR - 1) * delay_seconds)),
         cut=CUT,
         limit=limit,
         sending=SENDING_PACED if paced else SENDING_AT_FULL_SPEED,

@@ -10,7 +10,8 @@ module, before each response. The bandwidth is one of two:
   never makes up for a late timer, so that a connection is about 5 % too slow, and 15 to 25 % beside eight others.
 
 Of the bodies of keys below ``cut-5/``, 5 % are cut in the middle, by turns with a reset and with a plain close; any
-other percentage likewise. Over TLS it shows a certificate of an authority of its own.
+other percentage likewise. Of the responses below ``late-1/``, 1 % begin after ten times the delay. Over TLS it shows a
+certificate of an authority of its own.
 
 ``python -m tests.benchmarks.simulator`` serves until Ctrl-C. How right it is: the job ``simulator`` of the benchmarks.
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from tests.benchmarks.nginx_install import ready_nginx
 from tests.benchmarks.range_jobs import CPU_TO_OBSTORE, LARGE, MEDIUM, RATE_TO_OBSTORE, SHAPES, SMALL, VIEW
 from tests.benchmarks.range_passes import Shape, look_at, numbers_of, per_range, read_all, read_all_blocking
 from tests.benchmarks.reset_jobs import CLEAN, CUT, OF_CLEAN, every_page, left_over
-from tests.benchmarks.simulator import LOOPBACK, LOOPBACK_TLS, Simulator
+from tests.benchmarks.simulator import LOOPBACK, LOOPBACK_TLS, Conditions, Simulator
 from tests.benchmarks.stack_jobs import BEYOND_TRANSPORT, OVER_FLOOR, TRANSPORT, what_it_adds
 
 
@@ -304,3 +306,17 @@ def test_the_key_gives_the_share_of_bodies_that_are_cut(plain: Simulator) -> Non
             etags.add(fields[b"ETag"])
     assert len(etags) == 1
     assert sum(one.is_cut for one in plain.take_requests()) == 3
+
+
+def test_the_key_gives_the_share_of_responses_that_are_late() -> None:
+    """And how late: ten times the delay, which is that of all others."""
+    with Simulator(Conditions(first_byte_seconds=0.03, bandwidth=None)) as simulator:
+        simulator.put("late-25/object", MIB)
+        simulator.take_requests()
+        seconds = []
+        for _ in range(8):
+            begun = time.perf_counter()
+            urllib.request.urlopen(f"{simulator.endpoint_url}/bench/late-25/object").close()
+            seconds.append(time.perf_counter() - begun)
+    assert [one >= 0.3 for one in seconds[3::4]] == [True, True]
+    assert min(seconds) < 0.3
