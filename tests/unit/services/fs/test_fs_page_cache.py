@@ -562,6 +562,20 @@ async def test_two_first_reads_of_one_session(accessor: FsAccessor, descriptors:
     assert descriptors() == []
 
 
+async def test_a_session_that_closes_lets_its_reads_end(
+    accessor: FsAccessor, cache: ScriptedCache, descriptors: Callable[[], list[str]]
+) -> None:
+    """A read that has its file gets all bytes, and is the last to use the descriptor."""
+    session, etag = ReadSession(), await etag_of(accessor, "k")
+    assert await read(accessor, "k", size=5, session=session) == DATA[:5]
+    cache.script = iter([-errno.EAGAIN])
+    task = asyncio.ensure_future(read(accessor, "k", if_match=etag, session=session))
+    await asyncio.sleep(0)
+    session.close()
+    assert await task == DATA
+    assert descriptors() == []
+
+
 async def test_a_closed_operator_reads_nothing(accessor: FsAccessor, runtime: Runtime) -> None:
     await runtime.aclose()
     with pytest.raises(errors.Closed):
