@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from aioprefetch.cli.places import Stores
+from aioprefetch.cli.places import Stores, is_account
 from aioprefetch.errors import Error
 from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.transfer.sides import Side
@@ -26,10 +26,26 @@ def complete_place(context: click.Context, parameter: click.Parameter, incomplet
         return [CompletionItem(incomplete, type="file")]
     try:
         with Stores() as stores:
+            scheme, _, rest = incomplete.partition("://")
+            if "/" not in rest and (places := _buckets(stores, f"{scheme}://", rest)):
+                return [CompletionItem(place) for place in places]
             side = stores.side(incomplete)
             return [CompletionItem(place) for place in run(_places(side, incomplete), SECONDS_MAX)]
     except Error:
         return []
+
+
+def _buckets(stores: Stores, account: str, name: str) -> list[str]:
+    """The buckets whose names begin with a text, none where one has this very name or they cannot be listed."""
+    if not is_account(account):
+        return []
+    try:
+        places = [f"{account}{entry.path}" for entry in stores.buckets_of(stores.account(account))]
+    except Error:
+        return []
+    if f"{account}{name}/" in places:
+        return []
+    return [place for place in places if place.startswith(f"{account}{name}")][:ENTRIES_MAX]
 
 
 async def _places(side: Side, incomplete: str) -> list[str]:

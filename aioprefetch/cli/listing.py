@@ -11,9 +11,9 @@ import click
 
 from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.completion import place_argument
-from aioprefetch.cli.places import Stores, command, objects_of, selection_of, stem_of, visit_each
+from aioprefetch.cli.places import Stores, command, is_account, objects_of, selection_of, stem_of, visit_each
 from aioprefetch.cli.printing import fields_of, path_text, print_json, size_text
-from aioprefetch.errors import NotFound
+from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound
 from aioprefetch.operator.listing import compile_glob, has_wildcard, list_literally, literal_prefix, wildcard_at
 from aioprefetch.operator.transfer.sides import Side
 from aioprefetch.sync import run
@@ -37,17 +37,25 @@ aioprefetch ls -R --json data/ | jq .size
 def ls(places: Sequence[str], stores: Stores, is_long: bool, is_human: bool, is_recursive: bool, as_json: bool) -> int:
     """List objects and directories.
 
-    Names below a directory are relative to it; what matches a pattern is printed as a place. The exit code is 1 if one
-    of the places has nothing.
+    Names below a directory are relative to it; what matches a pattern, and all names where there are several places,
+    are printed as places. A scheme alone, such as s3://, has the buckets. The exit code is 1 if one of the places has
+    nothing.
     """
     stores.check(*places)
+    if is_recursive and any(map(is_account, places)):
+        raise InvalidArgument("-R is for one bucket, or several that are named")
+    sides = (stores.account(place) if is_account(place) else stores.side(place) for place in places)
 
     def show(side: Side) -> bool:
-        count = 0
-        for entry, name in _listed(side, is_recursive=is_recursive):
+        count, is_whole = 0, len(places) > 1
+        if is_account(side.label):
+            entries = _buckets(stores, side, is_whole=is_whole)
+        else:
+            entries = _listed(side, is_recursive=is_recursive, is_whole=is_whole)
+        for entry, name in entries:
             count += 1
             if as_json:
-                print_json(fields_of(side, entry))
+                print_json(fields_of(side, entry, side.label if is_account(side.label) else None))
             elif is_long:
                 size = "" if entry.size is None else size_text(entry.size, is_human=is_human)
                 time = "" if entry.last_modified is None else entry.last_modified.isoformat(timespec="seconds")
@@ -56,11 +64,17 @@ def ls(places: Sequence[str], stores: Stores, is_long: bool, is_human: bool, is_
                 click.echo(name)
         return count > 0
 
-    return EXIT_FAILED if visit_each(map(stores.side, places), show) else 0
+    return EXIT_FAILED if visit_each(sides, show) else 0
 
 
-def _listed(side: Side, *, is_recursive: bool) -> Iterator[tuple[Entry | Metadata, str]]:
-    """The entries of a place, and the name of each."""
+def _buckets(stores: Stores, side: Side, *, is_whole: bool) -> Iterator[tuple[Entry | Metadata, str]]:
+    """The buckets of an account, and the name of each; see ``_listed``."""
+    for entry in stores.buckets_of(side):
+        yield entry, path_text(f"{side.label if is_whole else ''}{entry.path}")
+
+
+def _listed(side: Side, *, is_recursive: bool, is_whole: bool) -> Iterator[tuple[Entry | Metadata, str]]:
+    """The entries of a place, and the name of each: with ``is_whole`` as a place, else as it is in its directory."""
     path = side.path
     pattern = None
     if path and not path.endswith("/") and not has_wildcard(path):
@@ -78,7 +92,7 @@ def _listed(side: Side, *, is_recursive: bool) -> Iterator[tuple[Entry | Metadat
         pattern = _pattern(path, is_recursive=is_recursive)
         rest = path[wildcard_at(path) :]
         is_deep = is_recursive or "/" in rest.rstrip("/") or "**" in rest
-    stem, cut = (stem_of(side), 0) if pattern is not None else ("", len(path))
+    stem, cut = (stem_of(side), 0) if is_whole or pattern is not None else ("", len(path))
     with BlockingListing(list_literally(side.operator, prefix, recursive=is_deep)) as entries:
         for entry in entries:
             if pattern is None or pattern.fullmatch(entry.path):
@@ -131,7 +145,12 @@ def _with_metadata(side: Side) -> Iterator[Metadata]:
             raise NotFound("there is no such directory", path=side.label)
         yield run(side.operator.stat(path or "/"))
         return
-    for entry in objects_of(selection_of(side)):
+    try:
+        selection = selection_of(side, is_recursive=False)
+    except IsADirectory:
+        yield run(side.operator.stat(f"{path}/"))
+        return
+    for entry in objects_of(selection):
         yield entry if isinstance(entry, Metadata) else run(side.operator.stat(entry.path))
 
 
@@ -167,7 +186,7 @@ def du(places: Sequence[str], stores: Stores, is_human: bool, depth: int, as_jso
             if as_json:
                 print_json({"place": side.label, "directory": name, "size": size, "objects": count})
             else:
-                shown = f"{side.label}: {path_text(name)}/" if name else side.label
+                shown = path_text(f"{stem_of(side)}{selection.base}{name}/") if name else side.label
                 click.echo(f"{size_text(size, is_human=is_human):>14}  {count:>9}  {shown}")
         return bool(sums)
 

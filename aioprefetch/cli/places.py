@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import click
 
 from aioprefetch.cli.printing import note_failure, note_nothing
-from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, IsADirectory, MissingDependency, NotFound
+from aioprefetch.errors import (
+    ConfigInvalid,
+    Error,
+    InvalidArgument,
+    IsADirectory,
+    MissingDependency,
+    NotFound,
+    PermissionDenied,
+    Unsupported,
+)
 from aioprefetch.operator.from_uri import option_from_text, split_uri, store_options
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.transfer.copying import side_of
@@ -53,7 +62,7 @@ class Stores:
         if "-" in places:
             raise InvalidArgument(
                 "- is neither standard input nor output here",
-                context={"hint": "cat PLACE writes to standard output; a file of this name is ./-"},
+                context={"hint": "cp - PLACE reads one, cat PLACE writes to the other; a file of this name is ./-"},
             )
         schemes = [scheme_of(place) for place in places]
         for name, text in self._texts:
@@ -74,6 +83,32 @@ class Stores:
         self._operators.append(operator)
         return side
 
+    def account(self, place: str) -> Side:
+        """The side of a place that names no store, such as ``s3://``: its entries are those of ``buckets_of``."""
+        return replace(self.side(f"{place}store"), label=place)
+
+    def buckets_of(self, side: Side) -> list[Entry]:
+        """The buckets of an account, as directories. ``Unsupported`` where they cannot be listed."""
+        operator = self.operator_of(side)
+        buckets = getattr(operator.service, "buckets", None)
+        if buckets is None:
+            hint = f"name one: {side.label}bucket/"
+            raise Unsupported("the buckets cannot be listed here", path=side.label, context={"hint": hint})
+
+        async def names() -> list[str]:
+            found: list[str] = await buckets(operator.runtime()).names()
+            return found
+
+        try:
+            return [Entry(path=f"{name}/", kind="directory") for name in run(names())]
+        except Error as error:  # It names the bucket that stands for none.
+            error.context["service"] = " at ".join(filter(None, (side.label, operator.info.endpoint)))
+            if isinstance(error, PermissionDenied) and "bucket 'store'" in error.message:
+                message = "the buckets may not be listed with these credentials (s3:ListAllMyBuckets)"
+                error.context["hint"] = f"name one: {side.label}bucket/"
+                raise PermissionDenied(message, operation="list", context=error.context) from error
+            raise
+
     def operator_of(self, side: Side) -> Operator:
         """The operator of a side that was opened here."""
         return next(operator for operator in self._operators if operator is side.operator)
@@ -89,6 +124,12 @@ class Stores:
 def scheme_of(place: str) -> str:
     """The scheme of a URL; that of files for a local path."""
     return split_uri(place)[0] if "://" in place else "file"
+
+
+def is_account(place: str) -> bool:
+    """Whether a place is a scheme alone, such as ``s3://``, and its stores are what is below it."""
+    scheme, separator, rest = place.partition("://")
+    return bool(separator) and not rest and scheme.lower() not in ("file", "http", "https")
 
 
 def stem_of(side: Side) -> str:

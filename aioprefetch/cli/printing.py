@@ -14,6 +14,7 @@ import click
 
 from aioprefetch.display.units import bytes_text
 from aioprefetch.errors import Error, printable, redact
+from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.transfer.sides import Side
 from aioprefetch.values import Entry, Metadata
 
@@ -21,6 +22,7 @@ from aioprefetch.values import Entry, Metadata
 _TYPE = r"(\w+(?:[\[(<][^\])>]*[\])>])?)"
 _COMMAND_LINE_WORDS = (
     (r"and overwrite=False", "and -n replaces nothing"),
+    (r"without if_not_exists \(mode 'x' of a file\) it would be replaced", "-n replaces nothing"),
     (r"\ballow_http=True", "-o allow_http=true"),
     (r"\bprofile= and", "--profile and"),
     (
@@ -97,9 +99,13 @@ def note(text: str) -> None:
 
 def note_nothing(side: Side) -> None:
     """Say on standard error that there is nothing at a place."""
-    path = side.label.removeprefix("file://")
-    is_relative = path != side.label and not path.startswith("/")
-    note(f"nothing here: {side.label}{f'; hint: file:///{path} has three slashes' if is_relative else ''}")
+    path, hint = side.label.removeprefix("file://"), ""
+    if path != side.label and not path.startswith("/"):
+        hint = f"file:///{path} has three slashes"
+    elif set("[?") & set(side.path) and "*" not in side.path and side.label.endswith(side.path):
+        name = literal_glob(side.path)
+        hint = f"it is a pattern; the object of this very name is {side.label.removesuffix(side.path)}{name}"
+    note(f"nothing here: {side.label}{f'; hint: {hint}' if hint else ''}")
 
 
 def note_failure(error: BaseException) -> None:
@@ -113,6 +119,9 @@ def note_failure(error: BaseException) -> None:
 def line_of(error: BaseException) -> str:
     """A failure on one line: where, what, and what to do."""
     if not isinstance(error, Error):
+        if isinstance(error, OSError) and error.strerror:
+            where = printable(redact(str(error.filename))) if error.filename else ""
+            return f"{where!r}: {error.strerror}" if where else error.strerror
         text = printable(redact(" ".join(str(error).split())))
         return f"{type(error).__name__}: {text} (--debug shows where)"
     store = str(error.context.get("service", ""))
@@ -133,10 +142,11 @@ def remark(text: str) -> None:
         click.echo(text, err=True)
 
 
-def fields_of(side: Side, entry: Entry | Metadata) -> dict[str, Any]:
-    """An object or a directory for JSON: all known fields."""
+def fields_of(side: Side, entry: Entry | Metadata, stem: str | None = None) -> dict[str, Any]:
+    """An object or a directory for JSON: all known fields. ``stem`` is the URL it is below, if not the store's."""
+    stem = f"{side.operator.info.url.rstrip('/')}/" if stem is None else stem
     fields: dict[str, Any] = {
-        "url": f"{side.operator.info.url.rstrip('/')}/{'' if entry.path == '/' else entry.path}",
+        "url": f"{stem}{'' if entry.path == '/' else entry.path}",
         "path": entry.path,
         "kind": entry.kind,
         "size": entry.size,

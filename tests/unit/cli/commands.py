@@ -12,9 +12,9 @@ from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
 
 
-def run(*arguments: object, code: int = 0) -> Result:
+def run(*arguments: object, code: int = 0, stdin: bytes | None = None) -> Result:
     """Run a command, which must end with an exit code."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="aioprefetch")
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="aioprefetch", input=stdin)
     assert result.exit_code == code, (result.exit_code, result.output, result.exception)
     return result
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from aioprefetch.errors import PermissionDenied
 from tests.unit.cli.commands import Bucket, lines, objects, run
 
 SIZE = 2_560_000
@@ -116,3 +117,51 @@ def test_names_that_are_not_texts(tmp_path: Path) -> None:
         "line\nbreak\x1b[31m",
         os.fsdecode(b"\xff"),
     ]
+
+
+def test_a_scheme_alone_has_the_buckets(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"{bucket.name}/" in lines("ls", "s3://")
+    assert bucket.url() in [entry["url"] for entry in objects("ls", "--json", "s3://")]
+    bucket.put(a=b"1")
+    shown = lines("ls", "s3://", bucket.url())
+    assert bucket.url() in shown
+    assert shown[-1] == bucket.url("a")
+
+    def refuse(*arguments: object) -> None:
+        raise PermissionDenied("the store refuses the identity 'x' for bucket 'store': check its permissions")
+
+    monkeypatch.setattr("aioprefetch.services.s3.buckets.Buckets.names", refuse)
+    result = run("ls", "s3://", bucket.url(), code=1)
+    assert "(s3:ListAllMyBuckets) (PermissionDenied); hint: name one: s3://bucket/" in result.stderr
+    assert result.stdout == f"{bucket.url('a')}\n"
+
+
+def test_names_of_several_places_tell_their_place(folder: Path, bucket: Bucket) -> None:
+    bucket.put(d__a=b"1", d__e__f=b"2")
+    assert lines("ls", folder, bucket.url("d"), f"{folder}/inner/") == [
+        *(f"{folder}/{name}" for name in ("a b.txt", "big", "inner/")),
+        bucket.url("d/a"),
+        bucket.url("d/e/"),
+        f"{folder}/inner/c",
+    ]
+    assert [line.split()[-1] for line in lines("du", "-d", 1, bucket.url("d"), f"{folder}/inner")] == [
+        bucket.url("d/e/"),
+        bucket.url("d"),
+        f"{folder}/inner",
+    ]
+
+
+def test_stat_of_a_directory_is_not_that_of_its_objects(bucket: Bucket) -> None:
+    bucket.put(d__a=b"1", d__b=b"2")
+    for place in (bucket.url("d"), bucket.url("d/")):
+        assert [(entry["url"], entry["kind"]) for entry in objects("stat", "--json", place)] == [
+            (bucket.url("d/"), "directory")
+        ]
+
+
+def test_a_name_that_is_a_pattern(bucket: Bucket) -> None:
+    """A store has no file that would win over the pattern: the hint tells how its name is written."""
+    bucket.put(**{"[a].txt": b"1"})
+    shown = run("ls", bucket.url("[a].txt"), code=1).stderr
+    assert shown.endswith(f"hint: it is a pattern; the object of this very name is {bucket.url('[[]a].txt')}\n")
+    assert lines("ls", bucket.url("[[]a].txt")) == [bucket.url("[a].txt")]
