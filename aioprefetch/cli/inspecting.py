@@ -13,7 +13,7 @@ from aioprefetch import lance, parquet
 from aioprefetch.cli.completion import place_argument
 from aioprefetch.cli.places import Stores, command, objects_of, selection_of, stem_of
 from aioprefetch.cli.printing import path_text, print_json
-from aioprefetch.cli.reading import Slice, kind_of, kind_option, slices_of
+from aioprefetch.cli.reading import Slice, kind_of, kind_option, read_place, slices_of
 from aioprefetch.cli.scanning import column_names, read_filters
 from aioprefetch.cli.screen import choose_display
 from aioprefetch.display.bars import FROM_S3
@@ -21,6 +21,7 @@ from aioprefetch.display.units import bytes_text, count_text, counted, seconds_t
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, shortened
 from aioprefetch.operator.listing import has_wildcard
 from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.transfer.sides import Side
 from aioprefetch.ranges import Range, coalesce, total_length
 from aioprefetch.reader.policy import POLICIES, coalescing
 from aioprefetch.sync import open as open_file
@@ -77,15 +78,20 @@ def head(place: str, stores: Stores, count: int, columns: str | None, kind: str 
         if first is None:
             raise NotFound("nothing matches", path=side.label)
         side = replace(side, path=first.path, label=f"{stem_of(side)}{first.path}")
-    given, kind = kind, kind_of(side, kind, operator)
-    if kind != "lance" and (not side.path or side.path.endswith("/")):
-        hint = f"head '{side.label.rstrip('/')}/*.parquet' shows the first file"
-        raise IsADirectory("it is a directory", path=side.label, context={"hint": hint})
-    if kind == "text":
-        return _head_of_text(operator, side.path, count, is_sure=given is not None, as_json=as_json)
     names = column_names(columns)
-    read = _parquet_outline if kind == "parquet" else _lance_outline
-    outline = run(read(operator, side.path, count, names))
+
+    def outlined(side: Side) -> Outline | None:
+        """The outline of a table, ``None`` for a text."""
+        found = kind_of(side, kind, operator)
+        if found != "lance" and (not side.path or side.path.endswith("/")):
+            hint = f"head '{side.label.rstrip('/')}/*.parquet' shows the first file"
+            raise IsADirectory("it is a directory", path=side.label, context={"hint": hint})
+        read = _parquet_outline if found == "parquet" else _lance_outline
+        return None if found == "text" else run(read(operator, side.path, count, names))
+
+    outline = read_place(side, outlined)
+    if outline is None:
+        return _head_of_text(operator, side.path, count, is_sure=kind is not None, as_json=as_json)
     rows = outline.rows.to_pylist()
     if as_json:
         fields: dict[str, Any] = {"place": side.label, "format": outline.title, **outline.facts}
@@ -232,22 +238,29 @@ def plan(
         wanted, metadata_requests, metadata_bytes = total_length(_bounded(ranges)), 0, 0
     else:
         operator = stores.operator_of(side)
-        kind = kind_of(side, kind, operator)
         names = column_names(columns)
         part = next(iter(_bounded(rows)), None)
         before = operator.statistics
-        if kind == "parquet":
-            scan = run(parquet.plan_files(operator, side.path, columns=names, filters=read_filters(filters), rows=part))
-            requests = [(each.path, start, end) for each in scan.files for start, end in each.requests]
-            wanted = scan.projected_bytes
-        elif kind == "lance" and not filters:
-            made = run(lance.plan(operator, side.path, columns=names, rows=part))
-            requests, wanted = list(made.requests), made.projected_bytes
-        elif kind == "lance":
-            raise InvalidArgument("--filter is for Parquet", path=side.label)
-        else:
+
+        def planned(side: Side) -> tuple[list[tuple[str, int, int]], int]:
+            nonlocal before
+            found = kind_of(side, kind, operator)
+            before = operator.statistics  # What tells the format is no part of the read.
+            if found == "parquet":
+                scan = run(
+                    parquet.plan_files(operator, side.path, columns=names, filters=read_filters(filters), rows=part)
+                )
+                parts = [(each.path, start, end) for each in scan.files for start, end in each.requests]
+                return parts, scan.projected_bytes
+            if found == "lance" and not filters:
+                made = run(lance.plan(operator, side.path, columns=names, rows=part))
+                return list(made.requests), made.projected_bytes
+            if found == "lance":
+                raise InvalidArgument("--filter is for Parquet", path=side.label)
             hint = "give --range, or --type"
             raise InvalidArgument("it is neither Parquet nor Lance", path=side.label, context={"hint": hint})
+
+        requests, wanted = read_place(side, planned)
         counted_since = operator.statistics - before
         metadata_requests = counted_since["action_http_get_request"]
         metadata_bytes = counted_since["stream_read_total_bytes"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import click
 
 from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.completion import place_argument
 from aioprefetch.cli.places import Stores, command, objects_of, selection_of, visit_each
-from aioprefetch.errors import InvalidArgument, RangeNotSatisfied
+from aioprefetch.errors import InvalidArgument, NotFound, RangeNotSatisfied
 from aioprefetch.operator.listing import has_wildcard
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.transfer.sides import Side
@@ -22,6 +24,8 @@ from aioprefetch.sync import run
 PIECE_BYTES = 1 << 20
 # A range of at most this size is one request.
 RANGE_BYTES_MAX = 8 << 20
+
+T = TypeVar("T")
 
 # Start and end as in a slice of Python: either may be missing, and a negative start counts from the end.
 Slice = tuple[int | None, int | None]
@@ -45,6 +49,21 @@ def kind_of(side: Side, kind: str | None, operator: Operator) -> str:
         return "parquet"
     end = run(operator.read(side.path, suffix=_SUFFIX_BYTES))
     return {b"PAR1": "parquet", b"LANC": "lance"}.get(end, "text")
+
+
+def read_place(side: Side, read: Callable[[Side], T]) -> T:
+    """What ``read`` returns of a place, or of the directory of that name where a store has no such object.
+
+    A table is often a directory that is named without ``/`` at its end, such as what Spark writes.
+    """
+    try:
+        return read(side)
+    except NotFound:
+        operator, path = side.operator, side.path
+        is_other = not path or path.endswith("/") or has_wildcard(path)
+        if is_other or not operator.capability.list or not run(operator.exists(f"{path}/")):
+            raise
+    return read(replace(side, path=f"{path}/", label=f"{side.label}/"))
 
 
 def slices_of(context: click.Context, parameter: click.Parameter, texts: Sequence[str] | str | None) -> list[Slice]:
@@ -96,22 +115,23 @@ aioprefetch cat 's3://bucket/logs/2024-*.gz' | zcat
 def cat(places: Sequence[str], stores: Stores, part: Slice) -> int:
     """Write objects to standard output, one after the other."""
     stores.check(*places)
-
-    def write(side: Side) -> bool:
-        operator, count = stores.operator_of(side), 0
-        hint = f"cat '{side.label.rstrip('/')}/*' writes what is in it"
-        if side.path and not side.path.endswith("/") and not has_wildcard(side.path):
-            paths = iter([side.path])
-        else:
-            paths = (entry.path for entry in objects_of(selection_of(side, is_recursive=False, hint=hint)))
-        for path in paths:
-            count += 1
-            _write(operator, path, part)
-        return count > 0
-
-    failures = visit_each(map(stores.side, places), write)
+    failures = visit_each(map(stores.side, places), lambda side: write_out(stores, side, part))
     sys.stdout.buffer.flush()
     return EXIT_FAILED if failures else 0
+
+
+def write_out(stores: Stores, side: Side, part: Slice = (None, None)) -> bool:
+    """Write the objects of a place, or a part of each, to standard output; whether there was one."""
+    operator, count = stores.operator_of(side), 0
+    hint = f"cat '{side.label.rstrip('/')}/*' writes what is in it"
+    if side.path and not side.path.endswith("/") and not has_wildcard(side.path):
+        paths = iter([side.path])
+    else:
+        paths = (entry.path for entry in objects_of(selection_of(side, is_recursive=False, hint=hint)))
+    for path in paths:
+        count += 1
+        _write(operator, path, part)
+    return count > 0
 
 
 def _write(operator: Operator, path: str, part: Slice) -> None:

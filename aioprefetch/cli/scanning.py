@@ -14,8 +14,9 @@ from aioprefetch import lance, parquet
 from aioprefetch.cli.completion import place_argument
 from aioprefetch.cli.places import Stores, command
 from aioprefetch.cli.printing import json_text
-from aioprefetch.cli.reading import kind_of, kind_option
+from aioprefetch.cli.reading import kind_of, kind_option, read_place
 from aioprefetch.errors import InvalidArgument
+from aioprefetch.operator.transfer.sides import Side
 from aioprefetch.spark.options import filters as filters_of_json
 
 if TYPE_CHECKING:
@@ -105,19 +106,30 @@ def scan(
     side = stores.side(place)
     operator = stores.operator_of(side)
     names = column_names(columns)
-    kind = kind_of(side, kind, operator)
     rows = None if limit is None or filters else (0, limit)
-    if kind == "parquet":
-        batches = parquet.scan(operator, side.path, columns=names, filters=read_filters(filters), rows=rows)
-    elif kind == "lance" and not filters:
-        batches = lance.scan(operator, side.path, columns=names, rows=rows)
-    else:
-        what = "--filter is for Parquet" if kind == "lance" else "neither Parquet nor Lance; --type says what it is"
-        raise InvalidArgument(what, path=side.label)
-    blocking = iter(batches)
+
+    def opened(side: Side) -> Any:
+        found = kind_of(side, kind, operator)
+        if found == "parquet":
+            batches = parquet.scan(operator, side.path, columns=names, filters=read_filters(filters), rows=rows)
+        elif found == "lance" and not filters:
+            batches = lance.scan(operator, side.path, columns=names, rows=rows)
+        else:
+            what = (
+                "--filter is for Parquet" if found == "lance" else "neither Parquet nor Lance; --type says what it is"
+            )
+            raise InvalidArgument(what, path=side.label)
+        blocking = iter(batches)
+        try:
+            return blocking, blocking.schema()
+        except BaseException:
+            blocking.close()
+            raise
+
+    blocking, schema = read_place(side, opened)
     try:
         write = {"jsonl": _write_json, "csv": _write_csv, "arrow": _write_arrow}["jsonl" if as_json else form]
-        write(blocking.schema(), _limited(blocking, limit))
+        write(schema, _limited(blocking, limit))
         sys.stdout.buffer.flush()
     finally:
         blocking.close()
@@ -143,11 +155,19 @@ def _write_json(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
 
 
 def _write_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    import pyarrow as pa
     import pyarrow.csv
 
+    if nested := [f"{field.name!r} is {field.type}" for field in schema if pa.types.is_nested(field.type)]:
+        hint = "-f jsonl takes them, and --columns leaves them out"
+        raise InvalidArgument(f"CSV has no nested columns: {', '.join(nested)}", context={"hint": hint})
     with pyarrow.csv.CSVWriter(sys.stdout.buffer, schema) as writer:
         for batch in batches:
-            writer.write_batch(batch)
+            try:
+                writer.write_batch(batch)
+            except pa.ArrowInvalid as error:  # Bytes that are no UTF-8.
+                hint = "-f jsonl takes all types, and --columns leaves columns out"
+                raise InvalidArgument(f"CSV cannot hold this: {error}", context={"hint": hint}) from error
 
 
 def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:

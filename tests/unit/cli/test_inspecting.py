@@ -204,3 +204,30 @@ def test_plans_that_cannot_be(tables: Path) -> None:
     assert "it is neither Parquet nor Lance" in run("plan", tables / "text", code=2).stderr
     assert "--filter is for Parquet" in run("plan", "--filter", "id > 3", tables / "t.lance", code=2).stderr
     assert json.loads(run("plan", "--json", tables / "d").stdout)["metadata_requests"] == 2
+
+
+def test_a_directory_of_a_table_needs_no_slash(bucket: Bucket) -> None:
+    """Such as what Spark writes, whose name may end as that of a file does."""
+    table = pa.table({"id": range(3)})
+    bucket.put(**{"t.parquet/1.parquet": parquet_bytes(table), "plain/1.parquet": parquet_bytes(table)})
+    for place in (bucket.url("t.parquet"), bucket.url("plain")):
+        assert objects("scan", place) == [{"id": 0}, {"id": 1}, {"id": 2}]
+        (plan,) = objects("plan", "--json", place)
+        assert (plan["requests"], plan["wanted_bytes"] > 0) == ([], True)
+        hint = f"IsADirectory); hint: head '{place}/*.parquet' shows the first file"
+        assert hint in run("head", place, code=1).stderr
+    assert "NotFound" in run("scan", bucket.url("none"), code=1).stderr
+
+
+def test_what_csv_cannot_hold(tmp_path: Path) -> None:
+    """Is named, with what to do."""
+    table = pa.table({"id": [1], "list": [[1, 2]], "bytes": [b"\xff"]})
+    (tmp_path / "t.parquet").write_bytes(parquet_bytes(table))
+    for columns, message in (
+        ("id,list", "CSV has no nested columns: 'list' is list<element: int64> (InvalidArgument); hint: -f jsonl"),
+        ("bytes", "CSV cannot hold this: Invalid UTF8 payload (InvalidArgument); hint: -f jsonl"),
+    ):
+        result = run("scan", "-f", "csv", "--columns", columns, tmp_path / "t.parquet", code=2)
+        assert message in result.stderr
+        assert result.stderr.count("\n") == 1
+    assert lines("scan", "-f", "csv", "--columns", "id", tmp_path / "t.parquet") == ['"id"', "1"]
