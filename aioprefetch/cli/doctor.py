@@ -173,7 +173,7 @@ async def _check_clock(operator: Operator, checks: Checks) -> None:
         checks.add("clock", "skipped", f"the store did not say its time: {type(error).__name__}")
         return
     good = abs(offset_seconds) <= CLOCK_SLACK_SECONDS
-    text = f"{offset_seconds:+.0f} s from this machine's" + ("" if good else ": set the clock of this machine")
+    text = f"{round(offset_seconds):+} s from this machine's" + ("" if good else ": set the clock of this machine")
     checks.add("clock", "ok" if good else "warning", text, clock_offset_seconds=round(offset_seconds, 1))
 
 

@@ -17,6 +17,7 @@ from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.completion import place_argument
 from aioprefetch.cli.places import Stores, command, objects_of, pairs, scheme_of, selection_of, stem_of, visit_each
 from aioprefetch.cli.printing import message_of, note, path_text, print_json, remark
+from aioprefetch.cli.reading import PIECE_BYTES, write_out
 from aioprefetch.display.units import bytes_text, counted, seconds_text
 from aioprefetch.errors import Error, InvalidArgument, IsADirectory, NotFound, printable, redact
 from aioprefetch.operator.listing import has_wildcard
@@ -26,6 +27,7 @@ from aioprefetch.operator.transfer.copying import copy
 from aioprefetch.operator.transfer.report import CopyFailure, CopyProgress, CopyReport, CopyStep
 from aioprefetch.operator.transfer.sides import Selection, Side
 from aioprefetch.runtime.task_group import gather_all
+from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
 
 RECURSIVE_HINT = "-r takes what is below it"
@@ -59,6 +61,7 @@ _COPY_OPTIONS: tuple[_Option, ...] = (
 aioprefetch cp s3://bucket/key .
 aioprefetch cp -r data/ s3://bucket/data/
 aioprefetch cp 's3://bucket/logs/*.gz' /tmp/logs/
+tar cz data | aioprefetch cp - s3://bucket/data.tgz
 aioprefetch cp -r --dst-o profile=other s3://a/x/ s3://b/x/
 """,
 )
@@ -72,8 +75,10 @@ def cp(sources: Sequence[str], target: str, stores: Stores, is_recursive: bool, 
 
     What is below a directory, or below the last / before a wildcard, goes below DST under the same names. A store
     copies by itself where it can. What is proven to be the same already is left out. A large download that was cut off
-    goes on where it ended.
+    goes on where it ended. - is standard input as the only SRC, and standard output as DST.
     """
+    if "-" in (*sources, target):
+        return _copy_stream(stores, sources, target, keeps=keeps, is_recursive=is_recursive, **options)
     for source in sources:
         _check_source(stores, source, is_recursive=is_recursive)
     how = {"overwrite": not keeps, "skip_same": False if keeps else None}
@@ -102,6 +107,48 @@ def sync(source: str, target: str, stores: Stores, is_exact: bool, deletes: bool
     """
     how = {"skip_same": None if is_exact else True, "delete_extra": deletes}
     return _copy(stores, [source], target, how, is_recursive=True, **options)
+
+
+def _copy_stream(
+    stores: Stores,
+    sources: Sequence[str],
+    target: str,
+    *,
+    keeps: bool,
+    is_recursive: bool,
+    glob: str | None,
+    src_texts: Sequence[tuple[str, str]],
+    dst_texts: Sequence[tuple[str, str]],
+    is_dry: bool,
+    as_json: bool,
+    **_others: object,
+) -> int:
+    """Copy standard input to an object, or objects to standard output; the exit code."""
+    if (len(sources) > 1 and "-" in sources) or sources[0] == target or is_recursive or glob or is_dry:
+        raise InvalidArgument("- is one SRC or DST alone, without -r, --glob and --dry-run", operation="copy")
+    if target == "-":
+        if as_json or keeps:
+            raise InvalidArgument("--json and -n are not for a copy to standard output", operation="copy")
+        sides = (stores.side(source, src_texts) for source in sources)
+        failures = visit_each(sides, partial(write_out, stores))
+        sys.stdout.buffer.flush()
+        return EXIT_FAILED if failures else 0
+    side = stores.side(target, dst_texts)
+    if not side.path or side.path.endswith("/"):
+        hint = f"name the object: {side.label.rstrip('/')}/NAME"
+        raise InvalidArgument("standard input has no name", path=side.label, context={"hint": hint})
+    if sys.stdin is None:
+        raise InvalidArgument("standard input is closed", operation="copy")
+    began, count = time.monotonic(), 0
+    with open_file(side.path, "xb" if keeps else "wb", operator=stores.operator_of(side)) as file:
+        while piece := sys.stdin.buffer.read(PIECE_BYTES):
+            count += file.write(piece)
+    report = CopyReport(copied=1, bytes=count)
+    if as_json:
+        _show_json(report, time.monotonic() - began, None)
+    else:
+        _show(report, time.monotonic() - began)
+    return 0
 
 
 def _check_source(stores: Stores, source: str, *, is_recursive: bool) -> None:
@@ -201,8 +248,7 @@ def _total(reports: Sequence[CopyReport]) -> CopyReport:
 def _placed(report: CopyReport, stem: str, target_stem: str) -> Iterator[CopyStep]:
     """The steps of a dry run, with places instead of paths."""
     for step in report.steps:
-        path = step.path and path_text(stem + step.path)
-        yield replace(step, path=path, target=path_text(target_stem + step.target))
+        yield replace(step, path=step.path and stem + step.path, target=target_stem + step.target)
 
 
 def _show_failures(report: CopyReport) -> None:
@@ -235,9 +281,9 @@ def _show_plan(report: CopyReport, steps: Sequence[CopyStep]) -> None:
     """Print what would be copied and deleted, a line for each object."""
     for step in steps:
         if step.action == "copy":
-            click.echo(f"copy {step.path} -> {step.target}")
+            click.echo(path_text(f"copy {step.path} -> {step.target}"))
         elif step.action == "delete":
-            click.echo(f"delete {step.target}")
+            click.echo(path_text(f"delete {step.target}"))
     parts = [f"{counted(report.copied, 'object')} to copy, {bytes_text(report.bytes)}"]
     if report.deleted:
         parts.append(f"{report.deleted:,} to delete")

@@ -1,6 +1,7 @@
 """``cp``, ``sync`` and ``rm``: what is where afterwards, and what they refuse."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -228,3 +229,43 @@ def test_rm_of_a_whole_store_needs_a_yes(bucket: Bucket, monkeypatch: pytest.Mon
     assert lines("rm", "-r", "--dry-run", bucket.url()) == [bucket.url("a"), bucket.url("d/b")]
     run("rm", "-r", "--yes", bucket.url())
     assert bucket.paths() == []
+
+
+def test_cp_of_standard_input_and_output(bucket: Bucket, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 10_000
+    (report,) = map(json.loads, run("cp", "--json", "-", bucket.url("d/k"), stdin=content).stdout.splitlines())
+    assert (report["copied"], report["bytes"]) == (1, len(content))
+    assert run("cp", bucket.url("d/k"), "-").stdout_bytes == content
+    run("cp", "-", tmp_path / "new" / "k", stdin=content)
+    assert (tmp_path / "new" / "k").read_bytes() == content
+    result = run("cp", "-n", "-", tmp_path / "new" / "k", stdin=b"other", code=1)
+    assert "-n replaces nothing (AlreadyExists)" in result.stderr
+    assert (tmp_path / "new" / "k").read_bytes() == content
+    assert run("cp", f"{tmp_path}/new/*", bucket.url("d/*"), "-").stdout_bytes == content * 2
+    assert "NotFound" in run("cp", bucket.url("none"), "-", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-", "-"], "- is one SRC or DST alone"),
+        (["-", "a", "b/"], "- is one SRC or DST alone"),
+        (["-r", "-", "b"], "- is one SRC or DST alone"),
+        (["--json", "a", "-"], "--json and -n are not for a copy to standard output"),
+        (["-", "memory://test/"], "hint: name the object: memory://test/NAME"),
+    ],
+)
+def test_cp_of_standard_input_says_what_it_refuses(arguments: Sequence[str], message: str) -> None:
+    assert message in run("cp", *arguments, code=2).stderr
+
+
+def test_names_in_the_json_of_a_dry_run_are_whole(folder: Path, tmp_path: Path) -> None:
+    name = "line\nbreak\x1b[31m"
+    (folder / name).touch()
+    (report,) = objects("cp", "--dry-run", "--json", "--glob", "line*", "-r", folder, tmp_path / "out")
+    assert [(step["source"], step["target"]) for step in report["steps"]] == [
+        (f"{folder}/{name}", f"{tmp_path}/out/{name}")
+    ]
+    assert lines("cp", "--dry-run", "--glob", "line*", "-r", folder, tmp_path / "out") == [
+        f"copy {folder}/line\\nbreak\\x1b[31m -> {tmp_path}/out/line\\nbreak\\x1b[31m"
+    ]
