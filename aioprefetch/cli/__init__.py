@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 EXIT_FAILED = 1
@@ -18,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: success; 1: nothing matched, or some of it failed; 2: arguments that cannot work; 130: interrupted (Ctrl-C);
     141: the reader of the output has closed it. Errors are one line on standard error.
     """
+    if argv is None:
+        _prepare_process()
     try:
         importlib.import_module("click")
     except ImportError:
@@ -25,6 +30,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     result: int = importlib.import_module("aioprefetch.cli.app").run_command(argv)
     return result
+
+
+def _prepare_process() -> None:
+    """Let Ctrl-C end the process in silence while it loads modules, and give it the streams that it was not given.
+
+    A write to a standard output that is closed (``>&-``) fails, as that of other tools does; a copy needs none.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(EXIT_INTERRUPTED))
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 __all__ = ["main"]

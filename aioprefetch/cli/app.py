@@ -18,8 +18,8 @@ import click
 
 from aioprefetch.cli import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from aioprefetch.cli.places import HELP_COLUMNS_MAX
-from aioprefetch.cli.printing import note_failure
-from aioprefetch.errors import InvalidArgument, MissingDependency
+from aioprefetch.cli.printing import note, note_failure
+from aioprefetch.errors import InvalidArgument, MissingDependency, printable, redact
 
 # How long an interrupted command may clean up.
 CLEAN_UP_SECONDS_MAX = 0.7
@@ -72,7 +72,7 @@ class Commands(click.Group):
             code = super().invoke(ctx) or 0
             sys.stdout.flush()
         except BrokenPipeError:
-            code = _closed_pipe()
+            code = EXIT_BROKEN_PIPE
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -80,6 +80,7 @@ class Commands(click.Group):
         except Exception as error:
             note_failure(error)
             code = EXIT_USAGE if _is_usage(error) else EXIT_FAILED
+        _give_up_output()
         raise click.exceptions.Exit(code)
 
 
@@ -87,11 +88,13 @@ def _is_usage(error: Exception) -> bool:
     return isinstance(error, InvalidArgument | MissingDependency)
 
 
-def _closed_pipe() -> int:
-    """The exit code when the reader of our output has closed it (``| head``)."""
-    with contextlib.suppress(OSError, ValueError):  # Python would fail when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_BROKEN_PIPE
+def _give_up_output() -> None:
+    """Drop what cannot be written, to a pipe that is closed (``| head``) or a full disk: Python would fail at exit."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _version() -> str:
@@ -122,14 +125,28 @@ def run_command(argv: Sequence[str] | None) -> int:
     """Run the command of ``argv``, or of the process; its exit code."""
     if argv is None:
         _end_soon_when_interrupted()
+    code = EXIT_INTERRUPTED
     try:
-        code = app.main(argv, prog_name="aioprefetch", standalone_mode=False)
-    except click.ClickException as error:
+        code = int(app.main(argv, prog_name="aioprefetch", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        return error.exit_code
+        code = error.exit_code
+    except click.ClickException as error:
+        note(_line_of_usage(error))
+        code = error.exit_code
     except click.Abort:
-        return EXIT_INTERRUPTED
-    return int(code or 0)
+        pass
+    finally:
+        if argv is None:
+            _end_at_once_when_interrupted(code)
+    return code
+
+
+def _line_of_usage(error: click.ClickException) -> str:
+    """What is wrong with the arguments, and where their help is, on one line."""
+    message = printable(redact(error.format_message())).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}; hint: {context.command_path if context else 'aioprefetch'} --help"
 
 
 def _end_soon_when_interrupted() -> None:
@@ -154,3 +171,9 @@ def _end_soon_when_interrupted() -> None:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupted)
+
+
+def _end_at_once_when_interrupted(code: int) -> None:
+    """Let Ctrl-C end the process with its exit code while it waits for threads, since the command is over."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(code))

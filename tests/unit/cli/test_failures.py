@@ -25,9 +25,12 @@ def test_errors_are_one_line(folder: Path) -> None:
         (["cat", "/nowhere/at/all"], 1, "NotFound"),
         (["stat", "file:///nowhere/at/all"], 1, "NotFound"),
         (["cat", "gopher://host/x"], 2, "unknown scheme 'gopher'"),
-        (["ls", "s3://"], 2, "bucket"),
+        (["du", "s3://"], 2, "bucket"),
+        (["ls", "-R", "s3://"], 2, "-R is for one bucket"),
+        (["ls", "gs://"], 1, "hint: name one: gs://bucket/"),
+        (["stat", f"{folder}/none/none"], 1, "(NotFound)"),
         (["cat", "-"], 2, "- is neither standard input nor output here"),
-        (["cp", f"{folder}/big", "-"], 2, "a file of this name is ./-"),
+        (["sync", f"{folder}/big", "-"], 2, "a file of this name is ./-"),
         (["ls", "https://127.0.0.1:9/"], 1, "hint: over https give the URL of a file"),
         (["ls", "file://nowhere/x"], 1, "hint: file:///nowhere/x has three slashes"),
         (["ls", "--endpoint-url", "http://192.0.2.1", "s3://bucket/"], 2, "or -o allow_http=true where"),
@@ -49,9 +52,24 @@ def test_errors_are_one_line(folder: Path) -> None:
             continue
         assert "Traceback" in run(arguments[0], "--debug", *arguments[1:], code=code).stderr
         assert "Traceback" in run("--debug", *arguments, code=code).stderr
-    for wrong in (["cat"], ["none"], ["cat", "-x", "y"], ["cat", "-o", "name", "x"], []):
-        assert "Traceback" not in run(*wrong, code=2).stderr
-    assert "Did you mean ls?" in run("lss", code=2).stderr
+    assert "Usage: " in run(code=2).stderr  # The help is what a person without arguments looks for.
+
+
+def test_wrong_arguments_are_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the command whose help tells more."""
+    for wrong, message in (
+        (["cat"], "Missing argument 'PLACE...'; hint: aioprefetch cat --help"),
+        (["cp", "one"], "; hint: aioprefetch cp --help"),
+        (["lss"], "Did you mean ls?; hint: aioprefetch --help"),
+        (["cat", "--rnage", "0:1", "y"], "Did you mean '--range'?; hint: aioprefetch cat --help"),
+        (["cat", "-o", "name", "x"], "NAME=VALUE; hint: aioprefetch cat --help"),
+        (["cp", "--concurrency", "0", "a", "b"], "0 is not in the range x>=1; hint: aioprefetch cp --help"),
+    ):
+        assert main(wrong) == 2
+        shown = capsys.readouterr().err
+        assert shown.startswith("aioprefetch: ")
+        assert shown.endswith(f"{message}\n")
+        assert shown.count("\n") == 1
 
 
 def test_main_returns_the_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +182,7 @@ def test_completion(bucket: Bucket) -> None:
         (bucket.url("da"), [bucket.url("data/")]),
         (bucket.url("data/"), [bucket.url("data/a"), bucket.url("data/b/")]),
         (bucket.url().rstrip("/"), [bucket.url("data/"), bucket.url("other")]),
+        (bucket.url().rstrip("/")[:-1], [bucket.url()]),
         ("gopher://x", []),
         ("loc", ["loc"]),
     ):

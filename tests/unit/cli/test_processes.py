@@ -64,6 +64,44 @@ def test_a_pipe_that_is_closed_early_ends_it(tmp_path: Path) -> None:
     assert process.returncode == 141
 
 
+def test_streams_that_are_closed_or_full(folder: Path) -> None:
+    """A write that fails is one line; a command that writes nothing needs no stream."""
+    copied = f"{folder}/copied"
+    for script, code, message in (
+        ("ls $0 >&-", 1, "aioprefetch: Bad file descriptor\n"),
+        ("cat $0/big >&-", 1, "aioprefetch: Bad file descriptor\n"),
+        ("cat $0/big >/dev/full", 1, "aioprefetch: No space left on device\n"),
+        ("ls --json $0 >/dev/full", 1, "aioprefetch: No space left on device\n"),
+        (f"cp $0/big {copied} >&- 2>&- <&-", 0, ""),
+        (f"cp - {copied} <&-", 2, "aioprefetch: standard input is closed (InvalidArgument)\n"),
+    ):
+        shell = ["bash", "-c", f'"$1" -m aioprefetch {script}', str(folder), sys.executable]
+        result = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (code, message), script
+    assert os.path.getsize(copied) == os.path.getsize(folder / "big")
+
+
+@pytest.mark.parametrize(("place", "code"), [("loading", 130), ("at the end", 0)])
+def test_ctrl_c_outside_of_the_command_itself(place: str, code: int) -> None:
+    """While modules load, and when the command is over and the process waits for its threads: no traceback."""
+    program = f"""
+import os, signal, sys
+from aioprefetch.cli import main
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click" and {place == "loading"}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv = ["aioprefetch", "--version"]
+code = main()
+os.kill(os.getpid(), signal.SIGINT)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 async def test_ctrl_c_ends_it_soon(tmp_path: Path) -> None:
     """Also while the store does not respond; nothing half-written is under its name."""
     async with FaultServer({"k": bytes(1000)}) as server:
