@@ -127,6 +127,8 @@ def line_of(error: BaseException) -> str:
     store = str(error.context.get("service", ""))
     path = printable(redact(error.path))
     where = f"{path!r} in {store}" if path and store else store or (repr(path) if path else "")
+    if not store and (target := error.context.get("target")) and target != error.path:
+        where += f" to {printable(redact(str(target)))!r}"  # Either may be what fails.
     hint = error.context.get("hint") or _HINTS.get(error.kind, "")
     if error.kind == "Unsupported" and error.operation == "list" and store.startswith("http"):
         hint = "over https give the URL of a file: cat, stat, cp"

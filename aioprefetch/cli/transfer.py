@@ -254,6 +254,8 @@ def _placed(report: CopyReport, stem: str, target_stem: str) -> Iterator[CopySte
 def _show_failures(report: CopyReport) -> None:
     for failure in report.failures:
         path = redact(failure.path or failure.target)
+        if failure.path and failure.target and not failure.error.context.get("service"):
+            path += f" to {redact(failure.target)}"  # Either may be what fails.
         note(f"{path_text(path)}: {message_of(failure.error)} ({failure.error.kind})")
 
 

@@ -172,7 +172,8 @@ class S3Options:
         profile = f"profile {settings.profile or 'default'}"
         if settings.key_place == "files":
             return f"{settings.files[1]} or {settings.files[0]}, {profile}"
-        return f"providers of AWS (roles, SSO, processes, the metadata of a machine), {profile}"
+        asked = f"the providers of AWS are asked (roles, SSO, processes, the metadata of a machine), {profile}"
+        return f"none in options, variables and files: {asked}"
 
     @property
     def own_principal(self) -> str:

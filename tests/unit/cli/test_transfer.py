@@ -81,6 +81,8 @@ def test_cp_says_what_it_refuses(folder: Path, bucket: Bucket, tmp_path: Path) -
         ((f"{folder}/big", f"{folder}/inner/c", tmp_path / "x"), 2, "several sources go into a directory"),
         ((bucket.url("none"), tmp_path / "x"), 1, "NotFound"),
         (("-n", f"{folder}/big", f"{folder}/a b.txt"), 1, "and -n replaces nothing (AlreadyExists)"),
+        ((f"{folder}/big", f"{folder}/a b.txt/x"), 1, "'big' to 'x': a file stands where the path needs"),
+        (("-r", f"{folder}/inner/", f"{folder}/a b.txt"), 1, "c to a b.txt/c: a file stands where the path needs"),
         (("--src-o", "x", f"{folder}/big", "y"), 2, "NAME=VALUE"),
         (("--src-o", "nothing=1", f"{folder}/big", "y"), 2, "unknown option 'nothing'"),
     ):
