@@ -15,8 +15,10 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import add_completion_class
 
 from aioprefetch.cli import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from aioprefetch.cli.completion import UrlBashComplete
 from aioprefetch.cli.places import HELP_COLUMNS_MAX
 from aioprefetch.cli.printing import note, note_failure
 from aioprefetch.errors import InvalidArgument, MissingDependency, printable, redact
@@ -37,6 +39,8 @@ COMMANDS = {
     "trace": "trace",
     "demo": "demo",
 }
+
+add_completion_class(UrlBashComplete)
 
 
 class Commands(click.Group):
@@ -143,7 +147,7 @@ def run_command(argv: Sequence[str] | None) -> int:
 
 
 def _line_of_usage(error: click.ClickException) -> str:
-    """What is wrong with the arguments, and where their help is, on one line."""
+    """The error of arguments on one line, with the command that shows their help."""
     message = printable(redact(error.format_message())).removesuffix(".")
     context = getattr(error, "ctx", None)
     return f"{message}; hint: {context.command_path if context else 'aioprefetch'} --help"

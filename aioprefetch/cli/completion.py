@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem, split_arg_string
 
 from aioprefetch.cli.places import Stores, is_account
 from aioprefetch.errors import Error
@@ -20,6 +21,44 @@ ENTRIES_MAX = 100
 SECONDS_MAX = 2.0
 
 
+class UrlBashComplete(BashComplete):
+    """Completion by bash, which takes the ``:`` of a URL for the end of a word, and replaces what is behind it."""
+
+    source_template = """\
+%(complete_func)s() {
+    local IFS=$'\\n' response completion type value
+    response=$(env COMP_LINE="${COMP_LINE:0:$COMP_POINT}" COMP_WORD="${COMP_WORDS[COMP_CWORD]}" \
+        %(complete_var)s=bash_complete $1)
+    for completion in $response; do
+        IFS=',' read -r type value <<< "$completion"
+        if [[ $type == file ]]; then
+            COMPREPLY=()
+            compopt -o default
+        else
+            COMPREPLY+=("$value")
+            [[ $value == */ ]] && compopt -o nospace
+        fi
+    done
+    return 0
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+    _behind = 0
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words of the line before the one to complete, and that one."""
+        line = os.environ["COMP_LINE"]
+        words = split_arg_string(line)
+        incomplete = "" if line[-1:].isspace() else words.pop()
+        self._behind = max(0, len(incomplete) - len(os.environ["COMP_WORD"].lstrip("'\"")))
+        return words[1:], incomplete
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """An item, from where bash replaces the word."""
+        return f"{item.type},{item.value[self._behind :]}"
+
+
 def complete_place(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The places that begin with a text. Nothing where the store does not respond in time, or refuses."""
     if "://" not in incomplete:
@@ -30,7 +69,9 @@ def complete_place(context: click.Context, parameter: click.Parameter, incomplet
             if "/" not in rest and (places := _buckets(stores, f"{scheme}://", rest)):
                 return [CompletionItem(place) for place in places]
             side = stores.side(incomplete)
-            return [CompletionItem(place) for place in run(_places(side, incomplete), SECONDS_MAX)]
+            places = run(_places(side, incomplete), SECONDS_MAX)
+            # Others would break the lines of the shell's protocol, or be commands to the terminal.
+            return [CompletionItem(place) for place in places if place.isprintable()]
     except Error:
         return []
 

@@ -245,7 +245,7 @@ def plan(
         def planned(side: Side) -> tuple[list[tuple[str, int, int]], int]:
             nonlocal before
             found = kind_of(side, kind, operator)
-            before = operator.statistics  # What tells the format is no part of the read.
+            before = operator.statistics  # The read does not look for the format.
             if found == "parquet":
                 scan = run(
                     parquet.plan_files(operator, side.path, columns=names, filters=read_filters(filters), rows=part)

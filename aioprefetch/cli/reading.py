@@ -52,7 +52,7 @@ def kind_of(side: Side, kind: str | None, operator: Operator) -> str:
 
 
 def read_place(side: Side, read: Callable[[Side], T]) -> T:
-    """What ``read`` returns of a place, or of the directory of that name where a store has no such object.
+    """Call ``read`` with a place, or with the directory of that name where a store has no such object.
 
     A table is often a directory that is named without ``/`` at its end, such as what Spark writes.
     """

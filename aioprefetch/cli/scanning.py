@@ -165,7 +165,7 @@ def _write_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
             try:
                 writer.write_batch(batch)
-            except pa.ArrowInvalid as error:  # Bytes that are no UTF-8.
+            except pa.ArrowInvalid as error:  # Bytes that are not UTF-8.
                 hint = "-f jsonl takes all types, and --columns leaves columns out"
                 raise InvalidArgument(f"CSV cannot hold this: {error}", context={"hint": hint}) from error
 

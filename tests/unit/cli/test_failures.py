@@ -2,6 +2,9 @@
 
 import io
 import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from aioprefetch.cli import main
 from aioprefetch.cli.app import COMMANDS, app
 from aioprefetch.sync import run as run_on_loop
 from aioprefetch.testing import FaultServer
+from tests.benches.source_tree import ROOT
 from tests.unit.cli.commands import Bucket, run
 
 CANARY = "canary5ecret"
@@ -174,10 +178,11 @@ def test_completion(bucket: Bucket) -> None:
     """Of the shells that click knows: commands, local files by the shell itself, objects by a listing."""
     result = CliRunner().invoke(app, [], env={"_AIOPREFETCH_COMPLETE": "bash_source"}, prog_name="aioprefetch")
     assert "_AIOPREFETCH_COMPLETE=bash_complete" in result.output
-    words = {"_AIOPREFETCH_COMPLETE": "bash_complete", "COMP_WORDS": "aioprefetch s", "COMP_CWORD": "1"}
+    words = {"_AIOPREFETCH_COMPLETE": "bash_complete", "COMP_LINE": "aioprefetch s", "COMP_WORD": "s"}
     result = CliRunner().invoke(app, [], env=words, prog_name="aioprefetch")
     assert [line.split(",")[1] for line in result.output.split()] == [name for name in COMMANDS if name[0] == "s"]
     bucket.put(data__a=b"1", data__b__c=b"2", other=b"3")
+    bucket.put(**{"data/\x1b[31m": b"no shell gets this name"})
     for text, places in (
         (bucket.url("da"), [bucket.url("data/")]),
         (bucket.url("data/"), [bucket.url("data/a"), bucket.url("data/b/")]),
@@ -189,6 +194,22 @@ def test_completion(bucket: Bucket) -> None:
         words = {"_AIOPREFETCH_COMPLETE": "zsh_complete", "COMP_WORDS": f"aioprefetch cat {text}", "COMP_CWORD": "2"}
         shown = CliRunner().invoke(app, [], env=words, prog_name="aioprefetch").output.splitlines()
         assert shown[1::3] == places, text
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_urls(bucket: Bucket, folder: Path) -> None:
+    """By its own script, in bash itself, which splits words at ``:``."""
+    bucket.put(data__a=b"1", data__b__c=b"2")
+    source = CliRunner().invoke(app, [], env={"_AIOPREFETCH_COMPLETE": "bash_source"}, prog_name="aioprefetch").output
+    (folder / "aioprefetch").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m aioprefetch "$@"\n')
+    (folder / "aioprefetch").chmod(0o700)
+    script = f"""{source}
+        compopt() {{ :; }}
+        COMP_LINE='aioprefetch ls -o a=b {bucket.url("data/")}' COMP_POINT=1000
+        COMP_WORDS=(aioprefetch ls -o a = b s3 : //{bucket.name}/data/) COMP_CWORD=8
+        _aioprefetch_completion {folder}/aioprefetch; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    shown = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert shown.stdout.splitlines() == [f"//{bucket.name}/data/a", f"//{bucket.name}/data/b/"]
 
 
 def test_other_failures_are_one_line_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
