@@ -121,19 +121,29 @@ class OpenedFile:
         with self.used() as descriptor:
             return answers(descriptor, cache.read)
 
+    def hold(self) -> bool:
+        """Use the file, which stays open until ``release``; ``False`` if it is closed."""
+        with self._lock:
+            if self._descriptor < 0:
+                return False
+            self._users += 1
+            return True
+
+    def release(self) -> None:
+        """The end of a use that ``hold`` began."""
+        with self._lock:
+            self._users -= 1
+            self._close_if_due()
+
     @contextlib.contextmanager
     def used(self) -> Iterator[int]:
         """Use the file, which stays open until the block ends; the descriptor. ``ValueError`` if it is closed."""
-        with self._lock:
-            if self._descriptor < 0:
-                raise ValueError("the file is closed")
-            self._users += 1
+        if not self.hold():
+            raise ValueError("the file is closed")
         try:
             yield self._descriptor
         finally:
-            with self._lock:
-                self._users -= 1
-                self._close_if_due()
+            self.release()
 
     def close(self) -> None:
         """Close the file, or let the last who uses it do so: its descriptor must not be reused yet."""

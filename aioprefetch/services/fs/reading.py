@@ -192,18 +192,27 @@ class FileReads:
         self, request: ReadRequest, names: tuple[str, ...], small_bytes: int, kept: OpenedFile | None
     ) -> tuple[OpenedFile, bytearray | None]:
         """Open a file, unless the kept one is current, and read it if its response is small. Runs in a thread."""
-        file = kept if kept is not None and kept.is_current() else open_file(self._root, names)
-        try:
-            self._learn(file)
+        if kept is not None and kept.hold():  # The session may close it on the loop meanwhile.
             try:
-                head = self._head(request, file)
-            except Error:
-                return file, None  # Raised again by the caller.
-            data = file.read(head.start, head.size) if 0 < head.size <= small_bytes else None
+                if kept.is_current():
+                    return kept, self._read_small(request, kept, small_bytes)
+            finally:
+                kept.release()
+        file = open_file(self._root, names)
+        try:
+            return file, self._read_small(request, file, small_bytes)
         except BaseException:
             file.close()
             raise
-        return file, data
+
+    def _read_small(self, request: ReadRequest, file: OpenedFile, small_bytes: int) -> bytearray | None:
+        """The bytes of a response of up to ``small_bytes``; ``None`` for a larger one, and one that is an error."""
+        self._learn(file)
+        try:
+            head = self._head(request, file)
+        except Error:
+            return None  # Raised again by the caller.
+        return file.read(head.start, head.size) if 0 < head.size <= small_bytes else None
 
     def _learn(self, file: OpenedFile) -> None:
         """Find out once for each device whether its files may be read on the loop. Runs in a thread."""

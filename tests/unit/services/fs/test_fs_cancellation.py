@@ -15,13 +15,13 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.sink import BufferSink
+from aioprefetch.accessor.sink import BufferSink, CollectSink
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.confined import ConfinedRoot
-from aioprefetch.services.fs.open_file import open_file
+from aioprefetch.services.fs.open_file import OpenedFile, open_file
 from aioprefetch.services.fs.threads import settled
 from aioprefetch.values import (
     CopyRequest,
@@ -303,6 +303,28 @@ async def test_a_read_goes_on_with_its_file_after_others_close_it(
         assert (await read).received == len(data)
         assert sink.complete
     session.close()
+    assert descriptors() == []
+
+
+async def test_a_kept_file_is_closed_while_a_thread_looks_at_it(
+    root: Path, runtime: Runtime, descriptors: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader closes between the look and the read: the read has its bytes all the same."""
+    in_threads = FsAccessor(Fs(root), runtime, cache="off")
+    session, etag = ReadSession(), (await in_threads.stat(StatRequest(path="k"))).etag
+    request, is_current = ReadRequest(path="k", if_match=etag, session=session), OpenedFile.is_current
+    await in_threads.read(request, CollectSink())
+    assert session.kept is not None
+
+    def look_and_close(file: OpenedFile) -> bool:
+        current = is_current(file)
+        session.close()
+        return current
+
+    monkeypatch.setattr(OpenedFile, "is_current", look_and_close)
+    sink = CollectSink()
+    await in_threads.read(request, sink)
+    assert sink.to_bytes() == DATA
     assert descriptors() == []
 
 
