@@ -35,7 +35,8 @@ from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.layers.timeout import Watch
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import ReadHead, ReadReply, ReadRequest
+from aioprefetch.runtime.task_group import stopped
+from aioprefetch.values import Lane, ReadHead, ReadReply, ReadRequest
 
 # The percentile is that of the last reads: few enough to follow a store that changes, enough to know a 99th percentile.
 SAMPLES_MAX = 400
@@ -145,9 +146,9 @@ class HedgeAccessor(WrappedAccessor):
 
     def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
         self.allowance.read()
-        slots = self._slots
-        if slots is not None and (slots.queued or slots.in_flight >= slots.limit):
-            return self.inner.read(request, sink)  # It will wait for a slot.
+        lane: Lane = "demand" if sink.is_promoted else request.lane
+        if self._slots is not None and not self._slots.is_free(lane):
+            return self.inner.read(request, sink)  # Its time would be that of the queue.
         return _Race(self, request, sink).run()
 
     def late_seconds(self) -> float | None:
@@ -156,8 +157,8 @@ class HedgeAccessor(WrappedAccessor):
         return None if seconds is None else max(LATE_FACTOR * seconds, HEDGE_SECONDS_MIN)
 
     def may_hedge(self) -> bool:
-        """Take the allowance for a second request that is sent now."""
-        return not (self._slots is not None and self._slots.queued) and self.allowance.take()
+        """Take the allowance for a second request, if it would be sent now."""
+        return (self._slots is None or self._slots.is_free("demand")) and self.allowance.take()
 
 
 class _Race:
@@ -165,6 +166,7 @@ class _Race:
 
     def __init__(self, layer: HedgeAccessor, request: ReadRequest, sink: Sink) -> None:
         self.on_promote: Callable[[], None] | None = None  # Of the first request, while it waits for a slot.
+        self.head_before, self.received_before = sink.head, sink.received
         self._layer = layer
         self._loop = layer.runtime.loop
         self._request = request
@@ -191,8 +193,11 @@ class _Race:
                 self._sink.on_promote = None
             if self._timer is not None:
                 self._timer.cancel()
-            if self._second is not None:
-                await self._end(self._second)
+            second = self._second
+            if second is not None:
+                await stopped(second)
+                if not second.cancelled() and isinstance(second.exception(), Throttled):
+                    self._layer.allowance.withdraw()
 
     async def _first_reply(self) -> ReadReply | None:
         """The reply to the first request; ``None`` if the second one decides the read."""
@@ -222,20 +227,6 @@ class _Race:
         is_running = self._second is not None and not self._second.done()
         return is_running and error.is_temporary and not isinstance(error, Throttled)
 
-    async def _end(self, second: asyncio.Task[ReadReply]) -> None:
-        """Leave no request behind: a cancellation meanwhile takes effect when the second one has ended."""
-        second.cancel()
-        interruption = None
-        while not second.done():
-            try:
-                await asyncio.wait((second,))
-            except asyncio.CancelledError as error:
-                interruption = error
-        if not second.cancelled() and isinstance(second.exception(), Throttled):
-            self._layer.allowance.withdraw()
-        if interruption is not None:
-            raise interruption
-
     def _arm(self) -> None:
         seconds = self._layer.late_seconds()
         if seconds is not None and self._winner is None and self._timer is None:
@@ -257,9 +248,13 @@ class _Race:
         read = layer.inner.read(request, _RacingSink(self._sink, self, SECOND))
         self._second = self._loop.create_task(read, name="aioprefetch hedge")
 
+    def has_lost(self, number: int) -> bool:
+        """Whether the other request receives the response."""
+        return self._winner not in (None, number)
+
     def begin(self, number: int, head: ReadHead, path: str) -> None:
         """The head of a response to one of the requests is here: the first that is accepted wins."""
-        if self._winner not in (None, number):
+        if self.has_lost(number):
             raise _Superseded("another request for these bytes was answered first", operation="read", path=path)
         self._sink.begin(head, path=path)
         if self._winner is None:
@@ -277,7 +272,7 @@ class _Race:
 
 
 class _RacingSink(ForwardingSink):
-    """The sink of one of two requests, of which only one begins."""
+    """The sink of one of two requests, of which only one begins. The other one's receives nothing."""
 
     __slots__ = ("_number", "_race")
 
@@ -285,6 +280,14 @@ class _RacingSink(ForwardingSink):
         super().__init__(target)
         self._race = race
         self._number = number
+
+    @property
+    def head(self) -> ReadHead | None:  # type: ignore[override]
+        return self._race.head_before if self._race.has_lost(self._number) else self.target.head
+
+    @property
+    def received(self) -> int:  # type: ignore[override]
+        return self._race.received_before if self._race.has_lost(self._number) else self.target.received
 
     @property
     def on_promote(self) -> Callable[[], None] | None:

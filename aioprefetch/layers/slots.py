@@ -85,6 +85,12 @@ class SlotQueue:
         self.in_flight += 1
         return True
 
+    def is_free(self, lane: Lane) -> bool:
+        """Whether ``try_acquire`` would take a slot."""
+        if self.in_flight >= self.limit:
+            return False
+        return lane == "demand" or self.prefetch_in_flight < self.prefetch_max
+
     def enqueue(self, lane: Lane, wake: Callable[[], object]) -> SlotTicket:
         """A ticket at the end of its lane, after ``try_acquire`` has failed; ``wake`` is called once, at its grant."""
         ticket = SlotTicket(lane, wake)

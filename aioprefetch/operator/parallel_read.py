@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from dataclasses import replace
-from typing import TypeVar
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
@@ -29,9 +28,8 @@ from aioprefetch.ranges import Range, resolve_range
 from aioprefetch.runtime.buffers import ResultStream
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.task_group import stopped
 from aioprefetch.values import Lane, ReadHead, ReadRequest
-
-T = TypeVar("T")
 
 
 def first_bytes_of(options: RuntimeOptions) -> int:
@@ -294,18 +292,3 @@ def _wanted(request: ReadRequest, head: ReadHead) -> Range:
     if total is None:  # Only of an exact range, and then it is believed.
         return head.start, max(head.end, request.offset + (request.size or 0))
     return resolve_range(request.offset, request.size, request.suffix, total) or (head.start, head.end)
-
-
-async def stopped(task: asyncio.Task[T]) -> None:
-    """Cancel a task and wait for its end, also if cancelled meanwhile: its requests write into the result's memory."""
-    task.cancel()
-    interruption: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            interruption = error
-    if interruption is not None:
-        raise interruption
-    if not task.cancelled():
-        task.exception()  # Retrieved, because another failure may be raised.

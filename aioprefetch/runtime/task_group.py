@@ -1,4 +1,4 @@
-"""Work side by side that fails with one error: the first failure as it is, and no other work left running."""
+"""Work side by side that fails with one error, the first failure as it is, and leaves no other work running."""
 
 from __future__ import annotations
 
@@ -41,3 +41,21 @@ async def gather_all(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], *, a
     async with PlainTaskGroup() as group:
         tasks = [group.create_task(called(call)) for call in waiting]
     return [task.result() for task in tasks]
+
+
+async def stopped(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its end, also if cancelled meanwhile: what it works on is the caller's.
+
+    Its failure is not raised, because another one is.
+    """
+    task.cancel()
+    interruption: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            interruption = error
+    if not task.cancelled():
+        task.exception()  # Retrieved, or asyncio would log it.
+    if interruption is not None:
+        raise interruption

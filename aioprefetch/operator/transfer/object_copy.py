@@ -15,11 +15,12 @@ from aioprefetch.accessor.version_pin import is_strong
 from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, Unsupported
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.operator.download import first_response_bytes, receive
-from aioprefetch.operator.parallel_read import first_bytes_of, stopped
+from aioprefetch.operator.parallel_read import first_bytes_of
 from aioprefetch.operator.resumable_file import open_resumable
 from aioprefetch.operator.server_copy import copy_by_server, description_of
 from aioprefetch.operator.transfer.sides import Side, Store, check_local_name
 from aioprefetch.operator.writer import abort_after, open_body
+from aioprefetch.runtime.task_group import stopped
 from aioprefetch.services.fs.confined import ConfinedRoot, names_of
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Entry, Metadata, ReadHead, ReadRequest, WriteRequest

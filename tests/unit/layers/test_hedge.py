@@ -257,17 +257,31 @@ async def test_a_prefetch_that_waits_for_a_slot_is_promoted_through_the_layer() 
         slots.release("prefetch")
 
 
-async def test_no_read_is_hedged_while_requests_wait_for_a_slot() -> None:
+@pytest.mark.parametrize("taken", [2, 3])
+async def test_no_read_is_hedged_without_a_slot_for_it(taken: int) -> None:
+    """And the time that reads spend in the queue does not count."""
     plan = [usual(), at(0, times=12, delay_seconds=1.0), at(12, delay_seconds=9.0)]
     async with open_stack(ConcurrentLimitLayer(4), HedgeLayer(), plan=plan, data=DATA) as stack:
         await after_usual_reads(stack)
         await asyncio.gather(*(stack.fetch(size=10) for _ in range(12)))
         assert hedges(stack) == (0, 0)
-        take_slots(slots_of(stack), 3)
+        take_slots(slots_of(stack), taken)
         await stack.fetch(size=10)
-        assert hedges(stack) == (1, 0)  # The second request waits for the slot, which the first one holds.
-        for _ in range(3):
+        assert hedges(stack) == ((1, 1) if taken == 2 else (0, 0))
+        for _ in range(taken):
             slots_of(stack).release("demand")
+
+
+async def test_the_request_that_lost_has_received_nothing() -> None:
+    plan = [usual(), at(0, delay_seconds=10.0)]
+    async with open_stack(HedgeLayer(), plan=plan, data=DATA) as stack:
+        await after_usual_reads(stack)
+        ended: list[tuple[str, object]] = []
+        stack.runtime.events.subscribe(
+            lambda event: ended.append((event.name, event.facts["bytes"])), "request.finished", "request.failed"
+        )
+        await stack.fetch()
+        assert sorted(ended) == [("request.failed", 0), ("request.finished", len(DATA))]
 
 
 async def test_cancelled_at_any_point_it_leaves_nothing() -> None:
