@@ -6,10 +6,8 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from glob import escape, glob
 from types import FrameType
 
 import click
@@ -19,7 +17,7 @@ from aioprefetch.cli.places import HELP_COLUMNS_MAX
 from aioprefetch.cli.printing import note
 from aioprefetch.display.units import counted
 from aioprefetch.errors import printable
-from aioprefetch.trace import PID, SINCE_VARIABLE, VARIABLE
+from aioprefetch.trace.process_files import BEFORE_VARIABLE, PID, VARIABLE, before_of, files_of
 
 EXIT_NOT_EXECUTABLE = 126  # as shells report these two
 EXIT_NOT_FOUND = 127
@@ -46,10 +44,9 @@ def trace(name: str, program: Sequence[str]) -> int:
     if PID in name:
         raise click.BadParameter(f"{PID} has no meaning here: other processes add their numbers", param_hint="'--to'")
     path = os.path.abspath(name)
-    since_ns = time.time_ns()
-    code = _run(program, {**os.environ, VARIABLE: path, SINCE_VARIABLE: str(since_ns)})
-    stem, suffix = os.path.splitext(name)
-    written = [one for one in (name, *sorted(glob(f"{escape(stem)}.*{escape(suffix)}"))) if _is_since(one, since_ns)]
+    before = files_of(name)
+    code = _run(program, {**os.environ, VARIABLE: path, BEFORE_VARIABLE: before_of(path)})
+    written = [file for file, known in files_of(name).items() if known != before.get(file)]
     if written:
         others = f", and {counted(len(written) - 1, 'other trace')} beside it" if len(written) > 1 else ""
         note(f"the trace is in {printable(written[0])}{others}")
@@ -128,11 +125,3 @@ def _is_in_foreground() -> bool:
         return False
     finally:
         os.close(terminal)
-
-
-def _is_since(path: str, since_ns: int) -> bool:
-    """Whether a file was written after that time."""
-    try:
-        return os.stat(path).st_mtime_ns >= since_ns
-    except OSError:
-        return False

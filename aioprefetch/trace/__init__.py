@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from aioprefetch.trace.recording import Recording
     from aioprefetch.trace.trace import Trace, record
 
-# The file of a process that records itself.
-VARIABLE = "AIOPREFETCH_TRACE"
-# When the command that started this process and others began, in nanoseconds: none replaces what was written since.
-SINCE_VARIABLE = "AIOPREFETCH_TRACE_SINCE"
-# In its name: the number of the process.
-PID = "{pid}"
-
 __all__ = ["Advice", "Recording", "Trace", "record"]
 
 load_at_first_use(__name__, {"Advice": "advice", "Recording": "recording", "Trace": "trace", "record": "trace"})

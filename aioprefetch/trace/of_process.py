@@ -14,32 +14,23 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 from aioprefetch.errors import excerpt, printable
-from aioprefetch.trace import PID, SINCE_VARIABLE, VARIABLE
+from aioprefetch.trace.process_files import PID, VARIABLE, identity, identity_before, numbered
 from aioprefetch.trace.trace import record
 
 logger = logging.getLogger("aioprefetch")
 
 
-def numbered(name: str) -> str:
-    """The file of another process: ``read.html`` becomes ``read.{pid}.html``."""
-    if PID in name:
-        return name
-    stem, suffix = os.path.splitext(name)
-    return f"{stem}.{PID}{suffix}"
-
-
 class ProcessTrace:
     """The recording of a process and the name of its file. A forked child that ends by itself has its own."""
 
-    def __init__(self, name: str, since_ns: int) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._since_ns = since_ns
+        self._identity_before = identity_before(name)
         self._trace = record().__enter__()
         self._is_written = False
         atexit.register(self.write)
@@ -58,24 +49,16 @@ class ProcessTrace:
             self._trace.stop()
             if PID in self._name and not self._trace.recording.requests:
                 return  # One of many processes, and not one that reads.
-            if PID in self._name or os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path)):
+            if PID in self._name or (os.path.exists(path) and not os.path.isfile(path)):
                 self._trace.write(path)
                 return
-            own = numbered(path).replace(PID, str(os.getpid()))
-            self._trace.write(own)
-            with _locked(os.path.dirname(own)):
-                if not self._is_written_by_another(path):
-                    os.replace(own, path)
+            with _locked(os.path.dirname(path)):
+                if identity(path) != self._identity_before:  # A process that a shell script has started, say.
+                    path = numbered(path).replace(PID, str(os.getpid()))
+                self._trace.write(path)
         except Exception as error:
             reason = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             logger.error("the trace could not be written to %s: %s", printable(path), excerpt(str(reason)))
-
-    def _is_written_by_another(self, path: str) -> bool:
-        """Whether another process of this run has written there: one that a shell script has started, say."""
-        try:
-            return os.stat(path).st_mtime_ns >= self._since_ns
-        except FileNotFoundError:
-            return False
 
     def _forked(self) -> None:
         self._name = numbered(self._name)
@@ -109,11 +92,6 @@ def _locked(folder: str) -> Iterator[None]:
         os.close(handle)
 
 
-def _begun_ns() -> int:
-    since = os.environ.get(SINCE_VARIABLE, "")
-    return int(since) if since.isdecimal() else time.time_ns()
-
-
 def _exit_by_signal(number: int, frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_DFL)  # A second one ends the process at once.
     while frame is not None and frame.f_back is not None:
@@ -138,4 +116,4 @@ if name := os.environ.get(VARIABLE):
     name = os.path.abspath(name)  # Children may work in another directory.
     os.environ[VARIABLE] = numbered(name)
     end_orderly_at_sigterm()
-    ProcessTrace(name, _begun_ns())
+    ProcessTrace(name)

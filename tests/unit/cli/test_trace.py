@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,6 +70,32 @@ def test_no_program_of_a_script_writes_over_another(folder: Path) -> None:
     assert done.stderr.replace("\u00a0", " ") == "aioprefetch: the trace is in t.json, and 3 other traces beside it\n"
     traces = [json.loads(path.read_text("utf-8"))["traceEvents"] for path in Path().glob("t*.json")]
     assert [sum("request" in event.get("cat", "") for event in trace) for trace in traces] == [1] * 4
+
+
+def test_a_trace_is_known_by_no_clock(folder: Path) -> None:
+    """File systems keep whole seconds, or have a clock of their own. A file of the program is no trace."""
+    job = shlex.join([sys.executable, "-c", READ, f"file://{folder}/a b.txt"])
+    Path("read.1.html").write_text("of an earlier run", "utf-8")
+    done = run(
+        "trace", "--", "sh", "-c", f"{job}; touch -d 2001-01-01 read.html; {job}; echo > read.old.html; exit 3", code=3
+    )
+    assert done.stderr.replace("\u00a0", " ") == "aioprefetch: the trace is in read.html, and 1 other trace beside it\n"
+    assert Path("read.1.html").read_text("utf-8") == "of an earlier run"
+    Path("read.html").write_text("of an earlier run", "utf-8")
+    os.utime("read.html", (2**32, 2**32))
+    assert "no trace was written" in run("trace", "--", "true", code=1).stderr
+
+
+def test_a_link_leads_to_one_trace(folder: Path) -> None:
+    """The second program of a run writes a file of its own beside the link."""
+    (folder / "elsewhere").mkdir()
+    Path("read.html").symlink_to(folder / "elsewhere/page.html")
+    job = shlex.join([sys.executable, "-c", READ, f"file://{folder}/a b.txt"])
+    done = run("trace", "--", "sh", "-c", f"{job} & {job} & wait")
+    assert done.stderr.replace("\u00a0", " ") == "aioprefetch: the trace is in read.html, and 1 other trace beside it\n"
+    assert Path("read.html").is_symlink()
+    assert [path.name for path in (folder / "elsewhere").iterdir()] == ["page.html"]
+    assert len(list(Path().glob("read.*.html"))) == 1
 
 
 def test_the_number_of_a_process_is_no_part_of_the_name() -> None:
