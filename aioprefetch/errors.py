@@ -431,37 +431,47 @@ TEXT_CHARACTERS_MAX = 16 << 10
 # Each pattern begins at a word boundary and does not backtrack, so that a hostile text costs linear time.
 # They are compiled at the first text that needs them, since that takes milliseconds.
 _URL = r"\b(\w++://)([^\s/?#]*+)([^\s?#]*+)(?:[?#]\S*+)?"
+# Characters of a URL, encoded once or more often, or as JSON has them.
+_PERCENT = r"%(?:25){0,3}+"
 # Between the name of a header, parameter or field and its value: as in a header, a URL, JSON, XML, HTML, or a repr.
-_BETWEEN = r"(?:[\s:=>,(\[{\"'\\]|%3[ad]|%2[02]|&(?:quot|apos|lt|gt|#\d{1,3}|#x[0-9a-f]{1,2});|\bb(?=\\?[\"'])){1,16}+"
-_VALUE = r"(?:[^\s&<>\"'\\,)\]}]|\\/)++"
+_BETWEEN = (
+    rf"(?:[\s:=>,(\[{{\"'\\]|{_PERCENT}(?:3[ad]|2[02])|u00(?:3[ade]|2[27])"
+    r"|&(?:quot|apos|lt|gt|#\d{1,3}|#x[0-9a-f]{1,2});|\bb(?=\\?[\"'])){1,16}+"
+)
+# A comma or a bracket may be a part of it. JSON escapes characters, of which some end it: & " ' < >.
+_VALUE = r"(?:[^\s&<>\"'\\]|\\/|\\{1,2}u00(?!2[267]|3[ce])[0-9a-f]{2})++"
 _NAMES = (
     r"x-amz-(?:signature|credential|security-token|(?:copy-source-)?server-side-encryption-customer-key(?:-md5)?)"
     r"|x-amz-s3session-token|(?:copysource)?ssecustomerkey(?:md5)?"
     r"|x-amz-sso_bearer_token|x-aws-ec2-metadata-token"
     # Options of ours have such names too: redact only where a value follows.
-    r"|(?:aws_?)?(?:secret_?access_?key|(?:access|bearer|id|refresh|session|web_?identity)_?token)"
-    r"(?=[\s\"'\\]{0,3}[:=>])"
+    r"|(?:secret_?access_?key|(?:secret|private|account|shared)_?key|client_?secret"
+    r"|(?:access|auth|bearer|id|refresh|security|session|web_?identity)_?token)"
+    rf"(?=[\s\"'\\]{{0,3}}(?:[:=>]|{_PERCENT}3[ad]))"
 )
 # A name begins where no word goes on, or after an encoded character, as in ``%3Fx-amz-signature%3D``.
-_BEGIN = r"(?:(?<![\w-])|(?<=%[0-9a-f]{2}))"
+_AFTER_CODE = r"(?<=%[0-9a-f]{2})|(?<=%25[0-9a-f]{2})|(?<=%2525[0-9a-f]{2})|(?<=\\u00[0-9a-f]{2})"
+_BEGIN = rf"(?:(?<![a-z0-9])|{_AFTER_CODE})"
 _SIGNED = rf"{_BEGIN}((?:{_NAMES}){_BETWEEN}){_VALUE}"
-_SIGNATURE = rf"(?:(?<!\w)|(?<=%[0-9a-f]{{2}}))(signature(?:provided)?{_BETWEEN})[0-9a-f]{{16,}}+"
+_SIGNATURE = rf"(?:(?<!\w)|{_AFTER_CODE})(signature(?:provided)?{_BETWEEN})[0-9a-f]{{16,}}+"
 _AUTHORIZATION = (
     rf"(?<!\w)((?:proxy-)?authorization{_BETWEEN}(?:aws4-hmac-sha256|aws|basic|bearer|digest|negotiate|token)"
     rf"(?:\s|%20|\+){{1,4}}+(?:credential=)?){_VALUE}"
 )
 # Parameters of a query, which may be a part of an object's path: of shared access signatures, CloudFront, and services.
 _PARAMETER = (
-    r"((?:[?&;]|%3f|%26|%3b)(?:sig|signature|token|api_?-?key|passw(?:or)?d|pwd|(?:client_?)?secret)(?:=|%3d))"
-    rf"{_VALUE}"
+    rf"((?:[?&;]|{_PERCENT}(?:3f|26|3b)|\\u00(?:3f|26|3b))"
+    r"(?:sig|signature|(?:[a-z]{1,16}[_-])?(?:token|key|secret)|apikey|auth|passw(?:or)?d|pwd|credentials?)"
+    rf"(?:=|{_PERCENT}3d|\\u003d)){_VALUE}"
 )
-_JSON_WEB_TOKEN = r"(?<![\w-])()eyj[\w-]{10,}+\.eyj[\w-]{4,}+\.[\w-]{0,}+"
+# In a run of its characters, behind what comes before it: each run is looked at once.
+_JSON_WEB_TOKEN = r"(?<![\w-])((?:(?!eyj)[\w-])*+)eyj[\w-]{10,}+\.eyj[\w-]{4,}+\.[\w-]{0,}+"
 # Few texts have one of these words, and looking for a word is cheap.
 _SECRETS = (
-    (("x-amz-", "ssecustomerkey", "secret", "token"), _SIGNED),
+    (("x-amz-", "ssecustomerkey", "secret", "token", "key"), _SIGNED),
     (("signature",), _SIGNATURE),
     (("authorization",), _AUTHORIZATION),
-    (("sig", "token", "key", "passw", "pwd", "secret"), _PARAMETER),
+    (("sig", "token", "key", "passw", "pwd", "secret", "auth", "credential"), _PARAMETER),
     (("eyj",), _JSON_WEB_TOKEN),
 )
 

@@ -48,6 +48,13 @@ NOTATIONS = [
     f"https://account.blob.core.windows.net/c/x.bin%3Fsv%3D2026%26sig%3D{SECRET}%26se%3D2027",
     f"x?Expires=1&Signature={SECRET}&Key-Pair-Id=APKA",
     *(f"x?{name}={SECRET}" for name in ("token", "api_key", "api-key", "apikey", "password", "client_secret")),
+    *(f"x?{name}={SECRET}" for name in ("key", "auth_token", "auth-token", "secret_key", "access_key", "auth")),
+    *(f"{name}: {SECRET}" for name in ("auth_token", "authToken", "secret_key", "MINIO_SECRET_KEY", "AccountKey")),
+    f'{{"url":"https:\\/\\/h\\/k?se=1\\u0026sig={SECRET}\\u0026x=1"}}',
+    f"k\\u003Fsig\\u003D{SECRET}",
+    f"k%253Fsv%253D1%2526sig%253D{SECRET}",
+    f"k%25253Fsig%25253D{SECRET}",
+    f"k%253FX-Amz-Signature%253D{SECRET}%2526x",
     f"Authorization: AWS4-HMAC-SHA256 Credential={SECRET}, SignedHeaders=host;range, Signature=0123456789abcdef",
 ]
 
@@ -61,9 +68,20 @@ def test_secrets_outside_of_urls(text: str) -> None:
     assert redact(text).partition("***")[0] == text.partition(SECRET)[0]
 
 
-def test_a_json_web_token_in_a_path() -> None:
+@pytest.mark.parametrize("before", ["users/", "users%2F", "users%252f", "token_", "token-", "%2Ftoken_", ".", ""])
+def test_a_json_web_token_in_a_path(before: str) -> None:
     token = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"
-    assert redact(f"users/{token}/x") == "users/***/x"
+    assert redact(f"{before}{token}/x") == f"{before}***/x"
+
+
+@pytest.mark.parametrize(
+    "secret", ["first,SECOND", "first)SECOND", "first]S{}ECOND", r"first\u002BSECOND", r"first\/SECOND"]
+)
+@pytest.mark.parametrize("start", ["k?token=", '{"sessionToken":"', "x-amz-security-token: ", "Authorization: Bearer "])
+def test_a_secret_with_a_comma_or_a_bracket(start: str, secret: str) -> None:
+    """And with characters that JSON has escaped."""
+    assert redact(start + secret) == f"{start}***"
+    assert redact(f'{start}{secret}" and more') == f'{start}***" and more'
 
 
 def test_a_signature_without_the_name_of_a_header() -> None:
@@ -83,6 +101,9 @@ def test_a_signature_without_the_name_of_a_header() -> None:
         "the page_token 'x' is of no listing",
         "data/signal/token=7/code=3/secret=no/part-0.parquet",
         "k?versionId=abc&partNumber=7",
+        "data/key=7/author=x/tokens=9",
+        "secret_key is not set, and no private_key",
+        "eyjafjallajokull.eyja.jpg",
     ],
 )
 def test_words_that_hold_no_secret_stay(text: str) -> None:
@@ -110,6 +131,7 @@ UNITS = [
     ),
     *("x-amz-", "x-amz-signature=", "x-amz-security-token: ", "authorization: bearer ", "signature=", "signature"),
     *("?sig=", "&token=", "%26pwd%3d", "eyj", "eyjaaaaaaaaaa.", "eyjaaaaaaaaaa.eyjaaaa."),
+    *("%253fsig%253d", "%25", "_eyj", "-", "\\\\u0026key=", "\\\\u00", "secret_key=", "auth_", "?a_", "?key-"),
     *("sessiontoken:", "%3d", "&quot;", "&#", "sse", "token", "secretaccesskey>", "aws_"),
 ]
 
@@ -129,7 +151,7 @@ def test_the_cost_grows_with_the_length_and_no_faster(unit: str) -> None:
     """Twice the text takes twice the time, and what a head may hold a few milliseconds."""
     # With every word in it for which a pattern is tried at all.
     small, large = (
-        "token signature authorization " + (unit * (size // len(unit) + 1))[:size]
+        "token signature authorization key eyj " + (unit * (size // len(unit) + 1))[:size]
         for size in (TEXT_CHARACTERS_MAX // 4, TEXT_CHARACTERS_MAX - 100)
     )
     assert cpu_seconds(large) < max(8 * cpu_seconds(small), 0.004)
