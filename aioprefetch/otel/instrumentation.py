@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter, get_meter_provider
-from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider, get_tracer
+from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider, get_tracer, get_tracer_provider
 
 from aioprefetch.errors import printable
 from aioprefetch.operator.shared import observed_operator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aioprefetch.sync.blocking_operator import BlockingOperator
 
 Attributes = dict[str, str | int | float]
+Provider = TypeVar("Provider")
 _Value = tuple[str, int]  # The state of connections, empty for others, and the value.
 
 # The buckets that the conventions give for durations of HTTP clients, in seconds.
@@ -49,10 +50,10 @@ def instrument(
     prefetch is when its reader closes, has ``aioprefetch.cancelled`` and no error.
     """
     observed = observed_operator(operator, "instrument")
-    key = observed.events, tracer_provider, meter_provider
-    if key not in _running:
-        _running[key] = Instrumentation(observed, tracer_provider, meter_provider)
-    return _running[key].hold(lambda: _running.pop(key, None))
+    for running in tuple(_running):
+        if running.exports(observed.events, tracer_provider, meter_provider):
+            return running.hold()
+    return Instrumentation(observed, tracer_provider, meter_provider).hold()
 
 
 class Instrumentation:
@@ -62,6 +63,7 @@ class Instrumentation:
         self, operator: Operator, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None
     ) -> None:
         info = operator.info
+        self._exported = operator.events, tracer_provider, meter_provider
         self._spans: dict[int, Span] = {}
         self._common: Attributes = {"aioprefetch.scheme": info.scheme, "aioprefetch.bucket": info.name}
         self._tracer = get_tracer("aioprefetch", tracer_provider=tracer_provider)
@@ -87,9 +89,21 @@ class Instrumentation:
         self._gauges.operators[self] = operator
         self._holders: set[object] = set()
         self._unsubscribe = operator.events.subscribe(self._hear, *_EVENTS)
+        _running.append(self)
 
-    def hold(self, on_end: Callable[[], object]) -> Callable[[], None]:
-        """Go on until the function returned is called, and those of all other holders. ``on_end`` comes then."""
+    def exports(
+        self, events: EventBus, tracer_provider: TracerProvider | None, meter_provider: MeterProvider | None
+    ) -> bool:
+        """Whether it exports these events to these providers: the global one is the same with and without its name."""
+        own_events, own_tracers, own_meters = self._exported
+        return (
+            own_events is events
+            and _or_global(own_tracers, get_tracer_provider) is _or_global(tracer_provider, get_tracer_provider)
+            and _or_global(own_meters, get_meter_provider) is _or_global(meter_provider, get_meter_provider)
+        )
+
+    def hold(self) -> Callable[[], None]:
+        """Go on until the function returned is called, and those of all other holders."""
         holder = object()
         self._holders.add(holder)
 
@@ -97,13 +111,13 @@ class Instrumentation:
             if holder in self._holders:
                 self._holders.remove(holder)
                 if not self._holders:
-                    on_end()
                     self._end()
 
         return release
 
     def _end(self) -> None:
         """Listen no more, and end the spans of requests in flight."""
+        _running.remove(self)
         self._unsubscribe()
         self._gauges.operators.pop(self, None)
         while self._spans:
@@ -217,18 +231,24 @@ def _memory_limit(operator: Operator) -> Iterable[_Value]:
     return (("", operator.options.memory_bytes),)
 
 
-# Those that have not ended.
-_running: dict[tuple[EventBus, TracerProvider | None, MeterProvider | None], Instrumentation] = {}
+_running: list[Instrumentation] = []  # Those that have not ended.
 _gauges: WeakKeyDictionary[object, _Gauges] = WeakKeyDictionary()
 
 
 def _gauges_of(provider: MeterProvider | None) -> _Gauges:
     """The gauges of a provider. The global one may be set later: until then it has a place of its own here."""
-    key: object = _Gauges if provider is None or provider is get_meter_provider() else provider
-    gauges = _gauges.get(key)
+    named = _or_global(provider, get_meter_provider)
+    gauges = _gauges.get(named)
+    if gauges is None and named is get_meter_provider():
+        gauges = _gauges.get(_Gauges)
     if gauges is None:
+        key: object = _Gauges if provider is None else provider
         gauges = _gauges[key] = _Gauges(get_meter("aioprefetch", meter_provider=provider))
     return gauges
+
+
+def _or_global(provider: Provider | None, get_global: Callable[[], Provider]) -> Provider:
+    return get_global() if provider is None else provider
 
 
 def _of_http(event: Event) -> Attributes:

@@ -190,6 +190,27 @@ async def test_operators_that_share_events_are_counted_once(exported: Exported) 
     assert len(exported.spans()) == 3
 
 
+@pytest.mark.parametrize("are_named_first", [True, False])
+async def test_the_global_providers_count_once_also_by_name(
+    are_named_first: bool, exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", exported.tracers)
+    monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", exported.meters)
+    named: Any = {"tracer_provider": exported.tracers, "meter_provider": exported.meters}
+    op = ap.Operator(ap.services.Memory())
+    ways = (named, {}) if are_named_first else ({}, named)
+    stops = [ap.otel.instrument(op, **providers) for providers in ways]
+    await op.write("k", b"abc")
+    stops[0]()
+    await op.write("k", b"abc")
+    (bytes_sent,) = exported.points()["aioprefetch.request.bytes"]
+    (limit,) = exported.points()["aioprefetch.memory.limit"]
+    assert (bytes_sent.value, limit.value) == (6, op.options.memory_bytes)
+    stops[1]()
+    await op.write("k", b"abc")
+    assert [span.name for span in exported.spans()] == ["write", "write"]
+
+
 async def test_a_request_that_was_cancelled_is_no_error(exported: Exported) -> None:
     held = Rule(fault=Fault(hang_before_head=True), index=0)
     async with FaultServer({"bucket/k": DATA}, [held]) as server, s3(server) as op:
