@@ -78,8 +78,8 @@ class ReportedRequest:
     ``operation`` replaces that of the request, where its name says less.
 
     ``path`` is that of the object in ``store``, a URL. ``start`` and ``end`` are the bytes that were asked for, at the
-    end those of the response. ``begun_seconds``, ``first_byte_seconds`` and ``ended_seconds`` are times of the clock of
-    the bus, ``None`` for what has not happened.
+    end those of the response. ``begun_at_seconds``, ``first_byte_at_seconds`` and ``ended_at_seconds`` are times of the
+    clock of the bus, ``None`` for what has not happened.
     Of ``memory_limit_bytes`` of memory ``memory_bytes`` were in use or reserved when it began, in the budget
     ``budget_id``: each operator has one on each loop.
     ``error`` and ``message`` are empty unless it failed. ``is_counted_by_sink``: the sink gets all bytes of a body, as
@@ -89,9 +89,19 @@ class ReportedRequest:
     """
 
     __slots__ = (
-        *("_budget", "_bus", "_received_before", "_request", "_sink", "_url", "attempt", "begun_seconds", "budget_id"),
+        *(
+            "_budget",
+            "_bus",
+            "_received_before",
+            "_request",
+            "_sink",
+            "_url",
+            "attempt",
+            "begun_at_seconds",
+            "budget_id",
+        ),
         *("connection", "counted_bytes"),
-        *("end", "ended_seconds", "error", "first_byte_seconds", "is_counted_by_sink", "lane", "memory_bytes"),
+        *("end", "ended_at_seconds", "error", "first_byte_at_seconds", "is_counted_by_sink", "lane", "memory_bytes"),
         *("memory_limit_bytes", "message", "method"),
         *("operation", "path", "reader_id", "received_bytes", "request_id", "sent_bytes", "start", "status", "store"),
     )
@@ -142,7 +152,7 @@ class ReportedRequest:
         self.received_bytes = -1
         self.error = self.message = ""
         self.counted_bytes = 0
-        self.ended_seconds: float | None = None
+        self.ended_at_seconds: float | None = None
         self._begin(bus, budget)
         for queue, look in bus.followers:
             queue.append(self)
@@ -165,8 +175,8 @@ class ReportedRequest:
         self.memory_bytes = budget.used_bytes
         self.status: int | None = None
         self.connection: int | None = None
-        self.first_byte_seconds: float | None = None
-        self.begun_seconds = bus.clock()
+        self.first_byte_at_seconds: float | None = None
+        self.begun_at_seconds = bus.clock()
         if bus.hears_requests:
             bus.publish_facts("request.started", self.path, self._asked())
 
@@ -175,7 +185,7 @@ class ReportedRequest:
         bus = self._bus
         if bus is None:  # It has ended.
             return
-        self.first_byte_seconds = bus.clock()
+        self.first_byte_at_seconds = bus.clock()
         self.status, self.connection = status, connection
         if bus.hears_requests:
             facts: dict[str, object] = {
@@ -187,7 +197,7 @@ class ReportedRequest:
 
     def finished(self) -> None:
         """The response has ended well."""
-        if self.ended_seconds is None:
+        if self.ended_at_seconds is None:
             sink = self._sink
             if sink is not None and (head := sink.head) is not None:
                 self.start = head.start + self._received_before
@@ -199,7 +209,7 @@ class ReportedRequest:
 
         That nothing has changed is what a request with such a condition asks for: it has finished.
         """
-        if self.ended_seconds is None:
+        if self.ended_at_seconds is None:
             if isinstance(error, Error):
                 if self._request is not None and is_unmodified(self._request, error):
                     self._end("request.finished", has_sent=True)
@@ -215,7 +225,7 @@ class ReportedRequest:
         if self.received_bytes < 0:
             self.received_bytes = 0 if sink is None else sink.received - self._received_before
         self.counted_bytes = self.received_bytes + (self.sent_bytes if has_sent else 0)
-        self.ended_seconds = bus.clock()  # Last: another thread may look at what is set before.
+        self.ended_at_seconds = bus.clock()  # Last: another thread may look at what is set before.
         if bus.hears_requests:
             bus.publish_facts(name, self.path, self._ended(name))
         # A follower that keeps this object keeps neither memory of the read nor listeners.
@@ -235,7 +245,7 @@ class ReportedRequest:
         }
 
     def _ended(self, name: str) -> dict[str, object]:
-        first, ended = self.first_byte_seconds, self.ended_seconds
+        first, ended = self.first_byte_at_seconds, self.ended_at_seconds
         assert ended is not None
         return {
             **self._asked(),
@@ -243,6 +253,6 @@ class ReportedRequest:
             "bytes": self.counted_bytes,
             "status": self.status,
             "connection": self.connection,
-            "seconds": ended - self.begun_seconds,
-            "first_byte_seconds": None if first is None else first - self.begun_seconds,
+            "seconds": ended - self.begun_at_seconds,
+            "first_byte_seconds": None if first is None else first - self.begun_at_seconds,
         }

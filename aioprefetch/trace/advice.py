@@ -128,26 +128,26 @@ def retries(recording: Recording) -> Advice | None:
 def one_at_a_time(recording: Recording) -> Advice | None:
     """Requests followed each other although the store could have served them at once."""
     reads = recording.reads
-    busy, total = busy_seconds(in_flight(interval_of(request, recording.ended_seconds) for request in reads))
+    busy, total = busy_seconds(in_flight(interval_of(request, recording.ended_at_seconds) for request in reads))
     if len(reads) < REQUESTS_ALONE_MIN or not busy or total / busy > IN_FLIGHT_ALONE_MAX:
         return None
-    if busy < BUSY_SHARE_MIN * recording.ended_seconds:
+    if busy < BUSY_SHARE_MIN * recording.ended_at_seconds:
         return None
     return Advice(
         kind="one_at_a_time",
-        finding=f"requests ran one at a time for {share_text(busy, recording.ended_seconds)} of the time",
+        finding=f"requests ran one at a time for {share_text(busy, recording.ended_at_seconds)} of the time",
         remedy="read from several tasks, ask for several ranges with read_ranges(), or raise prefetch_blocks",
     )
 
 
 def memory_waits(recording: Recording) -> Advice | None:
     """Requests waited for memory."""
-    busy, _ = busy_seconds(in_flight((wait.begun_seconds, wait.ended_seconds) for wait in recording.memory_waits))
-    if not busy or busy < MEMORY_WAIT_SHARE_MIN * recording.ended_seconds:
+    busy, _ = busy_seconds(in_flight((wait.begun_at_seconds, wait.ended_at_seconds) for wait in recording.memory_waits))
+    if not busy or busy < MEMORY_WAIT_SHARE_MIN * recording.ended_at_seconds:
         return None
     return Advice(
         kind="memory_waits",
-        finding=f"requests waited for memory during {share_text(busy, recording.ended_seconds)} of the time",
+        finding=f"requests waited for memory during {share_text(busy, recording.ended_at_seconds)} of the time",
         remedy="give the operator more memory_bytes, or open fewer readers at once",
     )
 

@@ -21,7 +21,7 @@ def chrome_json(recording: Recording) -> str:
 
 
 def _requests(recording: Recording) -> Iterator[dict[str, Any]]:
-    until = recording.ended_seconds
+    until = recording.ended_at_seconds
     intervals = [interval_of(request, until) for request in recording.requests]
     rows = packed(intervals)
     yield _named("process_name", REQUESTS, 0, "requests")
@@ -34,9 +34,9 @@ def _requests(recording: Recording) -> Iterator[dict[str, Any]]:
             "cat": f"request,{request.lane}",
             "args": _arguments(request),
         }
-        if request.first_byte_seconds is not None:
+        if request.first_byte_at_seconds is not None:
             yield {
-                **_complete(REQUESTS, row, begun, request.first_byte_seconds),
+                **_complete(REQUESTS, row, begun, request.first_byte_at_seconds),
                 "name": "until the first byte",
                 "cat": "first_byte",
             }
@@ -67,11 +67,11 @@ def _waits(recording: Recording) -> Iterator[dict[str, Any]]:
         if not waits:
             continue
         yield _named("process_name", process, 0, title)
-        rows = packed([(wait.begun_seconds, wait.ended_seconds) for wait in waits])
+        rows = packed([(wait.begun_at_seconds, wait.ended_at_seconds) for wait in waits])
         for wait, row in zip(waits, rows, strict=True):
             name = f"{wait.path} [{wait.start}, {wait.end})" if process == READS else "memory"
             yield {
-                **_complete(process, row, wait.begun_seconds, wait.ended_seconds),
+                **_complete(process, row, wait.begun_at_seconds, wait.ended_at_seconds),
                 "name": name,
                 "cat": "wait",
                 "args": {"tier": wait.tier},

@@ -42,10 +42,10 @@ def page(recording: Recording, *, title: str, written_at: dt.datetime) -> str:
     figures = (
         counted(len(recording.requests), "request"),
         bytes_text(recording.fetched_bytes),
-        seconds_text(recording.ended_seconds),
+        seconds_text(recording.ended_at_seconds),
     )
     headline = ", ".join(figure.replace(" ", "\N{NO-BREAK SPACE}") for figure in figures)
-    steps = in_flight(interval_of(request, recording.ended_seconds) for request in recording.requests)
+    steps = in_flight(interval_of(request, recording.ended_at_seconds) for request in recording.requests)
     return Template(template).substitute(
         title=html.escape(title or headline),
         brand=html.escape(f"aioprefetch · {title or 'trace'}"),
@@ -95,9 +95,9 @@ def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
     requests, reads = recording.requests, recording.reads
     busy, total = busy_seconds(steps)
     first = sorted(
-        request.first_byte_seconds - request.begun_seconds
+        request.first_byte_at_seconds - request.begun_at_seconds
         for request in reads
-        if request.first_byte_seconds is not None
+        if request.first_byte_at_seconds is not None
     )
     outcomes = Counter(request.outcome for request in requests)
     cancelled = f", {outcomes['cancelled']:,} cancelled" if outcomes["cancelled"] else ""
@@ -268,7 +268,7 @@ def _tables(recording: Recording) -> str:
 def _slowest(requests: Sequence[TracedRequest]) -> str:
     lines = []
     for request in requests:
-        first = request.first_byte_seconds
+        first = request.first_byte_at_seconds
         lines.append(
             [
                 request.number,
@@ -276,7 +276,7 @@ def _slowest(requests: Sequence[TracedRequest]) -> str:
                 request.operation,
                 _range(request),
                 request.lane,
-                "–" if first is None else seconds_text(first - request.begun_seconds),
+                "–" if first is None else seconds_text(first - request.begun_at_seconds),
                 seconds_text(request.seconds),
                 bytes_text(request.received_bytes),
                 request.error or request.status or "",

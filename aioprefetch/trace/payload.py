@@ -44,7 +44,7 @@ class _Texts:
 def payload(recording: Recording) -> str:
     """The data as JSON that may stand in a ``script`` element."""
     requests = recording.requests
-    until = recording.ended_seconds
+    until = recording.ended_at_seconds
     steps = in_flight(interval_of(request, until) for request in requests)
     memory = memory_in_use(requests, recording.budget_ends)
     paths, operations, errors = _Texts(), _Texts(), _Texts()
@@ -76,7 +76,7 @@ def _row(
     first = part[0]
     failed = next((request for request in part if request.outcome == "failed"), None)
     is_cancelled = all(request.outcome == "cancelled" for request in part)
-    ends = [request.ended_seconds for request in part]
+    ends = [request.ended_at_seconds for request in part]
     starts = [request.start for request in part if request.start is not None]
     end = first.end if len(part) == 1 else max((request.end or 0 for request in part), default=None)
     return [
@@ -87,8 +87,8 @@ def _row(
         max(request.attempt for request in part),
         min(starts, default=None),
         end,
-        microseconds(first.begun_seconds),
-        None if first.first_byte_seconds is None else microseconds(first.first_byte_seconds),
+        microseconds(first.begun_at_seconds),
+        None if first.first_byte_at_seconds is None else microseconds(first.first_byte_at_seconds),
         None if None in ends else microseconds(max(end for end in ends if end is not None)),
         1 if failed is not None else 2 if is_cancelled else 0,
         sum(request.received_bytes for request in part),
@@ -103,13 +103,13 @@ def _row(
 
 def _waits(waits: Sequence[Wait], until: float, paths: _Texts) -> list[list[Any]]:
     """Waits as bars on a few levels. Where there are too many, one column for each part of the time that has any."""
-    levels = packed([(wait.begun_seconds, wait.ended_seconds) for wait in waits])
+    levels = packed([(wait.begun_at_seconds, wait.ended_at_seconds) for wait in waits])
     if len(waits) > WAITS_MAX or max(levels, default=0) >= WAIT_LEVELS_MAX:
         return _wait_columns(waits, until, paths)
     return [
         [
-            microseconds(wait.begun_seconds),
-            microseconds(wait.ended_seconds),
+            microseconds(wait.begun_at_seconds),
+            microseconds(wait.ended_at_seconds),
             1,
             _tier(wait),
             paths.of(wait.path),
@@ -125,13 +125,13 @@ def _waits(waits: Sequence[Wait], until: float, paths: _Texts) -> list[list[Any]
 
 def _wait_columns(waits: Sequence[Wait], until: float, paths: _Texts) -> list[list[Any]]:
     """Columns as high as the number of waits at once, with the number of waits and their time in each."""
-    steps = in_flight((wait.begun_seconds, wait.ended_seconds) for wait in waits)
+    steps = in_flight((wait.begun_at_seconds, wait.ended_at_seconds) for wait in waits)
     heights = highest_in_bins(steps, until, WAIT_COLUMNS)
     highest, width = max(heights, default=0), until / WAIT_COLUMNS
     members: list[list[Wait]] = [[] for _ in heights]
     for wait in waits:
-        first = min(WAIT_COLUMNS - 1, max(0, int(wait.begun_seconds / width)))
-        last = min(WAIT_COLUMNS - 1, max(first, int(wait.ended_seconds / width)))
+        first = min(WAIT_COLUMNS - 1, max(0, int(wait.begun_at_seconds / width)))
+        last = min(WAIT_COLUMNS - 1, max(first, int(wait.ended_at_seconds / width)))
         for column in members[first : last + 1]:
             column.append(wait)
     return [
@@ -144,7 +144,9 @@ def _wait_columns(waits: Sequence[Wait], until: float, paths: _Texts) -> list[li
             0,
             0,
             sum(
-                microseconds(min(wait.ended_seconds, (number + 1) * width) - max(wait.begun_seconds, number * width))
+                microseconds(
+                    min(wait.ended_at_seconds, (number + 1) * width) - max(wait.begun_at_seconds, number * width)
+                )
                 for wait in inside
             ),
             0,

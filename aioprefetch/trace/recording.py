@@ -53,9 +53,9 @@ class TracedRequest:
     reader: str
     start: int | None
     end: int | None
-    begun_seconds: float
-    first_byte_seconds: float | None
-    ended_seconds: float | None
+    begun_at_seconds: float
+    first_byte_at_seconds: float | None
+    ended_at_seconds: float | None
     outcome: Outcome
     received_bytes: int
     status: int | None
@@ -82,7 +82,7 @@ class TracedRequest:
     @property
     def seconds(self) -> float:
         """How long it took; 0 while it is in flight."""
-        return 0.0 if self.ended_seconds is None else self.ended_seconds - self.begun_seconds
+        return 0.0 if self.ended_at_seconds is None else self.ended_at_seconds - self.begun_at_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +93,13 @@ class Wait:
     start: int
     end: int
     tier: str
-    begun_seconds: float
-    ended_seconds: float
+    begun_at_seconds: float
+    ended_at_seconds: float
 
     @property
     def seconds(self) -> float:
         """How long it waited."""
-        return self.ended_seconds - self.begun_seconds
+        return self.ended_at_seconds - self.begun_at_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,7 @@ class Recording:
         self._bound_ranges()
 
     @property
-    def ended_seconds(self) -> float:
+    def ended_at_seconds(self) -> float:
         """When the last request, read or event began or ended."""
         return self._ended_at - (self._origin or 0.0)
 
@@ -238,7 +238,7 @@ class Recording:
         """The requests, in the order in which they began, numbered from 1."""
         if self._requests is None:
             waited = self._retry_waits()
-            begun = sorted(self._kept, key=lambda request: request.begun_seconds)
+            begun = sorted(self._kept, key=lambda request: request.begun_at_seconds)
             in_flight = {id(request) for request in self._open}  # Some may have ended since, with bytes not yet taken.
             self._requests = [
                 self._request(number, request, waited.get(id(request), 0.0), has_ended=id(request) not in in_flight)
@@ -251,7 +251,9 @@ class Recording:
         """The reads of callers that waited, as they ended."""
         if self._read_waits is None:
             self._read_waits = [
-                Wait(path=path, start=start, end=end, tier=tier, begun_seconds=ended - seconds, ended_seconds=ended)
+                Wait(
+                    path=path, start=start, end=end, tier=tier, begun_at_seconds=ended - seconds, ended_at_seconds=ended
+                )
                 for path, start, end, tier, ended, seconds in sorted(self._waits, key=lambda wait: wait[4])
             ]
         return self._read_waits
@@ -313,10 +315,10 @@ class Recording:
         self._open = []
         fetched: dict[tuple[str, str], list[Range]] = {}
         for request in seen:
-            ended_at = request.ended_seconds  # Asked once: it may end meanwhile on another thread.
+            ended_at = request.ended_at_seconds  # Asked once: it may end meanwhile on another thread.
             if ended_at is None:
                 self._open.append(request)
-                latest = max(latest, request.first_byte_seconds or 0.0)
+                latest = max(latest, request.first_byte_at_seconds or 0.0)
                 continue
             if ended_at > latest:
                 latest = ended_at
@@ -395,7 +397,7 @@ class Recording:
         self.counts["memory_wait_microseconds"] += round(1e6 * waited)
         if len(self.memory_waits) < WAITS_MAX:
             self.memory_waits.append(
-                Wait(path=name, start=0, end=0, tier="budget", begun_seconds=at - waited, ended_seconds=at)
+                Wait(path=name, start=0, end=0, tier="budget", begun_at_seconds=at - waited, ended_at_seconds=at)
             )
 
     def _budget_closed(self, at: float, name: str, facts: Mapping[str, Any]) -> None:
@@ -436,7 +438,7 @@ class Recording:
         start, end, connection = request.start, request.end, request.connection
         if end is None and start is not None and start >= 0 and outcome == "finished":
             end = start + received
-        first, ended = request.first_byte_seconds, request.ended_seconds if has_ended else None
+        first, ended = request.first_byte_at_seconds, request.ended_at_seconds if has_ended else None
         return TracedRequest(
             number=number,
             path=self._name(request.store, request.path),
@@ -446,9 +448,9 @@ class Recording:
             reader="" if request.reader_id is None else str(request.reader_id),
             start=start,
             end=end,
-            begun_seconds=request.begun_seconds - origin,
-            first_byte_seconds=None if first is None else first - origin,
-            ended_seconds=None if ended is None else ended - origin,
+            begun_at_seconds=request.begun_at_seconds - origin,
+            first_byte_at_seconds=None if first is None else first - origin,
+            ended_at_seconds=None if ended is None else ended - origin,
             outcome=outcome,
             received_bytes=received,
             status=request.status,
@@ -474,7 +476,7 @@ class Recording:
             if not pauses or request.attempt == 1:
                 continue
             # Parts of one read are tried again side by side: the pause that was to end now is that of this attempt.
-            begun = request.begun_seconds - (self._origin or 0.0)
+            begun = request.begun_at_seconds - (self._origin or 0.0)
             after = bisect(pauses, (begun, begun))
             near = min(range(max(0, after - 1), min(after + 1, len(pauses))), key=lambda at: abs(pauses[at][0] - begun))
             if pauses[near][1] <= begun:
@@ -489,7 +491,8 @@ class Recording:
                 self._texts.clear()
             shown = printable(redact(path))
             if self._names_stores and store:
-                shown = f"{printable(redact(store)).rstrip('/')}/{shown}"
+                root = printable(redact(store))
+                shown = f"{root if root.endswith('/') else f'{root}/'}{shown}"
             text = self._texts[store, path] = shown
         return text
 
@@ -497,7 +500,7 @@ class Recording:
 def _begin_of(item: ReportedRequest | ServedRead | Event) -> float:
     if isinstance(item, Event):
         return item.at_seconds
-    return item[5] if isinstance(item, tuple) else item.begun_seconds
+    return item[5] if isinstance(item, tuple) else item.begun_at_seconds
 
 
 def _has_object_bytes(request: ReportedRequest) -> bool:

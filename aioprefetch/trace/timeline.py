@@ -46,7 +46,7 @@ def memory_in_use(requests: Iterable[TracedRequest], budget_ends: Mapping[int, f
     latest: dict[int, TracedRequest] = {}
     steps: list[MemoryUse] = []
     used = limit = 0
-    begins = ((request.begun_seconds, request.budget_id, request) for request in requests)
+    begins = ((request.begun_at_seconds, request.budget_id, request) for request in requests)
     ends = ((at, budget_id, None) for budget_id, at in sorted(budget_ends.items(), key=itemgetter(1)))
     for at, budget_id, request in heapq.merge(begins, ends, key=itemgetter(0)):
         before = latest.pop(budget_id, None)
@@ -102,7 +102,7 @@ def packed(intervals: Sequence[Interval]) -> list[int]:
 
 def interval_of(request: TracedRequest, until: float) -> Interval:
     """The beginning of a request, and its end, or ``until`` while it is in flight."""
-    return request.begun_seconds, until if request.ended_seconds is None else request.ended_seconds
+    return request.begun_at_seconds, until if request.ended_at_seconds is None else request.ended_at_seconds
 
 
 def microseconds(seconds: float) -> int:

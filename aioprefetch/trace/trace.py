@@ -30,8 +30,11 @@ def record(operator: Operator | BlockingOperator | None = None) -> Trace:
     """Record the requests and reads of an operator, and of those made from it; without one, of all in this process.
 
     ``with ap.trace.record(op) as t: ...`` records the block, on all loops and threads; then
-    ``t.write_html("read.html")``. Objects are named by their paths, in a recording of all by their URLs. What a cache
-    layer asks its own store for is in no recording of all. ``InvalidType`` for other objects.
+    ``t.write_html("read.html")``. Objects are named by their paths, in a recording of all by their URLs.
+
+    A request or a read that began before is not in it; bytes that a later read gets of such a request are used and not
+    fetched. An operator that a cache layer uses for its entries is in no recording of all, with what is read from it
+    otherwise: record it by itself. ``InvalidType`` for other objects.
     """
     if operator is None:
         return Trace(None)

@@ -67,6 +67,7 @@ class LruCacheLayer(Layer):
     cache
         An Operator over the store that holds the entries, which several processes may share. They are not encrypted: a
         user who may read that store may read them.
+        A trace of all operators leaves it out, with what is read from it otherwise.
     capacity_bytes
         Maximum of the bytes of all entries together. Each runtime keeps to it by its own index: the store is listed
         again when a sixteenth of it was written.

@@ -58,12 +58,12 @@ class Script:
     ) -> ReportedRequest:
         """One request: ``first`` and ``seconds`` after its begin its first byte and its end. ``error`` lets it fail."""
         request = ReportedRequest(runtime_of(self._bus), ReadRequest(path=path), operation=operation)
-        request.begun_seconds = BEGIN + at
+        request.begun_at_seconds = BEGIN + at
         request.start, request.end, request.lane = start, end, lane
         request.attempt, request.reader_id = attempt, reader_id
         self.requests.append(request)
         if first is not None:
-            request.first_byte_seconds, request.connection = BEGIN + at + first, 3
+            request.first_byte_at_seconds, request.connection = BEGIN + at + first, 3
         if seconds is not None:
             end_request(request, at + seconds, **ending)
         return request
@@ -81,7 +81,7 @@ class Script:
     def recording(self, **options: Any) -> Recording:
         """What a recorder of these has."""
         recording = Recording(**options)
-        for request in sorted(self.requests, key=lambda request: request.begun_seconds):
+        for request in sorted(self.requests, key=lambda request: request.begun_at_seconds):
             recording.pending.append(request)
         for _, _, event in sorted(self.events, key=lambda event: event[:2]):
             recording.pending.append(event)
@@ -94,7 +94,7 @@ def end_request(request: ReportedRequest, at: float, **ending: Unpack[Ending]) -
     size, error = (request.end or 0) - (request.start or 0), ending.get("error", "")
     request.received_bytes = request.counted_bytes = ending.get("bytes", 0 if error else size)
     request.status = ending.get("status", None if error else 206)
-    request.ended_seconds, request.error, request.message = BEGIN + at, error, ending.get("message", "")
+    request.ended_at_seconds, request.error, request.message = BEGIN + at, error, ending.get("message", "")
 
 
 def busy_recording(requests: int, *, objects: int = 3, at_once: int = 8, failing: float = 0.03) -> Recording:

@@ -49,7 +49,7 @@ def test_a_request_has_its_times_and_its_bytes() -> None:
     script.request("a/b", None, None, at=0.5, first=None, seconds=0.25, operation="stat", lane="control", status=200)
     first, second = script.recording().requests
     assert (first.number, first.path, first.lane, first.start, first.end) == (1, "a/b", "prefetch", 100, 300)
-    assert (first.begun_seconds, first.first_byte_seconds, first.ended_seconds) == (0.0, 0.25, 1.0)
+    assert (first.begun_at_seconds, first.first_byte_at_seconds, first.ended_at_seconds) == (0.0, 0.25, 1.0)
     assert (first.outcome, first.received_bytes, first.status, first.connection) == ("finished", 200, 206, "3")
     assert first.received == (100, 300)
     assert (second.number, second.operation, second.is_read, second.received_bytes) == (2, "stat", False, 0)
@@ -105,18 +105,18 @@ def test_reads_that_waited_are_kept() -> None:
     script.add(0.9, "budget.waited", "k", seconds=0.3, lane="prefetch")
     recording = script.recording()
     (wait,) = recording.waits
-    assert [wait.begun_seconds, wait.ended_seconds, wait.seconds] == pytest.approx([0.1, 0.5, 0.4])
+    assert [wait.begun_at_seconds, wait.ended_at_seconds, wait.seconds] == pytest.approx([0.1, 0.5, 0.4])
     assert wait.tier == "store"
     (wait,) = recording.memory_waits
-    assert [wait.begun_seconds, wait.seconds] == pytest.approx([0.6, 0.3])
-    assert recording.ended_seconds == pytest.approx(0.9)
+    assert [wait.begun_at_seconds, wait.seconds] == pytest.approx([0.6, 0.3])
+    assert recording.ended_at_seconds == pytest.approx(0.9)
     assert recording.counts["read.served"] == 2
 
 
 def test_a_recording_of_nothing_is_empty() -> None:
     recording = Recording()
     recording.settle()
-    assert (recording.requests, recording.waits, recording.ended_seconds) == ([], [], 0.0)
+    assert (recording.requests, recording.waits, recording.ended_at_seconds) == ([], [], 0.0)
     recording.pending.append(Event("of.another.kind", 1.0, "k", {}))
     recording.settle()
     assert (recording.requests, recording.counts.total()) == ([], 0)
@@ -144,22 +144,22 @@ class EndsBetweenLooks(ReportedRequest):
     looks: int
 
     @property
-    def ended_seconds(self) -> float | None:
+    def ended_at_seconds(self) -> float | None:
         self.looks += 1
         return None if self.looks == 1 else BEGIN + 1.0
 
-    @ended_seconds.setter
-    def ended_seconds(self, value: float | None) -> None:
+    @ended_at_seconds.setter
+    def ended_at_seconds(self, value: float | None) -> None:
         self.looks = 0
 
 
 def test_a_request_that_ends_meanwhile_counts_once() -> None:
     recording = Recording()
     request = EndsBetweenLooks(runtime_of(EventBus()), ReadRequest(path="k", offset=0, size=10))
-    request.begun_seconds, request.counted_bytes = BEGIN, 10
+    request.begun_at_seconds, request.counted_bytes = BEGIN, 10
     recording.pending.append(request)
     recording.settle()
-    assert (recording.fetched_bytes, recording.requests[0].outcome, recording.requests[0].ended_seconds) == (
+    assert (recording.fetched_bytes, recording.requests[0].outcome, recording.requests[0].ended_at_seconds) == (
         0,
         "open",
         None,
@@ -176,11 +176,11 @@ class LookedAtWhenEnded(ReportedRequest):
     end_seconds: float | None
 
     @property
-    def ended_seconds(self) -> float | None:
+    def ended_at_seconds(self) -> float | None:
         return self.end_seconds
 
-    @ended_seconds.setter
-    def ended_seconds(self, value: float | None) -> None:
+    @ended_at_seconds.setter
+    def ended_at_seconds(self, value: float | None) -> None:
         self.end_seconds = value
         if value is not None:
             self.recording.settle()
@@ -213,7 +213,7 @@ def test_bytes_of_requests_that_are_not_kept_are_counted() -> None:
     recording.settle()
     assert recording.fetched_bytes == recording.distinct_bytes == 70
     assert (recording.wasted_bytes, recording.refetched_bytes) == (0, 0)
-    assert recording.ended_seconds == pytest.approx(0.5)
+    assert recording.ended_at_seconds == pytest.approx(0.5)
 
 
 def test_objects_that_are_too_many_are_counted_together() -> None:

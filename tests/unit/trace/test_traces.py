@@ -231,6 +231,40 @@ async def test_what_a_cache_layer_has(tmp_path: Path) -> None:
         assert [(one.outcome, one.status) for one in recording.requests] == [("finished", 304)] * 3
         assert (recording.fetched_bytes, item.tier_bytes) == (0, {"cache": 3 << 20})
         assert "from cache" in trace.html()
+        await cache.write("other", b"abc")
+        with ap.trace.record() as trace, ap.trace.record(cache) as of_cache:
+            await cache.read("other")
+        assert (trace.recording.objects, list(of_cache.recording.objects)) == ({}, ["other"])
+
+
+async def test_the_name_of_a_file_is_its_url(tmp_path: Path) -> None:
+    """Also where the root of the store is that of the machine."""
+    (tmp_path / "k").write_bytes(b"abc")
+    async with ap.Operator.from_uri("file:///") as operator:
+        with ap.trace.record() as trace:
+            assert await operator.read(f"{tmp_path}/k".lstrip("/")) == b"abc"
+    assert list(trace.recording.objects) == [f"file://{tmp_path}/k"]
+
+
+async def test_what_began_before_the_recording_is_not_in_it() -> None:
+    """A read that joins such a request is: its bytes are used, and not fetched."""
+    held = Rule(fault=Fault(hang_before_head=True), index=0)
+    async with (
+        FaultServer({KEY: content(10_000)}, [held]) as server,
+        operator_of(server) as operator,
+        operator.reader(NAME) as reader,
+    ):
+        before = asyncio.create_task(reader.read_at(0, 1000))
+        await server.wait_for_requests(1)
+        with ap.trace.record(operator) as trace:
+            joined = asyncio.create_task(reader.read_at(0, 500))
+            await asyncio.sleep(0)
+            server.release()
+            await asyncio.gather(before, joined)
+    recording = trace.recording
+    assert (recording.requests, recording.fetched_bytes) == ([], 0)
+    assert recording.object(NAME).tier_bytes == {"store": 500}
+    assert "0\u00a0requests" in trace.html()
 
 
 def test_only_operators_are_recorded() -> None:
