@@ -269,7 +269,8 @@ class BlockStore:
                         raise self._exhausted(ticket, limit_seconds) from None
             if self.runtime.events.listeners:
                 facts = {"seconds": self.runtime.now() - began, "lane": ticket.lane, "bytes": ticket.size_bytes}
-                self.runtime.events.publish("budget.waited", fetch.label, **facts)
+                budget_id = self.runtime.budget.budget_id
+                self.runtime.events.publish("budget.waited", fetch.label, **facts, budget_id=budget_id)
         fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes
 
     def _exhausted(self, ticket: Ticket, limit_seconds: float) -> BudgetExhausted:

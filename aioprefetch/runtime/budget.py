@@ -64,7 +64,7 @@ class MemoryBudget:
     When the limit is reached, ``reclaim`` is called with a number of bytes and a lane, and frees memory through
     ``release`` (the block store evicts). ``used_bytes`` exceeds ``limit_bytes`` by at most one demand reservation and
     the reads that a scan charges because it could not make progress without them. Idle memory is not in use.
-    ``on_lend`` is called before the first buffer is handed out; the runtime uses it to close the budget later.
+    ``on_first_use`` is called before the first bytes are reserved or lent: the runtime closes the budget later.
     """
 
     def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -77,7 +77,7 @@ class MemoryBudget:
         self.idle = IdleMemory(limit_bytes)
         self.exports = Exports()
         self.reclaim: Callable[[int, Lane], None] | None = None
-        self.on_lend: Callable[[], None] | None = None
+        self.on_first_use: Callable[[], None] | None = None
         self._promised_bytes = 0
         self._is_open = True
         self._loop = loop
@@ -114,6 +114,8 @@ class MemoryBudget:
         used_bytes = self.used_bytes + size_bytes
         if used_bytes > self.limit_bytes or self.waiting:
             return False
+        if self.on_first_use is not None:
+            self._begin()
         self._promised_bytes += size_bytes
         self.used_bytes = used_bytes
         if used_bytes > self.peak_bytes:
@@ -209,9 +211,8 @@ class MemoryBudget:
         """Take an idle mapping of that size."""
         if threading.get_ident() != self._thread:
             return None
-        first, self.on_lend = self.on_lend, None
-        if first is not None:
-            first()
+        if self.on_first_use is not None:
+            self._begin()
         return self.idle.take(size_bytes)
 
     def close(self) -> bool:
@@ -221,7 +222,14 @@ class MemoryBudget:
         self.idle.close()
         return was_open
 
+    def _begin(self) -> None:
+        begin, self.on_first_use = self.on_first_use, None
+        assert begin is not None
+        begin()
+
     def _use(self, size_bytes: int) -> None:
+        if self.on_first_use is not None:
+            self._begin()
         self.used_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         self._make_room()

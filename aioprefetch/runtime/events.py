@@ -160,7 +160,7 @@ EVENTS: Mapping[str, str] = {
     "window.grown": "a reader looks further ahead",
     "window.shrunk": "a reader looks less far ahead",
     "budget.waited": "a fetch has waited for memory",
-    "budget.closed": "an operator gave up its memory on a loop, because it was closed or collected",
+    "budget.closed": "an operator gave up its memory on a loop: closed or collected, or the loop ended",
     "limit.lowered": "the store asked for fewer requests, and fewer slots may be used",
     "limit.restored": "more slots may be used again",
     "cache.hit": "the cache layer served a read",

@@ -77,7 +77,7 @@ class Runtime:
         self.drains = Drains(self.budget)
         self.turn = LoopTurn(self.loop)
         self.supervisor = Supervisor()
-        self.budget.on_lend = lambda: self.supervisor.on_close(self._close_budget)
+        self.budget.on_first_use = lambda: self.supervisor.on_close(self._close_budget)
         self._executor: ThreadPoolExecutor | None = None
         self._random: Random | None = None
         self._shared: dict[Hashable, Any] = {}

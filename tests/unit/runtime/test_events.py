@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
+import aioprefetch as ap
 from aioprefetch import ConditionNotMatch, InvalidArgument, InvalidType, NotFound, Operator
 from aioprefetch.runtime.events import EVENTS, REQUEST_EVENTS, Event, EventBus, subscribe_to_all
-from aioprefetch.services import Memory
+from aioprefetch.services import S3, Memory
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import Fault, FaultServer, Rule, VirtualClockLoop
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
@@ -191,9 +192,12 @@ def test_one_listener_hears_all_buses() -> None:
         subscribe_to_all(print, "read.serve")
 
 
+EVENT_FILES = ("runtime/events.py", "accessor/request_events.py", "accessor/served_reads.py")
+
+
 async def test_without_a_listener_no_code_of_events_runs() -> None:
     """Not for a read out of memory, nor for one that is not, nor for one without a reader."""
-    files = ("runtime/events.py", "accessor/request_events.py", "accessor/served_reads.py")
+    files = EVENT_FILES
     async with Operator(Memory(), block_bytes=64 << 10) as op:
         await op.write("k", bytes(1 << 20))
         for policy in ("random", "adaptive"):
@@ -211,6 +215,28 @@ async def test_without_a_listener_no_code_of_events_runs() -> None:
         with counted_calls(of_files=files) as calls:
             await op.read("k", size=100)
         assert calls.number > 5
+
+
+async def test_without_a_listener_no_code_of_events_runs_over_http() -> None:
+    """Nor for requests, on a connection that is there or not; nor after listeners have gone."""
+    async with FaultServer({"bucket/k": bytes(1 << 20)}) as server:
+        service = S3(bucket="bucket", endpoint_url=server.url, region="us-east-1", anonymous=True)
+        async with Operator(service, block_bytes=64 << 10) as op, op.reader("k", policy="random") as reader:
+            await op.stat("k")
+            with counted_calls(of_files=EVENT_FILES) as calls:
+                for offset in (10, 300_000, 300_010, 900_000):
+                    await reader.read_at(offset, 100)
+                await op.read("k", size=100)
+                await op.stat("k")
+            assert calls.number == 0
+            op.events.subscribe(lambda event: None)()
+            with ap.trace.record(op):
+                pass
+            with counted_calls(of_files=EVENT_FILES) as calls:
+                await op.read("k", size=100)
+                await reader.read_at(600_000, 100)
+            assert calls.number == 0
+            assert server.count() > 6
 
 
 def test_a_finalizer_may_end_subscriptions_anywhere() -> None:
