@@ -9,6 +9,7 @@ from bisect import bisect
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from aioprefetch.errors import excerpt, printable, redact
@@ -195,7 +196,7 @@ class Recording:
         self.pending: deque[ReportedRequest | ServedRead | Event] = deque() if pending is None else pending
         self._kept: list[ReportedRequest] = []
         self._open: list[ReportedRequest] = []
-        self._waits: list[tuple[str, int, int, str, float, float]] = []
+        self._waits: list[ServedRead] = []
         self._ranges_unseen = 0  # Added since they were counted last.
         self._requests: list[TracedRequest] | None = None
         self._read_waits: list[Wait] | None = None
@@ -213,9 +214,11 @@ class Recording:
         """Look at what was taken since the last time, and at the requests that were in flight then."""
         pending = self.pending
         taken = [pending.popleft() for _ in range(len(pending))]
-        requests = [item for item in taken if not isinstance(item, tuple)]
-        served = [item for item in taken if isinstance(item, tuple) and not isinstance(item, Event)]
-        events = [item for item in taken if isinstance(item, Event)]
+        served: list[Any] = [item for item in taken if type(item) is tuple]
+        requests: list[Any] = [item for item in taken if not isinstance(item, tuple)]
+        events: list[Event] = []
+        if len(served) + len(requests) < len(taken):
+            events = [item for item in taken if isinstance(item, Event)]
         if self._origin is None:
             if not taken:
                 return
@@ -224,7 +227,7 @@ class Recording:
             self._requests = self._read_waits = None
         self._ended_at = max(self._ended_at, *map(_begin_of, taken[-1:]), self._origin)
         self._settle_requests(requests)
-        self._settle_reads(served, self._origin)
+        self._settle_reads(served)
         self._settle_events(events, self._origin)
         self._bound_ranges()
 
@@ -250,11 +253,17 @@ class Recording:
     def waits(self) -> list[Wait]:
         """The reads of callers that waited, as they ended."""
         if self._read_waits is None:
+            origin = self._origin or 0.0
             self._read_waits = [
                 Wait(
-                    path=path, start=start, end=end, tier=tier, begun_at_seconds=ended - seconds, ended_at_seconds=ended
+                    path=self._name(store, path),
+                    start=start,
+                    end=end,
+                    tier=tier,
+                    begun_at_seconds=ended_at - origin - (waited or 0.0),
+                    ended_at_seconds=ended_at - origin,
                 )
-                for path, start, end, tier, ended, seconds in sorted(self._waits, key=lambda wait: wait[4])
+                for path, start, end, tier, waited, ended_at, store in sorted(self._waits, key=itemgetter(5))
             ]
         return self._read_waits
 
@@ -308,8 +317,8 @@ class Recording:
         self._kept += begun[:room]
         self.counts["requests_not_kept"] += max(0, len(begun) - room)
         self.counts["request.started"] += len(begun)
-        places = Counter([(request.store, request.path) for request in begun if request.operation == "read"])
-        for place, count in places.items():
+        reads = [(request.store, request.path) for request in begun if request.operation == "read"]
+        for place, count in Counter(reads).items():
             self.object(self._name(*place)).counts["requests"] += count
         seen, latest = [*self._open, *begun], self._ended_at
         self._open = []
@@ -327,8 +336,12 @@ class Recording:
                 start = request.start or 0
                 if start < 0:  # The last bytes of an object whose size no response gave.
                     self.counts["unplaced_bytes"] += received
-                else:
-                    fetched.setdefault((request.store, request.path), []).append((start, start + received))
+                    continue
+                place = request.store, request.path
+                ranges = fetched.get(place)
+                if ranges is None:
+                    ranges = fetched[place] = []
+                ranges.append((start, start + received))
         self._ended_at = latest
         for place, ranges in fetched.items():
             item = self.object(self._name(*place))
@@ -339,29 +352,32 @@ class Recording:
 
     # --- reads and events --------------------------------------------------------------------------------------
 
-    def _settle_reads(self, served: Sequence[ServedRead], origin: float) -> None:
+    def _settle_reads(self, served: Sequence[ServedRead]) -> None:
         """Take the reads, of which there are many, object by object."""
-        by_place: dict[tuple[str, str, str], list[ServedRead]] = {}
+        by_place: dict[tuple[str, str, str], list[Range]] = {}
+        waits, waited_seconds, room = 0, 0.0, WAITS_MAX - len(self._waits)
         for read in served:
-            by_place.setdefault((read[6], read[0], read[3]), []).append(read)
+            path, start, end, tier, waited, _, store = read
+            place = store, path, tier
+            ranges = by_place.get(place)
+            if ranges is None:
+                ranges = by_place[place] = []
+            ranges.append((start, end))
+            if waited is not None and waited >= WAIT_SECONDS_MIN:
+                waits += 1
+                waited_seconds += waited
+                if waits <= room:
+                    self._waits.append(read)
         self.counts["read.served"] += len(served)
-        for (store, path, tier), reads in by_place.items():
-            name = self._name(store, path)
-            item = self.object(name)
-            ranges = [(read[1], read[2]) for read in reads]
-            item.counts["reads"] += len(reads)
+        self.counts["waits"] += waits
+        self.counts["wait_microseconds"] += round(1e6 * waited_seconds)
+        for (store, path, tier), ranges in by_place.items():
+            item = self.object(self._name(store, path))
+            item.counts["reads"] += len(ranges)
             item.tier_bytes[tier] += sum([end - start for start, end in ranges])
             if item is not self.others:
                 item.add_reads(tier, ranges)
                 self._ranges_unseen += len(ranges)
-            waits = [
-                (name, start, end, tier, at_seconds - origin, waited)
-                for _, start, end, _, waited, at_seconds, _ in reads
-                if waited is not None and waited >= WAIT_SECONDS_MIN
-            ]
-            self.counts["waits"] += len(waits)
-            self.counts["wait_microseconds"] += round(1e6 * sum([wait[-1] for wait in waits]))
-            self._waits += waits[: WAITS_MAX - len(self._waits)]
 
     def _settle_events(self, events: Sequence[Event], origin: float) -> None:
         for kind, at_seconds, path, facts, store in events:
@@ -509,4 +525,6 @@ def _has_object_bytes(request: ReportedRequest) -> bool:
 
 
 def _error_text(error: object, message: object = "") -> str:
+    if not error and not message:
+        return ""
     return excerpt(": ".join(str(part) for part in (error, message) if part))

@@ -84,7 +84,7 @@ class Trace:
     def __repr__(self) -> str:
         with self._lock:
             self._recording.settle()
-            requests = counted(len(self._recording.requests), "request")
+            requests = counted(self._recording.counts["request.started"], "request")
             return f"<Trace of {requests}, {counted(self._recording.fetched_bytes, 'byte')}>"
 
     def stop(self) -> None:

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import aioprefetch as ap
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.runtime.events import Event, EventBus
 from aioprefetch.trace.advice import advise
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import Recording
 from aioprefetch.values import ReadRequest
+from tests.benches.calls import counted_calls
 from tests.unit.trace.recordings import BEGIN, Script, end_request, runtime_of
 
 RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))), max_size=15)
@@ -111,6 +113,20 @@ def test_reads_that_waited_are_kept() -> None:
     assert [wait.begun_at_seconds, wait.seconds] == pytest.approx([0.6, 0.3])
     assert recording.ended_at_seconds == pytest.approx(0.9)
     assert recording.counts["read.served"] == 2
+
+
+def test_the_repr_of_a_trace_makes_no_list_of_requests() -> None:
+    """A debugger or a task shows it again and again."""
+    with ap.sync.BlockingOperator(ap.Operator(ap.services.Memory())) as operator:
+        operator.write("k", bytes(10))
+        with ap.trace.record(operator) as trace:
+            for _ in range(1000):
+                operator.read("k")
+        trace.advice  # noqa: B018 - what was taken is looked at once in any case
+        with counted_calls(of_package=True) as calls:
+            shown = repr(trace)
+    assert shown == "<Trace of 1,000 requests, 10,000 bytes>"
+    assert calls.number < 100
 
 
 def test_a_recording_of_nothing_is_empty() -> None:
