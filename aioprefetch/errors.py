@@ -40,8 +40,8 @@ FileNotFoundError`` keeps working::
 ``status`` says whether another attempt may help: ``permanent`` (never), ``temporary`` (it may) and ``persistent``
 (it was temporary, and the attempts are used up). The kind never decides it (after OpenDAL's error model).
 
-No message, repr or pickle of an error holds a credential, a header or the query of a URL. All have a bounded length:
-text that a server sent is cut.
+No message, repr or pickle of an error holds a credential, a header or the query of a URL; only the attributes ``path``
+and ``filename`` are what the caller gave. All have a bounded length: text that a server sent is cut.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Error(Exception):
 
     def __str__(self) -> str:
         where = f" at {self.operation}" if self.operation else ""
-        path = f" {printable(shortened(self.path))!r}" if self.path else ""
+        path = f" {printable(shortened(redact(self.path)))!r}" if self.path else ""
         # A hint is a sentence of ours; other facts may be text from a server.
         facts = ", ".join(
             f"{name}: {redact(str(fact)) if name == 'hint' else excerpt(str(fact))}"

@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.errors import Closed, Error, InvalidType, IsADirectory, ObjectChanged, TimedOut
+from aioprefetch.errors import Closed, Error, InvalidType, IsADirectory, ObjectChanged, TimedOut, redact
 from aioprefetch.operator.multipart import ABORT_SECONDS_MAX, MultipartBody
 from aioprefetch.operator.progress import reported
 from aioprefetch.operator.write_source import (
@@ -242,7 +242,7 @@ class ObjectWriter:
         self._metadata: Metadata | None = None
 
     def __repr__(self) -> str:
-        return f"<ObjectWriter {self._request.path!r} {self._state} size={self._size}>"
+        return f"<ObjectWriter {redact(self._request.path)!r} {self._state} size={self._size}>"
 
     @property
     def path(self) -> str:

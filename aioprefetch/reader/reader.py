@@ -108,7 +108,7 @@ class RangeReader:
         cursor = self._cursor
         state = "closed" if self._closed else f"pos={cursor.position if cursor.from_end is None else 'end'}"
         held = "" if self._reads is None else _held(self._reads)
-        return f"<{type(self).__name__} {self._url()} {state} size={self.size}{held}>"
+        return f"<{type(self).__name__} {redact(self._url())} {state} size={self.size}{held}>"
 
     def _repr_html_(self) -> str:
         return self._shown_at(None if self._cursor.from_end is not None else self._cursor.position)

@@ -20,6 +20,7 @@ from aioprefetch.errors import (
     InvalidType,
     NotFound,
     Unsupported,
+    redact,
 )
 from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.operator.operator import Operator
@@ -82,7 +83,7 @@ class SyncFile(io.RawIOBase):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"at {self._position}"
-        return f"<aioprefetch.sync.SyncFile {self.name!r} {state}>"
+        return f"<aioprefetch.sync.SyncFile {redact(str(self.name))!r} {state}>"
 
     def _repr_html_(self) -> str | None:
         return None if self._reader is None else self._reader._shown_at(self._position)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex
 
-from aioprefetch.errors import Closed, InvalidType, Unsupported
+from aioprefetch.errors import Closed, InvalidType, Unsupported, redact
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.write_source import checked_chunk
 from aioprefetch.runtime.runtime import fork_generation
@@ -71,7 +71,7 @@ class SyncWriteFile(io.BufferedIOBase):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"at {self._position}"
-        return f"<{type(self).__module__}.{type(self).__qualname__} {self.name!r} {state}>"
+        return f"<{type(self).__module__}.{type(self).__qualname__} {redact(str(self.name))!r} {state}>"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise InvalidType(

@@ -1,5 +1,6 @@
 """What no message holds: credentials in any notation; and what a long text costs."""
 
+import pickle
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from aioprefetch.errors import (
     MESSAGE_CHARACTERS_MAX,
     QUOTED_CHARACTERS_MAX,
     TEXT_CHARACTERS_MAX,
+    NotFound,
     Unexpected,
     excerpt,
     redact,
@@ -66,6 +68,14 @@ def test_secrets_outside_of_urls(text: str) -> None:
         assert SECRET not in shown
         assert "***" in shown
     assert redact(text).partition("***")[0] == text.partition(SECRET)[0]
+
+
+def test_an_error_does_not_show_a_secret_of_its_path() -> None:
+    """The path itself is what the caller gave."""
+    error = NotFound("there is no such object", operation="read", path=f"k?sig={SECRET}")
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert f"{one} {one!r}".count("at read 'k?sig=***'") == 2
+        assert one.path == one.filename == f"k?sig={SECRET}"
 
 
 @pytest.mark.parametrize("before", ["users/", "users%2F", "users%252f", "token_", "token-", "%2Ftoken_", ".", ""])

@@ -171,7 +171,7 @@ def _side_of_pair(place: tuple[Any, ...] | list[Any], options: UriOptions | None
             operation="copy",
         )
     operator, path = with_own_hold(place[0]), checked_path(place[1], "copy")
-    return operator, Side(operator=operator, path=path, label=f"{operator.info.url}/{printable(path)}")
+    return operator, Side(operator=operator, path=path, label=f"{operator.info.url}/{printable(redact(path))}")
 
 
 def _split_local(text: str) -> tuple[str, str]:

@@ -334,3 +334,29 @@ async def test_events_hold_no_secret_of_a_path() -> None:
     assert {event.path for event in heard if event.name == "read.served"} == {"e/two?X-Amz-Signature=***"}
     urls = {event.facts["url"] for event in heard if event.name == "request.finished"}
     assert urls == {origin}
+
+
+async def test_nothing_that_is_shown_holds_a_secret_of_a_path(caplog: pytest.LogCaptureFixture) -> None:
+    """Readers, writers and files, closed ones and what is logged at their end."""
+    caplog.set_level(logging.DEBUG)
+    op, path = Operator(Memory()), "d/k?sig=CANARY"
+    async with op.writer(path) as writer:
+        await writer.write(b"abc")
+        shown = [repr(writer)]
+    async with op.reader(path) as reader:
+        await reader.read_at(0, 1)
+        shown += [repr(reader), reader._repr_html_()]
+    shown += [repr(writer), repr(reader)]
+    await op.aclose()
+    assert "CANARY" not in "".join(shown) + caplog.text
+    assert "closed <RangeReader" in caplog.text
+
+
+def test_no_file_shows_a_secret_of_its_path() -> None:
+    with BlockingOperator(Operator(Memory())) as op:
+        with op.open("d/k?sig=CANARY", "wb") as written:
+            written.write(b"abc")
+        with op.open("d/k?sig=CANARY") as file:
+            for one in (written, file):
+                assert "sig=***" in repr(one)
+                assert "CANARY" not in repr(one)
