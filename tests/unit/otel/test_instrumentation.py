@@ -1,6 +1,9 @@
 """Spans and metrics of OpenTelemetry, as the SDK's exporters in memory get them."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Rule
 from tests.benches.failing_disk import until
+from tests.benches.source_tree import ROOT
 
 DATA = bytes(range(256)) * 400
 
@@ -190,25 +194,39 @@ async def test_operators_that_share_events_are_counted_once(exported: Exported) 
     assert len(exported.spans()) == 3
 
 
-@pytest.mark.parametrize("are_named_first", [True, False])
-async def test_the_global_providers_count_once_also_by_name(
-    are_named_first: bool, exported: Exported, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", exported.tracers)
-    monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", exported.meters)
-    named: Any = {"tracer_provider": exported.tracers, "meter_provider": exported.meters}
+GLOBAL = """
+import asyncio, sys
+from opentelemetry import metrics, trace
+import aioprefetch as ap
+from tests.unit.otel.test_instrumentation import Exported
+
+async def main():
+    exported = Exported()
+    trace.set_tracer_provider(exported.tracers)
+    metrics.set_meter_provider(exported.meters)
+    named = {"tracer_provider": exported.tracers, "meter_provider": exported.meters}
     op = ap.Operator(ap.services.Memory())
-    ways = (named, {}) if are_named_first else ({}, named)
+    ways = (named, {}) if sys.argv[1] == "named" else ({}, named)
     stops = [ap.otel.instrument(op, **providers) for providers in ways]
     await op.write("k", b"abc")
     stops[0]()
     await op.write("k", b"abc")
-    (bytes_sent,) = exported.points()["aioprefetch.request.bytes"]
-    (limit,) = exported.points()["aioprefetch.memory.limit"]
-    assert (bytes_sent.value, limit.value) == (6, op.options.memory_bytes)
+    points = exported.points()
+    (sent,), (limit,) = points["aioprefetch.request.bytes"], points["aioprefetch.memory.limit"]
+    assert (sent.value, limit.value) == (6, op.options.memory_bytes)
     stops[1]()
     await op.write("k", b"abc")
     assert [span.name for span in exported.spans()] == ["write", "write"]
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("first", ["named", "by default"])
+def test_the_global_providers_count_once_also_by_name(first: str) -> None:
+    """In a process of its own: they are set once."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", GLOBAL, first], env=environment, check=True, timeout=60)
 
 
 async def test_a_request_that_was_cancelled_is_no_error(exported: Exported) -> None:
