@@ -310,6 +310,7 @@ async def test_a_kept_file_is_closed_while_a_thread_looks_at_it(
     root: Path, runtime: Runtime, descriptors: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its reader closes between the look and the read: the read has its bytes all the same."""
+    (root / "k").write_bytes(DATA)
     in_threads = FsAccessor(Fs(root), runtime, cache="off")
     session, etag = ReadSession(), (await in_threads.stat(StatRequest(path="k"))).etag
     request, is_current = ReadRequest(path="k", if_match=etag, session=session), OpenedFile.is_current
