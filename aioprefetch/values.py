@@ -21,15 +21,17 @@ from aioprefetch.lean_dataclass import dataclass
 
 _described = attrgetter(
     *("content_type", "content_encoding", "content_disposition", "cache_control"),
-    *("if_match", "storage_class", "sse_kms_key_id"),
+    *("if_match", "storage_class", "sse_kms_key_id", "checksum"),
 )
-_UNDESCRIBED = (None,) * 7
+_UNDESCRIBED = (None,) * 8
 
 _reader_ids = itertools.count(1)
 
 Lane = Literal["demand", "prefetch"]
 EntryKind = Literal["file", "directory"]
 PresignMethod = Literal["GET", "HEAD", "PUT", "DELETE"]
+# The checksums that a store keeps with an object, by the names of their algorithms.
+Checksum = Literal["sha256", "crc32"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,7 @@ class Capability:
     write_user_metadata: bool = False
     write_storage_class: bool = False
     write_sse_kms: bool = False
+    write_checksum: bool = False
     write_part_bytes: int = 0
     write_parts_max: int = 0
     copy: bool = False
@@ -369,7 +372,10 @@ class ListPage:
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class WriteRequest(Request):
-    """An object to be written whole: it appears complete or not at all."""
+    """An object to be written whole: it appears complete or not at all.
+
+    ``checksum`` is what the store is to verify and to keep; ``None`` leaves it to the service.
+    """
 
     operation: ClassVar[str] = "write"
 
@@ -382,6 +388,7 @@ class WriteRequest(Request):
     if_not_exists: bool = False
     storage_class: str | None = None
     sse_kms_key_id: str | None = None
+    checksum: Checksum | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -391,21 +398,29 @@ class WriteRequest(Request):
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class PartRequest(Request):
-    """One part of an upload. ``number`` counts from 1; a part that is sent again takes the place of the first one."""
+    """One part of an upload. ``number`` counts from 1; a part that is sent again takes the place of the first one.
+
+    ``checksum`` is that of the request which began the upload.
+    """
 
     operation: ClassVar[str] = "write"
 
     upload_id: str
     number: int
+    checksum: Checksum | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadedPart:
-    """A part that the store has: its number, its ETag as the store gave it, and its size in bytes."""
+    """A part that the store has: its number, its ETag as the store gave it, and its size in bytes.
+
+    ``checksum`` is that of its bytes in base64, where the upload has one.
+    """
 
     number: int
     etag: str
     size: int
+    checksum: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
@@ -462,7 +477,7 @@ class CopyRequest(Request):
 
     ``store`` is the identity of the store of ``path`` where that is another bucket or root than that of ``target``, as
     far as the service says that it copies from there. ``size`` is that of the object, if it is known.
-    ``storage_class`` and ``sse_kms_key_id`` are those of the target, as in a write.
+    ``storage_class``, ``sse_kms_key_id`` and ``checksum`` are those of the target, as in a write.
     """
 
     operation: ClassVar[str] = "copy"
@@ -472,6 +487,7 @@ class CopyRequest(Request):
     size: int | None = None
     storage_class: str | None = None
     sse_kms_key_id: str | None = None
+    checksum: Checksum | None = None
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)

@@ -61,6 +61,7 @@ _WRITE: Mapping[str, str] = {
     "Metadata": "user_metadata",
     "StorageClass": "storage_class",
     "SSEKMSKeyId": "sse_kms_key_id",
+    "ChecksumAlgorithm": "checksum",
 }
 _WRITE_OPTIONS = frozenset(_WRITE.values()) | {"if_match", "if_not_exists"}
 # fsspec's words for reads.
@@ -236,8 +237,13 @@ def write_options(
             continue
         if option not in allowed:
             raise _unknown(name, "", sorted(allowed), of=of)
-        taken[option] = value
+        taken[option] = _value_of(name, value)
     return taken
+
+
+def _value_of(name: str, value: Any) -> Any:
+    """The value of an option of a write, where S3 writes it in another way than we do."""
+    return value.lower() if name == "ChecksumAlgorithm" and isinstance(value, str) else value
 
 
 def _take_s3(names: dict[str, Any], store: dict[str, Any], write: dict[str, Any]) -> None:
@@ -251,6 +257,14 @@ def _take_s3(names: dict[str, Any], store: dict[str, Any], write: dict[str, Any]
     attempts, more = retries.pop("total_max_attempts", None), retries.pop("max_attempts", None)
     if attempts is None and more is not None:  # botocore counts those after the first.
         attempts = 1 + at_least(0, more, "config_kwargs['retries']['max_attempts']", operation="configure", path="")
+    if config.get("response_checksum_validation") == "when_required":
+        del config["response_checksum_validation"]  # No checksum of a range is asked for.
+    calculation = config.pop("request_checksum_calculation", "when_required")
+    if calculation == "when_supported":
+        # botocore chooses CRC-32.
+        _put(store, "checksum", "crc32", "config_kwargs['request_checksum_calculation']")
+    elif calculation != "when_required":
+        config["request_checksum_calculation"] = calculation
     retries.pop("mode", None)  # There is one way to try again, with a budget of its own.
     if attempts is not None:
         _put(store, "attempts_max", attempts, "config_kwargs['retries']")
@@ -335,7 +349,7 @@ def _take_call_parameters(parameters: dict[str, Any], store: dict[str, Any], wri
         elif _is_so_anyway(name, value):
             continue
         elif name in _WRITE:
-            write[_WRITE[name]] = value
+            write[_WRITE[name]] = _value_of(name, value)
         else:
             raise _unknown(name, "s3", store_options("s3"), of="s3_additional_kwargs")
 

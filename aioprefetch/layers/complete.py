@@ -60,8 +60,9 @@ _WRITE_OPTIONS = {
     "user_metadata": "write_user_metadata",
     "storage_class": "write_storage_class",
     "sse_kms_key_id": "write_sse_kms",
+    "checksum": "write_checksum",
 }
-_COPY_OPTIONS = {name: _WRITE_OPTIONS[name] for name in ("storage_class", "sse_kms_key_id")}
+_COPY_OPTIONS = {name: _WRITE_OPTIONS[name] for name in ("storage_class", "sse_kms_key_id", "checksum")}
 COPY_PART_BYTES = 8 << 20
 # The metadata that a copy by reading and writing preserves.
 _DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")

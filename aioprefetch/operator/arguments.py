@@ -15,7 +15,7 @@ from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import InvalidArgument, InvalidType, IsADirectory, NotADirectory
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.services.keys import checked_key
-from aioprefetch.values import PresignMethod
+from aioprefetch.values import Checksum, PresignMethod
 
 # Longer than the longest key of a store, since the root goes before a path: the service has the last word.
 _PATH_BYTES_MAX = 4096
@@ -124,6 +124,16 @@ class Arguments:
             if method == value:
                 return method
         raise self._invalid(f"method must be one of {', '.join(methods)}, not {value!r}")
+
+    def checksum(self, value: object) -> Checksum | None:
+        """The name of a checksum, or ``None``."""
+        names: tuple[Checksum, ...] = get_args(Checksum)
+        for name in names:
+            if name == value:
+                return name
+        if value is None:
+            return None
+        raise self._invalid(f"checksum must be one of {', '.join(map(repr, names))}, not {value!r}")
 
     def header(self, name: str, value: object) -> str | None:
         """Text that goes into a header."""

@@ -134,6 +134,7 @@ class MultipartBody:
                 if_not_exists=request.if_not_exists,
                 storage_class=request.storage_class,
                 sse_kms_key_id=request.sse_kms_key_id,
+                checksum=request.checksum,
                 upload_id=self._upload_id,
                 parts=tuple(part for _, part in sorted(self._parts.items())),
             )
@@ -202,8 +203,13 @@ class MultipartBody:
             self._fail(error)
 
     async def _send_part(self, number: int, part: bytearray | memoryview) -> None:
+        whole = self._request
         request = PartRequest(
-            path=self._request.path, deadline=self._request.deadline, upload_id=self._upload_id, number=number
+            path=whole.path,
+            deadline=whole.deadline,
+            upload_id=self._upload_id,
+            number=number,
+            checksum=whole.checksum,
         )
         try:
             self._parts[number] = await self._accessor.write_part(request, part)
@@ -211,7 +217,7 @@ class MultipartBody:
             self._fail(error)
 
     async def _copy_part(self, on_bytes: Callable[[int], object] | None, number: int, source: CopyPartRequest) -> None:
-        request = replace(source, upload_id=self._upload_id, number=number)
+        request = replace(source, upload_id=self._upload_id, number=number, checksum=self._request.checksum)
         try:
             self._parts[number] = await self._accessor.copy_part(request)
         except Exception as error:

@@ -45,7 +45,8 @@ _ROLE = _no_option(
     " AWS_WEB_IDENTITY_TOKEN_FILE"
 )
 _BY_ENVIRONMENT = _no_option("it comes from the files and AWS_* variables of AWS alone")
-_CHECKSUMS = _no_option("each part is sent with its SHA-256 in the signature, and the store checks it")
+_CHECKSUM = Answer("checksum", "checksum='sha256' or 'crc32', which the store verifies and keeps with the object")
+_CHECKED_RESPONSES = _no_option("the range, the length and the version of each response are checked, and no checksum")
 _EVERY_LOOP = _no_option("an operator works on every loop, and ap.sync is for code without one")
 _OWN_TRANSPORT = _no_option("connections are made by aioprefetch's own transport, which decides on this by itself")
 
@@ -135,7 +136,8 @@ OTHER_WORDS: Mapping[str, Answer] = {
     **dict.fromkeys(
         ("conditional_put", "copy_if_not_exists"), Answer("if_not_exists", "each write has if_not_exists and if_match")
     ),
-    **dict.fromkeys(("checksum_algorithm", "request_checksum_calculation", "response_checksum_validation"), _CHECKSUMS),
+    **dict.fromkeys(("checksum_algorithm", "checksumalgorithm", "request_checksum_calculation"), _CHECKSUM),
+    "response_checksum_validation": _CHECKED_RESPONSES,
     # --- what is decided here
     **dict.fromkeys(("asynchronous", "loop"), _EVERY_LOOP),
     **dict.fromkeys(("version_aware", "local_expiry_check"), _no_option("a reader pins its version by itself")),

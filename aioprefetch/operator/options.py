@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TypedDict
 
-from aioprefetch.operator.requests import WriteOptions
+from aioprefetch.operator.requests import ObjectOptions, WriteOptions
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.reader.growth import Growth, GrowthName
 from aioprefetch.reader.options import ProgressCallback
@@ -91,11 +91,11 @@ class ReadUrlOptions(UriOptions, ReadingOptions, total=False):
     """The options of ``ap.sync.open`` to read."""
 
 
-class WriteUrlOptions(UriOptions, WriteOptions, total=False):
+class WriteUrlOptions(UriOptions, ObjectOptions, total=False):
     """The options of ``ap.sync.open`` to write."""
 
 
-class AnyUrlOptions(UriOptions, ReadingOptions, WriteOptions, total=False):
+class AnyUrlOptions(UriOptions, ReadingOptions, ObjectOptions, total=False):
     """The options of ``ap.sync.open`` in any mode."""
 
 

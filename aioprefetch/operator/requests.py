@@ -11,7 +11,15 @@ from typing import Any, TypedDict
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.operator.arguments import Arguments, check_file, checked_path
 from aioprefetch.ranges import OFFSET_MAX, checked_range
-from aioprefetch.values import ListRequest, PresignMethod, PresignRequest, ReadRequest, StatRequest, WriteRequest
+from aioprefetch.values import (
+    Checksum,
+    ListRequest,
+    PresignMethod,
+    PresignRequest,
+    ReadRequest,
+    StatRequest,
+    WriteRequest,
+)
 
 
 class StatOptions(TypedDict, total=False):
@@ -140,8 +148,8 @@ def presign_request(path: str, method: PresignMethod, expires_seconds: float, ve
     )
 
 
-class WriteOptions(TypedDict, total=False):
-    """The options of a write. ``Unsupported`` where a store cannot obey: ``capability`` tells."""
+class ObjectOptions(TypedDict, total=False):
+    """The options of a write that no store has for all of its writes."""
 
     content_type: str | None
     """The media type of the object, which the store keeps with it, as it does the next four."""
@@ -161,6 +169,13 @@ class WriteOptions(TypedDict, total=False):
     """The store's word for a class (``"STANDARD_IA"``)."""
     sse_kms_key_id: str | None
     """The key of AWS KMS by which S3 encrypts the object."""
+
+
+class WriteOptions(ObjectOptions, total=False):
+    """The options of a write. ``Unsupported`` where a store cannot obey: ``capability`` tells."""
+
+    checksum: Checksum | None
+    """The checksum that S3 verifies and keeps with the object (``"sha256"``); by default that of the operator."""
 
 
 WRITE_OPTIONS = frozenset(WriteOptions.__annotations__)
@@ -193,6 +208,7 @@ def write_request(operation: str, path: str, options: Mapping[str, Any]) -> Writ
         user_metadata=arguments.user_metadata(options.get("user_metadata")),
         if_match=if_match,
         if_not_exists=if_not_exists,
+        checksum=arguments.checksum(options.get("checksum")),
         **described,
     )
 

@@ -27,7 +27,7 @@ from aioprefetch.values import (
 # What describes an object beside its bytes. A copy in one request keeps it by itself.
 DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
 # What says how an object is stored. A copy does not keep it: the store chooses, unless an option names it.
-PLACEMENT = ("storage_class", "sse_kms_key_id")
+PLACEMENT = ("storage_class", "sse_kms_key_id", "checksum")
 NO_PLACEMENT: Mapping[str, Any] = {}
 # The codes by which S3 refuses to copy an object that is too large for one request.
 _TOO_LARGE = ("InvalidRequest", "EntityTooLarge")

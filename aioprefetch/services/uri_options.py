@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from aioprefetch.credentials import CredentialsProvider, Secret
 from aioprefetch.ranges import ByteCount
+from aioprefetch.values import Checksum
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.options import AddressingStyle, Signing
@@ -38,6 +39,7 @@ class S3UriOptions(TypedDict, total=False):
     connect_timeout_seconds: float
     read_timeout_seconds: float
     part_bytes: ByteCount
+    checksum: Checksum | None
 
 
 class HttpUriOptions(TypedDict, total=False):
@@ -129,6 +131,7 @@ class StoreOptions(TypedDict, total=False):
     connect_timeout_seconds: float | None
     read_timeout_seconds: float | None
     part_bytes: ByteCount | None
+    checksum: Checksum | None
     # http
     headers: Mapping[str, str | Secret] | None
     auth: tuple[str, str | Secret] | str | Secret | None

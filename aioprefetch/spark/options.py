@@ -387,6 +387,7 @@ _OPTIONS = (
     Option("connectTimeoutSeconds", "operator", "connect_timeout_seconds", seconds),
     Option("readTimeoutSeconds", "operator", "read_timeout_seconds", seconds),
     Option("partBytes", "operator", "part_bytes", size_bytes),
+    Option("checksum", "operator", "checksum", text),
     Option("attemptsMax", "operator", "attempts_max", count),
     Option("retrySeconds", "operator", "retry_seconds", seconds),
 )

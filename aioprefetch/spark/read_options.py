@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from aioprefetch.ranges import ByteCount
 from aioprefetch.source.options import Assign, CleanSource, OnFailure, Overwrites, UnknownFields
+from aioprefetch.values import Checksum
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.options import AddressingStyle, Signing
@@ -91,6 +92,7 @@ class SourceOptions(TypedDict, total=False):
     connect_timeout_seconds: float | None
     read_timeout_seconds: float | None
     part_bytes: ByteCount | None
+    checksum: Checksum | None
     attempts_max: int | None
     retry_seconds: float | None
 

@@ -22,6 +22,8 @@ ap.Operator.from_uri("s3://bucket", concurrency="16")  # error
 ap.services.S3(bucket="bucket", signing="presigned")
 ap.services.S3(bucket="bucket", signing="url")  # error
 ap.services.S3.from_uri("s3://bucket", part_bytes="16 MiB")
+ap.services.S3.from_uri("s3://bucket", checksum="crc32")
+ap.services.S3.from_uri("s3://bucket", checksum="md5")  # error
 ap.services.S3.from_uri("s3://bucket", follow_redirects=True)  # error
 ap.services.Http.from_uri("https://host/", region="eu-west-1")  # error
 
@@ -54,6 +56,8 @@ async def reads() -> None:
     await operator.write("k", b"", contentType="text/plain")  # error
     operator.writer("k", if_not_exist=True)  # error
     await operator.upload("file", "k", storage_class="STANDARD_IA")
+    await operator.upload("file", "k", checksum="sha256")
+    await operator.upload("file", "k", checksum="SHA256")  # error
     await operator.upload("file", "k", storage="STANDARD_IA")  # error
     await operator.upload("file", "k", on_progress=print)
     await operator.write("k", b"", on_progress=print)  # error

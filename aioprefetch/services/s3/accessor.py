@@ -11,7 +11,7 @@ from aioprefetch.accessor.http_headers import quote_etag, range_header, unquote_
 from aioprefetch.accessor.request_events import OPERATIONS
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, ProtocolError, RangeNotSatisfied
+from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.s3.client import S3Client
@@ -19,7 +19,7 @@ from aioprefetch.services.s3.configuration import configuration_of
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer
 from aioprefetch.services.s3.key_source import KeySource
 from aioprefetch.services.s3.list_page import in_utc, version_markers
-from aioprefetch.services.s3.object_requests import ObjectRequests
+from aioprefetch.services.s3.object_requests import ObjectRequests, uploaded_part
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import directory_of, list_page_of, version_of
 from aioprefetch.services.s3.signed_requests import SignedRequests
@@ -184,10 +184,7 @@ class S3Accessor(ServiceAccessor):
 
     async def write_part(self, request: PartRequest, data: bytes | bytearray | memoryview) -> UploadedPart:
         requests = self.live.requests or await self.live.opened(request)
-        etag = await requests.put_part(request, self._key(request.path, request), data)
-        if not etag:
-            raise ProtocolError("the store gives the part no ETag", operation=request.operation, path=request.path)
-        return UploadedPart(number=request.number, etag=etag, size=len(data))
+        return await requests.put_part(request, self._key(request.path, request), data)
 
     async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
         requests = self.live.requests or await self.live.opened(request)
@@ -206,7 +203,7 @@ class S3Accessor(ServiceAccessor):
         return Uploads(self._options, self.client)
 
     async def copy(self, request: CopyRequest) -> Metadata:
-        from aioprefetch.services.s3.writer import placement_parameters
+        from aioprefetch.services.s3.writer import checksum_parameters, placement_parameters
 
         response = await self.client.call(
             request,
@@ -214,6 +211,7 @@ class S3Accessor(ServiceAccessor):
             Key=self._key(request.target, request),
             CopySource=self._copy_source(request.path, request.store, request),
             **placement_parameters(request),
+            **checksum_parameters(request, self._options),
         )
         copied = response.get("CopyObjectResult") or {}
         return Metadata(
@@ -224,6 +222,8 @@ class S3Accessor(ServiceAccessor):
         )
 
     async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
+        from aioprefetch.services.s3.writer import checksum_name
+
         response = await self.client.call(
             request,
             "upload_part_copy",
@@ -234,10 +234,10 @@ class S3Accessor(ServiceAccessor):
             CopySourceRange=f"bytes={request.start}-{request.end - 1}",
             CopySourceIfMatch=None if request.if_match is None else quote_etag(request.if_match),
         )
-        etag = (response.get("CopyPartResult") or {}).get("ETag")
-        if not isinstance(etag, str) or not etag:
-            raise ProtocolError("the store gives the part no ETag", operation=request.operation, path=request.path)
-        return UploadedPart(number=request.number, etag=etag, size=request.end - request.start)
+        result = response.get("CopyPartResult") or {}
+        algorithm = request.checksum or self._options.checksum
+        checksum = None if algorithm is None else result.get(checksum_name(algorithm))
+        return uploaded_part(request, result.get("ETag"), request.end - request.start, checksum)
 
     def _copy_source(self, path: str, store: ServiceInfo | None, request: Request) -> dict[str, str]:
         """The object that is copied: of this bucket and root, or of those of ``store``."""

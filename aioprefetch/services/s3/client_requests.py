@@ -17,10 +17,16 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.errors import Explainer
 from aioprefetch.services.s3.list_page import ListedPage
-from aioprefetch.services.s3.object_requests import checked_metadata, described
+from aioprefetch.services.s3.object_requests import (
+    LOOP_HASH_BYTES_MAX,
+    checked_metadata,
+    checksum_of,
+    described,
+    uploaded_part,
+)
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import checked, headers_of, metadata_of, unchecked_head, version_of
-from aioprefetch.services.s3.writer import condition_parameters, write_parameters
+from aioprefetch.services.s3.writer import checksum_name, condition_parameters, write_parameters
 from aioprefetch.values import (
     DeleteRequest,
     Metadata,
@@ -29,6 +35,7 @@ from aioprefetch.values import (
     ReadRequest,
     Request,
     StatRequest,
+    UploadedPart,
     WriteRequest,
 )
 
@@ -105,22 +112,51 @@ class ClientRequests:
         """Write an object whole."""
         checked_metadata(request)
         body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
+        _, parameters = await self._checksum(request, body)
         response = await self._client.call(
-            request, "put_object", Key=key, Body=body, **write_parameters(request), **condition_parameters(request)
+            request,
+            "put_object",
+            Key=key,
+            Body=body,
+            **write_parameters(request),
+            **condition_parameters(request),
+            **parameters,
         )
         self._runtime.counters["stream_write_bytes"] += len(body)
         etag, version = unquote_etag(response.get("ETag")), version_of(response.get("VersionId"))
         return described(request, etag, version, len(body))
 
-    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> str | None:
-        """Send a part of an upload; returns its ETag as the store gives it."""
+    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> UploadedPart:
+        """Send a part of an upload."""
         body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
+        checksum, parameters = await self._checksum(request, body)
         response = await self._client.call(
-            request, "upload_part", Key=key, UploadId=request.upload_id, PartNumber=request.number, Body=body
+            request,
+            "upload_part",
+            Key=key,
+            UploadId=request.upload_id,
+            PartNumber=request.number,
+            Body=body,
+            **parameters,
         )
         self._runtime.counters["stream_write_bytes"] += len(body)
-        etag: str | None = response.get("ETag")
-        return etag
+        return uploaded_part(request, response.get("ETag"), len(body), checksum)
+
+    async def _checksum(
+        self, request: WriteRequest | PartRequest, body: bytes | bytearray
+    ) -> tuple[str | None, dict[str, str]]:
+        """The checksum of a body, and the parameters that send it.
+
+        It is computed here: botocore would send it after the body, in an encoding that many stores do not take.
+        """
+        algorithm = request.checksum or self._options.checksum
+        if algorithm is None:
+            return None, {}
+        if len(body) <= LOOP_HASH_BYTES_MAX:
+            checksum = checksum_of(body, algorithm)
+        else:
+            checksum = await self._runtime.run_blocking(checksum_of, body, algorithm)
+        return checksum, {"ChecksumAlgorithm": algorithm.upper(), checksum_name(algorithm): checksum}
 
     async def delete(self, request: DeleteRequest, key: str) -> None:
         """Delete an object, which may be missing, or one version of it."""

@@ -98,6 +98,16 @@ _NO_S3 = Row(errors.ConfigInvalid, _FOREIGN_TEXT)
 _NO_OBJECT_OF_S3 = Row(errors.NotFound, f"there is no such object; {_FOREIGN_TEXT}")
 _DENIED_BY_ANOTHER = Row(errors.PermissionDenied, _FOREIGN_TEXT)
 _CORRUPTED = Row(errors.Unavailable, "what was sent arrived damaged", quotes=True)
+_NEEDS_CHECKSUM = Row(
+    errors.InvalidArgument,
+    "bucket {bucket!r} takes no object without a checksum, as under Object Lock: give checksum='sha256' to the "
+    "operator, or to the write",
+    quotes=True,
+)
+# The sentences of S3, MinIO and moto for that, whose codes differ.
+_CHECKSUM_DEMANDED = re.compile(
+    r"(content-md5|checksum)\b.*\brequired\b|\brequired\b.*(content-md5|checksum)\b", re.I | re.S
+)
 _BAD_ARGUMENT = Row(errors.InvalidArgument, "the store does not accept the request", quotes=True)
 
 BY_CODE: Mapping[str, Row] = {
@@ -151,6 +161,7 @@ BY_CODE: Mapping[str, Row] = {
     "BadDigest": _CORRUPTED,
     "IncompleteBody": _CORRUPTED,
     "XAmzContentSHA256Mismatch": _CORRUPTED,
+    "XAmzContentChecksumMismatch": _CORRUPTED,
     "KeyTooLongError": Row(errors.InvalidPath, "the store finds the key too long"),
     "InvalidBucketName": Row(errors.ConfigInvalid, "the store does not accept bucket={bucket!r} as a name"),
     "EntityTooLarge": Row(errors.InvalidArgument, "the object is too large for one request", quotes=True),
@@ -371,7 +382,16 @@ class Explainer:
         if foreign:
             facts["context"] |= {"response": foreign}
         row = _row(response, request, is_foreign=bool(foreign))
+        if self._lacks_checksum(response, request):
+            row = _NEEDS_CHECKSUM
         return row.kind(self._text(row, response, response.message), status=row.status, **facts)
+
+    def _lacks_checksum(self, response: ErrorResponse, request: Request) -> bool:
+        """Whether the store demands a checksum of a request that had none."""
+        if response.http_status != 400 or not isinstance(request, (WriteRequest, PartRequest, CopyRequest)):
+            return False
+        has_none = request.checksum is self._options.checksum is None
+        return has_none and _CHECKSUM_DEMANDED.search(response.message) is not None
 
     def _failed(self, error: Exception, request: Request) -> Error:
         facts: dict[str, Any] = {"operation": request.operation, "path": request.path}

@@ -6,13 +6,17 @@ configurations that only it knows (``endpoint.why_aiobotocore``). Both have thes
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 from collections.abc import Mapping
 from typing import Protocol
 
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import InvalidArgument
+from aioprefetch.errors import InvalidArgument, ProtocolError
 from aioprefetch.services.s3.list_page import ListedPage
 from aioprefetch.values import (
+    Checksum,
     DeleteRequest,
     Metadata,
     PartRequest,
@@ -20,11 +24,14 @@ from aioprefetch.values import (
     ReadRequest,
     Request,
     StatRequest,
+    UploadedPart,
     WriteRequest,
 )
 
 # Error codes that mean the keys have expired. A new signature may help, once.
 EXPIRED_KEY_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+# A longer body is hashed in a thread.
+LOOP_HASH_BYTES_MAX = 256 << 10
 
 
 class ObjectRequests(Protocol):
@@ -50,13 +57,27 @@ class ObjectRequests(Protocol):
         """Write an object whole."""
         ...
 
-    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> str | None:
-        """Send a part of an upload; returns its ETag as the store gives it."""
+    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> UploadedPart:
+        """Send a part of an upload."""
         ...
 
     async def delete(self, request: DeleteRequest, key: str) -> None:
         """Delete an object, which may be missing, or one version of it."""
         ...
+
+
+def checksum_of(body: bytes | bytearray | memoryview, algorithm: Checksum) -> str:
+    """The checksum of a body as S3 writes it, in base64."""
+    if algorithm == "sha256":
+        return base64.b64encode(hashlib.sha256(body).digest()).decode()
+    return base64.b64encode(binascii.crc32(body).to_bytes(4, "big")).decode()
+
+
+def uploaded_part(request: PartRequest, etag: object, size: int, checksum: str | None) -> UploadedPart:
+    """The part that the store has. ``ProtocolError`` for a response without an ETag."""
+    if not isinstance(etag, str) or not etag:
+        raise ProtocolError("the store gives the part no ETag", operation=request.operation, path=request.path)
+    return UploadedPart(number=request.number, etag=etag, size=size, checksum=checksum)
 
 
 def described(request: WriteRequest, etag: str | None, version: str | None, size: int) -> Metadata:

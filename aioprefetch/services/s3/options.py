@@ -27,7 +27,7 @@ from aioprefetch.services.proxies import ambient_network
 from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.identity import Ambient, ambient
 from aioprefetch.transport import is_link_local_or_metadata
-from aioprefetch.values import Capability, ServiceInfo
+from aioprefetch.values import Capability, Checksum, ServiceInfo
 
 PART_BYTES_MIN = 5 << 20
 PART_BYTES_MAX = 5 << 30
@@ -73,6 +73,7 @@ class S3Options:
     connect_timeout_seconds: float = 5.0
     read_timeout_seconds: float = 20.0
     part_bytes: ByteCount = 8 << 20
+    checksum: Checksum | None = None
     connections_max: int | None = None
 
     def __post_init__(self) -> None:
@@ -99,6 +100,8 @@ class S3Options:
         checked_seconds("read_timeout_seconds", self.read_timeout_seconds)
         keep_byte_counts(self, "part_bytes")
         checked_integer("part_bytes", self.part_bytes, minimum=PART_BYTES_MIN, maximum=PART_BYTES_MAX)
+        if self.checksum is not None:
+            checked_choice("checksum", self.checksum, get_args(Checksum))
         if self.connections_max is not None:
             checked_integer("connections_max", self.connections_max, minimum=1, maximum=100_000)
         self._check_identity()
@@ -227,6 +230,7 @@ class S3Options:
             write_user_metadata=True,
             write_storage_class=True,
             write_sse_kms=self.sse_customer_key is None,
+            write_checksum=True,
             write_part_bytes=int(self.part_bytes),
             write_parts_max=PARTS_MAX,
             copy=True,
@@ -259,7 +263,8 @@ class S3Options:
         """
         if not isinstance(source, S3Options) or type(source) is not type(self):
             return False
-        return replace(source, bucket=self.bucket, prefix=self.prefix, part_bytes=self.part_bytes) == self
+        own = {name: getattr(self, name) for name in ("bucket", "prefix", "part_bytes", "checksum")}
+        return replace(source, **own) == self
 
     def connections(self, concurrency: int) -> int:
         """The number of pooled connections for a runtime that lets ``concurrency`` requests through."""

@@ -70,6 +70,9 @@ class S3(S3Options):
         stalled.
     part_bytes
         The size of the parts of an object that is larger, which are sent side by side; it has at most 10,000.
+    checksum
+        ``sha256`` or ``crc32``: each object that is written or copied has that checksum, which the store verifies and
+        keeps. Buckets with a default retention of Object Lock demand one. ``None``: only a write that asks for it.
     connections_max
         Connections to the store. Default: the operator's concurrency and a few more.
     """
@@ -94,6 +97,7 @@ class S3(S3Options):
         "connect_timeout_seconds",
         "read_timeout_seconds",
         "part_bytes",
+        "checksum",
     )
 
     @classmethod

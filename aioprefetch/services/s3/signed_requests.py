@@ -6,6 +6,7 @@ a header it does not appear in logs; as a presigned URL (``signing="presigned"``
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 
 from aioprefetch.accessor.http_headers import is_weak, parse_http_date, quote_etag, time_conditions, unquote_etag
@@ -22,7 +23,14 @@ from aioprefetch.services.s3.configuration import Configuration
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer
 from aioprefetch.services.s3.key_source import KeySource
 from aioprefetch.services.s3.list_page import ListedPage, parse_list_page
-from aioprefetch.services.s3.object_requests import EXPIRED_KEY_CODES, checked_metadata, described
+from aioprefetch.services.s3.object_requests import (
+    EXPIRED_KEY_CODES,
+    LOOP_HASH_BYTES_MAX,
+    checked_metadata,
+    checksum_of,
+    described,
+    uploaded_part,
+)
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import USER_METADATA, checked_head, metadata_of, version_of
 from aioprefetch.services.s3.signed_targets import EXPIRES_SECONDS, Signed, SignedTargets
@@ -31,6 +39,7 @@ from aioprefetch.services.s3.xml_guard import has_document_type, parse_error
 from aioprefetch.transport import ClientOptions, Connection, Destination, HttpClient, ResponseHead
 from aioprefetch.transport.origin import Method
 from aioprefetch.values import (
+    Checksum,
     DeleteRequest,
     Metadata,
     PartRequest,
@@ -39,13 +48,13 @@ from aioprefetch.values import (
     ReadRequest,
     Request,
     StatRequest,
+    UploadedPart,
     WriteRequest,
 )
 
 # The codes of a refusal for the time of the signature: the response shows the clock of the store.
 CLOCK_CODES = frozenset({"RequestExpired", "RequestTimeTooSkewed"})
-# A longer body is hashed in a thread, and a longer page is parsed there.
-LOOP_HASH_BYTES_MAX = 256 << 10
+# A longer page is parsed in a thread.
 LOOP_PARSE_BYTES_MAX = 8 << 10
 
 _GET, _HEAD = "action_http_get_request", "action_http_head_request"
@@ -205,30 +214,42 @@ class SignedRequests:
     async def put(self, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
         """Write an object whole. Its bytes are hashed and the hash is signed, so that the store checks them."""
         checked_metadata(request)
-        head = await self._send(request, key, {}, _written(request), memoryview(data))
+        head, _ = await self._send(request, key, {}, _written(request), memoryview(data))
         etag, version = head.text("etag"), head.text("x-amz-version-id")
         return described(request, unquote_etag(etag), version_of(version), len(data))
 
-    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> str | None:
-        """Send a part of an upload, hashed and signed as an object is; returns its ETag."""
+    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> UploadedPart:
+        """Send a part of an upload, hashed and signed as an object is."""
         query = {"partNumber": str(request.number), "uploadId": request.upload_id}
-        return (await self._send(request, key, query, {}, memoryview(data))).text("etag")
+        head, checksum = await self._send(request, key, query, {}, memoryview(data))
+        return uploaded_part(request, head.text("etag"), len(data), checksum)
 
     async def _send(
-        self, request: Request, key: str, query: Mapping[str, str], headers: Mapping[str, str], view: memoryview
-    ) -> ResponseHead:
-        if self.targets.is_anonymous:
-            digest = UNSIGNED_PAYLOAD
-        elif len(view) <= LOOP_HASH_BYTES_MAX:
-            digest = payload_hash(view)
+        self,
+        request: WriteRequest | PartRequest,
+        key: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        view: memoryview,
+    ) -> tuple[ResponseHead, str | None]:
+        """Send a body: the head of the response, and the checksum that went with it."""
+        algorithm, is_signed = request.checksum or self._options.checksum, not self.targets.is_anonymous
+        if len(view) <= LOOP_HASH_BYTES_MAX or not (algorithm or is_signed):
+            digest, checksum = _digests(view, algorithm, is_signed)
         else:
-            digest = await self._runtime.run_blocking(payload_hash, view)
+            digest, checksum = await self._runtime.run_blocking(_digests, view, algorithm, is_signed)
+        if algorithm and checksum:
+            headers = {
+                **headers,
+                "x-amz-sdk-checksum-algorithm": algorithm.upper(),  # Under Object Lock S3 looks at this one.
+                f"x-amz-checksum-{algorithm}": checksum,
+            }
         head, body = await self._exchange(
             request, "PUT", key, query, counter=_PUT, headers=headers, body=view, payload=digest
         )
         self._check_success(head, body, request)
         self._runtime.counters["stream_write_bytes"] += len(view)
-        return head
+        return head, checksum
 
     async def delete(self, request: DeleteRequest, key: str) -> None:
         """Delete an object, which may be missing, or one version of it."""
@@ -365,6 +386,16 @@ def _condition(name: str, etag: str, request: Request) -> str:
     if not (etag.isprintable() and etag.isascii()):
         raise InvalidArgument(f"{etag!r} is not a valid ETag", operation=request.operation, path=request.path)
     return f"{name}: {quote_etag(etag)}\r\n"
+
+
+def _digests(view: memoryview, algorithm: Checksum | None, is_signed: bool) -> tuple[str, str | None]:
+    """The hash of a body for its signature, and its checksum. SHA-256 is computed once for both."""
+    digest = payload_hash(view) if is_signed else UNSIGNED_PAYLOAD
+    if algorithm is None:
+        return digest, None
+    if algorithm == "sha256" and is_signed:
+        return digest, base64.b64encode(bytes.fromhex(digest)).decode()
+    return digest, checksum_of(view, algorithm)
 
 
 def _written(request: WriteRequest) -> dict[str, str]:

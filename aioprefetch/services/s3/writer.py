@@ -17,6 +17,7 @@ from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import version_of
 from aioprefetch.values import (
     AbortUploadRequest,
+    Checksum,
     CompleteUploadRequest,
     CopyRequest,
     ListUploadsRequest,
@@ -41,6 +42,17 @@ def write_parameters(request: WriteRequest) -> dict[str, Any]:
         "Metadata": dict(request.user_metadata) or None,
         **placement_parameters(request),
     }
+
+
+def checksum_parameters(request: WriteRequest | CopyRequest, options: S3Options) -> dict[str, str | None]:
+    """The checksum that the store is to keep, where it is not sent with the bytes."""
+    algorithm = request.checksum or options.checksum
+    return {"ChecksumAlgorithm": None if algorithm is None else algorithm.upper()}
+
+
+def checksum_name(algorithm: Checksum) -> str:
+    """The name of a checksum in requests and responses of botocore."""
+    return f"Checksum{algorithm.upper()}"
 
 
 def placement_parameters(request: WriteRequest | CopyRequest) -> dict[str, str | None]:
@@ -70,7 +82,13 @@ class Uploads:
     async def begin(self, request: WriteRequest, key: str) -> str:
         """Begin an upload; returns its name."""
         checked_metadata(request)
-        response = await self._client.call(request, "create_multipart_upload", Key=key, **write_parameters(request))
+        response = await self._client.call(
+            request,
+            "create_multipart_upload",
+            Key=key,
+            **write_parameters(request),
+            **checksum_parameters(request, self._options),
+        )
         upload_id = response.get("UploadId")
         if not isinstance(upload_id, str) or not upload_id:
             raise ProtocolError("the store names no upload", operation=request.operation, path=request.path)
@@ -82,7 +100,11 @@ class Uploads:
         An upload that is gone has been completed, where the response to an earlier attempt was lost: then the object
         has the ETag that follows from those of the parts.
         """
-        parts = [{"PartNumber": part.number, "ETag": part.etag} for part in request.parts]
+        algorithm = request.checksum or self._options.checksum
+        parts: list[dict[str, int | str]] = [{"PartNumber": part.number, "ETag": part.etag} for part in request.parts]
+        for named, part in zip(parts, request.parts, strict=True):
+            if algorithm and part.checksum:
+                named[checksum_name(algorithm)] = part.checksum
         try:
             response = await self._client.call(
                 request,

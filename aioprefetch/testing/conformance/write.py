@@ -127,10 +127,24 @@ class WriteChecks(ConformanceSuite):
             assert_same_bytes(await self._stored("kept"), content(size))
 
     @checks("opendal:W5")
-    @needs("write", without=("write_storage_class", "write_sse_kms"))
-    async def test_write_storage_class_and_key_are_refused_where_they_would_be_lost(self, operator: Operator) -> None:
+    @needs("write", "write_checksum")
+    async def test_write_checksum(self, operator: Operator) -> None:
+        """An object of one request and one of several are written with one."""
+        for size in (100, LARGE):
+            await operator.write("kept", content(size), checksum="crc32")
+            assert_same_bytes(await self._stored("kept"), content(size))
+
+    @checks("opendal:W5")
+    @needs("write", without=("write_storage_class", "write_sse_kms", "write_checksum"))
+    async def test_write_storage_class_key_and_checksum_are_refused_where_they_would_be_lost(
+        self, operator: Operator
+    ) -> None:
         """Whole, streamed and by a writer; no object is written."""
-        chosen: list[dict[str, Any]] = [{"storage_class": "GLACIER"}, {"sse_kms_key_id": "alias/a-key"}]
+        chosen: list[dict[str, Any]] = [
+            {"storage_class": "GLACIER"},
+            {"sse_kms_key_id": "alias/a-key"},
+            {"checksum": "sha256"},
+        ]
         for options in chosen:
             for data in (b"x", pieces_of(b"x", 1)):
                 with pytest.raises(Unsupported, match=next(iter(options))):
