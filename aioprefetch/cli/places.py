@@ -77,9 +77,12 @@ class Stores:
         options: Any = {name: option_from_text(scheme, name, text) for name, text in texts}
         return cast("UriOptions", options)
 
-    def side(self, place: str, others: Sequence[tuple[str, str]] = ()) -> Side:
-        """The operator of a place, which is open until the command ends, and the path in it; see ``options_of``."""
-        operator, side = run(side_of(place, self.options_of(place, others), "place"))
+    def side(self, place: str, others: Sequence[tuple[str, str]] = (), *, follows: bool = True) -> Side:
+        """The operator of a place, which is open until the command ends, and the path in it; see ``options_of``.
+
+        With ``follows`` a link to a local file is that file.
+        """
+        operator, side = run(side_of(place, self.options_of(place, others), "place", follows=follows))
         self._operators.append(operator)
         return side
 

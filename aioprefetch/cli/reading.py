@@ -41,7 +41,7 @@ kind_option = click.option(
 
 def kind_of(side: Side, kind: str | None, operator: Operator) -> str:
     """The format of a file: as it is given, as the end of its path says, or as its last bytes say."""
-    path = (side.path or side.label).rstrip("/")
+    path = (side.name or side.path or side.label).rstrip("/")
     by_end = next((kind for end, kind in _ENDS.items() if path.endswith(end)), None)
     if kind or by_end:
         return kind or by_end or ""

@@ -194,7 +194,7 @@ def _copy(
     reports = run(_copy_all(sources, target, copy_source))
     steps: list[CopyStep] = []
     if is_dry:
-        aim = stem_of(stores.side(target, dst_texts))
+        aim = stem_of(stores.side(target, dst_texts, follows=False))
         for source, report in zip(sources, reports, strict=True):
             steps += _placed(report, stem_of(stores.side(source, src_texts)), aim)
     total = _total(reports)
@@ -241,6 +241,7 @@ def _total(reports: Sequence[CopyReport]) -> CopyReport:
         bytes=sum(report.bytes for report in reports),
         bytes_skipped=sum(report.bytes_skipped for report in reports),
         deleted=sum(report.deleted for report in reports),
+        links=sum(report.links for report in reports),
         failures=tuple(failure for report in reports for failure in report.failures),
     )
 
@@ -270,7 +271,7 @@ def _show_json(report: CopyReport, seconds: float, steps: Sequence[CopyStep] | N
         }
         for each in report.failures
     ]
-    names = ("copied", "skipped", "deleted", "failed", "bytes", "bytes_skipped")
+    names = ("copied", "skipped", "deleted", "links", "failed", "bytes", "bytes_skipped")
     fields: dict[str, Any] = {name: getattr(report, name) for name in names}
     if steps is not None:
         fields["steps"] = [
@@ -302,6 +303,8 @@ def _show(report: CopyReport, seconds: float) -> None:
 def _remark(parts: list[str], report: CopyReport) -> None:
     if report.skipped:
         parts.append(f"{report.skipped:,} there already ({bytes_text(report.bytes_skipped)})")
+    if report.links:
+        parts.append(f"{counted(report.links, 'symbolic link')} passed over")
     if report.failures:
         parts.append(f"{report.failed:,} failed")
     remark("; ".join(parts))
@@ -379,7 +382,7 @@ def rm(
     A store that keeps versions keeps them. Removing a whole bucket, / or the home directory needs --yes as well.
     """
     stores.check(*places)
-    sides = [stores.side(place) for place in places]
+    sides = [stores.side(place, follows=False) for place in places]
     for side in sides:
         if _is_everything(side) and not (is_sure or is_dry):
             raise InvalidArgument(

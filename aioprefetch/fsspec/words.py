@@ -171,6 +171,8 @@ def settings_of(scheme: str, words: Mapping[str, Any]) -> Settings:
         _take_cloud(scheme, names, store)
     elif scheme in ("http", "https"):
         _take_http(names, store)
+    elif scheme == "file":
+        store["follow_symlinks"] = names.pop("follow_symlinks", True)  # Their root holds all that a link may lead to.
     elif not scheme:
         write |= {name: names.pop(name) for name in tuple(names) if name in _WRITE.values()}
     allowed = store_options(scheme) if scheme else ()

@@ -87,6 +87,14 @@ def local_uri(place: str | os.PathLike[str]) -> str:
     return f"file://{os.path.abspath(path)}"
 
 
+def followed(path: str) -> str:
+    """What the last name of a path leads to, where that is a link: what a user names is followed, as every tool does.
+
+    The directories on the way need no help: links on the way to a root are followed. It blocks.
+    """
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
 def check_local(path: str, operation: str) -> None:
     """``ConfigInvalid`` for a local path that was meant as a URL: ``pathlib`` makes one slash of two."""
     meant = _meant_as_url(path)

@@ -127,7 +127,7 @@ class Pages:
     An entry that comes again with the next page is dropped and counted (``list_duplicates``). A token that was seen
     before is a ``ProtocolError``, and so is an entry outside of the prefix; these are counted too
     (``list_strangers``). ``finished`` is set after the last page. ``has_marker`` is that of ``ListPage``, of all pages
-    so far.
+    so far, and ``links`` those of the last page.
     """
 
     def __init__(self, accessor: Callable[[], Accessor], runtime: Callable[[], Runtime], request: ListRequest) -> None:
@@ -138,6 +138,7 @@ class Pages:
         self._page_names: frozenset[object] = frozenset()
         self.finished = False
         self.has_marker: bool | None = None
+        self.links: tuple[str, ...] = ()
 
     async def next(self) -> list[Entry]:
         """The entries of the next page, which may be empty."""
@@ -158,6 +159,7 @@ class Pages:
         if len(fresh) < len(page.entries):
             self._runtime().counters["list_duplicates"] += len(page.entries) - len(fresh)
         self.has_marker = self.has_marker or page.has_marker
+        self.links = page.links
         if page.next_token is None:
             self.finished = True
         elif page.next_token in self._tokens:
@@ -199,6 +201,8 @@ class Lister:
 
     A prefix with ``*`` or ``://`` in it is taken as it stands, since keys may hold these. If no entry begins with it,
     it was meant as a pattern or as a URL, and the listing ends with ``InvalidArgument``, unless ``is_literal``.
+
+    ``links_passed`` is the number of symbolic links to local files that were passed over so far.
     """
 
     def __init__(
@@ -218,6 +222,7 @@ class Lister:
         self._doubtful_prefix = request.path if is_doubtful and not is_literal else ""
         self._entries: deque[Entry] = deque()
         self._closed = False
+        self.links_passed = 0
 
     def __aiter__(self) -> Lister:
         return self
@@ -235,6 +240,8 @@ class Lister:
             if self._closed or self._pages.finished:
                 raise StopAsyncIteration
             self._entries.extend(await self._pages.next())
+            if links := self._pages.links:
+                self.links_passed += sum(self._glob is None or bool(self._glob.fullmatch(link)) for link in links)
 
     def _nothing_found(self, prefix: str) -> InvalidArgument:
         if has_wildcard(prefix):

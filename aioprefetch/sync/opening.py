@@ -8,7 +8,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal, TextIO, Unpack, overload
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, Unsupported, printable, redact
-from aioprefetch.operator.from_uri import BUILT_IN, local_uri, split_uri, store_options, unknown_option
+from aioprefetch.operator.from_uri import BUILT_IN, followed, local_uri, split_uri, store_options, unknown_option
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.requests import WRITE_OPTIONS
 from aioprefetch.operator.shared import checked_operator, shared_twin
@@ -216,7 +216,7 @@ def _open_bytes(
         operator = checked_operator(operator, "open")
         path, own, name, owns_operator, shares_runtime = url, dict(options), None, False, False
     else:
-        store, path = split_url(url)
+        store, path = split_url(_followed(url) if mode.kind == "r" else url)
         scheme, _ = split_uri(store)
         names = own_options | set(store_options(scheme))
         for each in options.keys() - names:
@@ -242,6 +242,12 @@ def _open_bytes(
         shares_runtime=shares_runtime,
         on_end=on_end,
     )
+
+
+def _followed(url: str) -> str:
+    """The URL of the local file that a link leads to; any other URL as it is."""
+    scheme, _, path = url.partition("://")
+    return f"file://{followed(path)}" if scheme == "file" else url
 
 
 def check_options(options: Mapping[str, Any], names: frozenset[str], *, of: str, path: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, printable, redact
 from aioprefetch.operator.arguments import checked_path
-from aioprefetch.operator.from_uri import check_local
+from aioprefetch.operator.from_uri import check_local, followed
 from aioprefetch.operator.listing import has_wildcard, wildcard_at
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.progress import reported
@@ -64,7 +64,8 @@ async def copy(
     src
         A URL (``s3://bucket/key``), a local path, or ``(operator, path)``: one object; a directory, with ``/`` at its
         end (a local one, or one of an operator of files, without it too); or a pattern with ``*``, ``?`` or ``[``
-        (``[*]`` is the character itself).
+        (``[*]`` is the character itself). A symbolic link is followed where it is named here; those below a directory
+        are passed over, and counted in the report.
     dst
         Where it goes, written as ``src`` is. What is below a directory, or below the last ``/`` before the first
         wildcard, goes below ``dst`` under the same names. One object goes to the path ``dst`` itself, or into it where
@@ -105,7 +106,7 @@ async def copy(
     if concurrency is not None:
         check_count("copy", "concurrency", concurrency, least=1)
     async with AsyncExitStack() as stack:
-        source_operator, source = await side_of(src, src_options, "src")
+        source_operator, source = await side_of(src, src_options, "src", follows=True)
         stack.push_async_callback(source_operator.aclose)
         target_operator, target = await side_of(dst, dst_options, "dst")
         stack.push_async_callback(target_operator.aclose)
@@ -131,13 +132,16 @@ def _check_flags(**flags: object) -> None:
             raise InvalidType(f"{name} must be {values}, not {flag!r}", operation="copy")
 
 
-async def side_of(place: object, options: UriOptions | None, name: str) -> tuple[Operator, Side]:
+async def side_of(
+    place: object, options: UriOptions | None, name: str, *, follows: bool = False
+) -> tuple[Operator, Side]:
     """The side of a URL, a local path, or a pair of an operator and a path; ``name`` is that of the argument.
 
     The caller closes the operator.
 
     A local directory, a place that ends with ``/`` among them, is the root of its operator, so that links may lead to
-    it, but none below it leads out.
+    it, but none below it leads out. With ``follows`` a link to a file is that file under the
+    name of the link.
     """
     if isinstance(place, tuple | list):
         return _side_of_pair(place, options, name)
@@ -153,13 +157,18 @@ async def side_of(place: object, options: UriOptions | None, name: str) -> tuple
     if not separator:
         check_local(text, "copy")
     label = printable(redact(text))
+    file_name = ""
     if is_local:
-        store, path = await asyncio.to_thread(_split_local, rest if separator else text)
+        file = rest if separator else text
+        target = await asyncio.to_thread(followed, file) if follows else file
+        if target != file and not await asyncio.to_thread(os.path.isdir, target):
+            file, file_name = target, os.path.basename(file)
+        store, path = await asyncio.to_thread(_split_local, file)
     else:
         store, path = split_url(text, path_required=False)
     alone = Operator.from_uri(store, **(options or {}))
     operator = shared_twin(alone) or alone
-    return operator, Side(operator=operator, path=path, label=label)
+    return operator, Side(operator=operator, path=path, label=label, name=file_name)
 
 
 def _side_of_pair(place: tuple[Any, ...] | list[Any], options: UriOptions | None, name: str) -> tuple[Operator, Side]:

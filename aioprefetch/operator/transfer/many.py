@@ -25,6 +25,7 @@ from aioprefetch.operator.transfer.sides import Selection, Side, Store, place_of
 from aioprefetch.operator.writer import upload_file
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
+from aioprefetch.runtime.events import logger
 from aioprefetch.values import Entry, Metadata
 
 # Small objects are waited for, and large ones share the requests anyway.
@@ -133,6 +134,13 @@ async def _copy_directory(
                     reporter(progress if reporter.shows_copies else progress.step_bytes)
 
             report = await copy_side(source, target, on_progress=step)
+            if report.links:
+                logger.warning(
+                    "%d symbolic links below %s were passed over: %s copies what they lead to where each is named",
+                    report.links,
+                    source.label,
+                    operation,
+                )
             report.raise_failures()
     except Error as error:
         error.operation = operation
@@ -197,7 +205,7 @@ class CopyRun:
         return self._meter.report()
 
     async def _start_all(self, group: asyncio.TaskGroup, there: Destination | None) -> None:
-        async for found in self._selection.entries():
+        async for found in self._selection.entries(self._meter.passed_links):
             path = self._target.path
             below = found.path[len(self._selection.base) :]
             if self._selection.single is None:

@@ -47,8 +47,9 @@ class CopyReport:
 
     ``copied`` and ``skipped`` are numbers of objects, ``bytes`` and ``bytes_skipped`` the sizes of these in bytes
     (``bytes`` counts those that an earlier run had received, and those that a store copied by itself). ``deleted`` is
-    the number of objects that only the destination had. ``failures`` has an entry for each object that is not there, or
-    not deleted. ``steps`` is what a dry run would do, object by object; its other fields are what would be done too.
+    the number of objects that only the destination had, ``links`` that of the symbolic links below a local directory
+    that were passed over. ``failures`` has an entry for each object that is not there, or not deleted. ``steps`` is
+    what a dry run would do, object by object; its other fields are what would be done too.
     """
 
     copied: int = 0
@@ -56,6 +57,7 @@ class CopyReport:
     bytes: int = 0
     bytes_skipped: int = 0
     deleted: int = 0
+    links: int = 0
     failures: tuple[CopyFailure, ...] = ()
     steps: tuple[CopyStep, ...] = ()
 
@@ -84,11 +86,12 @@ class CopyReport:
             for failure in self.failures[:_SHOWN_FAILURES_MAX]
         ]
         deleted = f", deleted={self.deleted}" if self.deleted else ""
+        links = f", links={self.links}" if self.links else ""
         more = ", …" if self.failed > len(shown) else ""
         failures = f", failures={{{', '.join(shown)}{more}}}" if shown else ""
         return (
             f"CopyReport(copied={self.copied}, skipped={self.skipped}, failed={self.failed}, bytes={self.bytes},"
-            f" bytes_skipped={self.bytes_skipped}{deleted}{failures})"
+            f" bytes_skipped={self.bytes_skipped}{deleted}{links}{failures})"
         )
 
 
@@ -121,6 +124,7 @@ class Meter:
         self._told_bytes = 0
         self._found = self._found_bytes = self._skipped_bytes = 0
         self._bytes = self._copied = self._skipped = self._deleted = 0
+        self._links = 0
         self._is_listed = False
         self.failures: list[CopyFailure] = []
         self._steps: list[CopyStep] | None = [] if keeps_steps else None
@@ -129,6 +133,10 @@ class Meter:
         """Another object is to be copied."""
         self._found += 1
         self._found_bytes += size
+
+    def passed_links(self, count: int) -> None:
+        """Symbolic links of the source were passed over."""
+        self._links += count
 
     def listed(self) -> None:
         """There are no further objects."""
@@ -177,6 +185,7 @@ class Meter:
             bytes=self._bytes,
             bytes_skipped=self._skipped_bytes,
             deleted=self._deleted,
+            links=self._links,
             failures=tuple(self.failures),
             steps=tuple(self._steps or ()),
         )

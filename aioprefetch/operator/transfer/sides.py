@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -89,11 +89,15 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A place: a path in an operator, which the caller closes. ``label`` is what the caller named."""
+    """A place: a path in an operator, which the caller closes. ``label`` is what the caller named.
+
+    ``name`` is that of a single file where the path has another one: a link was named, and the path is its target.
+    """
 
     operator: Store
     path: str
     label: str
+    name: str = ""
 
     @property
     def root(self) -> str | None:
@@ -127,20 +131,28 @@ class Selection:
     glob: str | None = None
     is_recursive: bool = True
 
-    async def entries(self) -> AsyncIterator[Entry | Metadata]:
-        """The objects, in the order of the store. ``NotFound`` at the end if there is none."""
+    async def entries(self, on_links: Callable[[int], object] = lambda count: None) -> AsyncIterator[Entry | Metadata]:
+        """The objects, in the order of the store. ``NotFound`` at the end if there is none.
+
+        ``on_links`` gets the number of symbolic links that were passed over, at the end.
+        """
         if self.single is not None:
             yield self.single
             return
         operator, found = self.side.operator, 0
-        async for entry in self.listing():
+        lister = self.listing()
+        async for entry in lister:
             if not entry.is_directory:
                 found += 1
                 yield entry
+        on_links(lister.links_passed)
         if found:
             return
         if self.glob is not None:
-            error = NotFound(f"no object matches the glob {self.glob!r}", operation="copy", path=self.side.label)
+            links = ""
+            if lister.links_passed:
+                links = f", but symbolic links do ({lister.links_passed}), which are passed over"
+            error = NotFound(f"no object matches the glob {self.glob!r}{links}", operation="copy", path=self.side.label)
             raise error.add_context(service=operator.info.location)
         if self.base:  # A directory may be there and hold nothing.
             await operator.stat(self.base)
@@ -202,7 +214,7 @@ async def place_of(selection: Selection, side: Side) -> Side:
         if path and not path.endswith("/"):
             path += "/"
     elif not path or path.endswith("/"):
-        path += selection.single.path[len(selection.base) :]
+        path += selection.side.name or selection.single.path[len(selection.base) :]
     source, placed = selection.side, replace(side, path=path)
     if not source.is_same_store(side):
         return placed

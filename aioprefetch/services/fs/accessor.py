@@ -5,9 +5,7 @@ from __future__ import annotations
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from functools import partial
-from itertools import chain, islice
 from typing import Literal
 
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
@@ -80,7 +78,7 @@ class FsAccessor(ServiceAccessor):
         self.read_now = self._reads.read_now
         self._fsync = options.fsync
         self._place_lock = threading.Lock()
-        self._suspended: OrderedDict[tuple[str, bool, str], Iterator[Entry]] = OrderedDict()
+        self._suspended: OrderedDict[tuple[str, bool, str], Scan] = OrderedDict()
 
     def _names(self, request: Request, path: str | None = None) -> tuple[str, ...]:
         """The names of a path, which must be that of a file."""
@@ -121,28 +119,26 @@ class FsAccessor(ServiceAccessor):
     async def list_page(self, request: ListRequest) -> ListPage:
         prefix = normalised(request.path)
         after = max(normalised(request.start_after or ""), request.page_token or "")
-        scan = self._suspended.pop((prefix, request.recursive, request.page_token or ""), None)
+        suspended = self._suspended.pop((prefix, request.recursive, request.page_token or ""), None)
         limit = request.page_entries_max or PAGE_ENTRIES
         with self.runtime.timer("object_list_request"):
-            job = self.runtime.run_blocking(self._scan, scan, prefix, request.recursive, after, limit)
-            entries, rest = await translated(request, job)
-        if rest is None:
-            return ListPage(entries=tuple(entries))
+            job = self.runtime.run_blocking(self._scan, suspended, prefix, request.recursive, after, limit)
+            scan, entries, links, has_more = await translated(request, job)
+        if not has_more:
+            return ListPage(entries=entries, links=links)
         token = entries[-1].path
-        self._suspended[prefix, request.recursive, token] = rest
+        self._suspended[prefix, request.recursive, token] = scan
         if len(self._suspended) > SUSPENDED_SCANS_MAX:
             self._suspended.popitem(last=False)
-        return ListPage(entries=tuple(entries), next_token=token)
+        return ListPage(entries=entries, next_token=token, links=links)
 
     def _scan(
-        self, scan: Iterator[Entry] | None, prefix: str, recursive: bool, after: str, limit: int
-    ) -> tuple[list[Entry], Iterator[Entry] | None]:
-        """Some entries, and the rest of the scan or ``None``."""
+        self, scan: Scan | None, prefix: str, recursive: bool, after: str, limit: int
+    ) -> tuple[Scan, tuple[Entry, ...], tuple[str, ...], bool]:
+        """The scan, and a page of it."""
         if scan is None:
             scan = Scan(self._root, prefix, recursive=recursive, after=after)
-        entries = list(islice(scan, limit))
-        following = next(scan, None)
-        return entries, None if following is None else chain((following,), scan)
+        return scan, *scan.page(limit)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         body = await self.open_write(request)

@@ -111,8 +111,12 @@ def refuse_unless_regular(status: os.stat_result, name: str) -> None:
         return
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "a FIFO, socket or device"
-    raise InvalidPath(f"{name!r} is {what}, not a regular file")
+    if stat.S_ISLNK(status.st_mode):
+        raise InvalidPath(
+            f"{name!r} is a symbolic link, and links below the root are not followed: name the file that it leads to,"
+            " or give follow_symlinks=True"
+        )
+    raise InvalidPath(f"{name!r} is a FIFO, socket or device, not a regular file")
 
 
 def _enter(directory: int, name: str, *, create: bool) -> int:

@@ -3,8 +3,9 @@
 All of it blocks: call it in a thread. A listing goes one directory at a time.
 
 Memory holds the names of the directories between the prefix and the current entry, and of no other. Only files and
-directories appear: no links, FIFOs, sockets or devices, and no file that is still being written; those that a
-killed writer left behind are removed. Links are never followed, not even where reads follow them. With ``recursive``
+directories appear: no FIFOs, sockets or devices, and no file that is still being written; those that a
+killed writer left behind are removed. Where reads follow links, those that lead to a file below the root appear as that
+file. Other links are counted and passed over, those to directories always: they may lead in circles. With ``recursive``
 the entries are the files, and the directories that are empty: like a directory made by hand in a store without real
 ones, they would be lost otherwise.
 """
@@ -44,6 +45,9 @@ class Scan:
     anywhere. Raises ``OSError`` or ``InvalidPath``.
     """
 
+    # The first entry of the rest, once it was asked whether there is a rest.
+    _following: Entry | None = None
+
     def __init__(self, root: ConfinedRoot, prefix: str, *, recursive: bool, after: str) -> None:
         folder, _, self._beginning = prefix.rpartition("/")
         self._root = root
@@ -51,11 +55,22 @@ class Scan:
         self._recursive = recursive
         self._after = after
         self._stack = [self._directory(self._base)]
+        self._links: list[str] = []
+
+    def page(self, limit: int) -> tuple[tuple[Entry, ...], tuple[str, ...], bool]:
+        """The next entries, the links that were passed over on the way, and whether there are more entries."""
+        entries = tuple(islice(self, limit))
+        self._following = next(self, None)
+        links, self._links = tuple(self._links), []
+        return entries, links, self._following is not None
 
     def __iter__(self) -> Iterator[Entry]:
         return self
 
     def __next__(self) -> Entry:
+        following, self._following = self._following, None
+        if following is not None:
+            return following
         while self._stack:
             item = next(self._stack[-1], None)
             if isinstance(item, Entry):
@@ -71,18 +86,22 @@ class Scan:
         is_base = names == self._base
         key = "".join(f"{name}/" for name in names)
         try:
-            children = self._children(names, self._beginning if is_base else "")
+            children, is_empty = self._children(names, self._beginning if is_base else "")
         except _GONE:
             return
         except InvalidPath:  # A link has taken the place of the directory.
             if is_base:
                 raise
             return
-        if not children and not is_base and key > self._after:
+        if is_empty and not is_base and key > self._after:
             yield Entry(path=key, kind="directory")
         wanted = (child for child in children if self._is_wanted(key + child))
         while batch := list(islice(wanted, STAT_BATCH)):
             for child, status in zip(batch, self._statuses(names, batch), strict=True):
+                if status is not None and stat.S_ISLNK(status.st_mode):
+                    status = self._status_of_target((*names, child))
+                    if status is None:
+                        self._links.append(key + child)
                 if child.endswith("/"):
                     yield (*names, child[:-1]) if self._recursive else Entry(path=key + child, kind="directory")
                 elif status is not None and stat.S_ISREG(status.st_mode):
@@ -96,9 +115,13 @@ class Scan:
     def _is_wanted(self, key: str) -> bool:
         return key > self._after or (self._recursive and key.endswith("/") and self._after.startswith(key))
 
-    def _children(self, names: Names, beginning: str) -> list[str]:
-        """The names in a directory in the order of their keys; those of directories end with ``/``."""
+    def _children(self, names: Names, beginning: str) -> tuple[list[str], bool]:
+        """The names in a directory in the order of their keys, and whether it counts as empty: links are passed over.
+
+        The names of directories end with ``/``.
+        """
         children: list[str] = []
+        links = 0
         partial: list[str] = []
         with self._root.directory(self._resolved(names)) as directory:
             descriptor = listable(directory)
@@ -109,13 +132,16 @@ class Scan:
                         partial.append(child.name)
                     elif child.is_dir(follow_symlinks=False):
                         children.append(f"{child.name}/")
+                    elif child.is_symlink():
+                        children.append(child.name)
+                        links += not self._root.follow_symlinks
                     elif child.is_file(follow_symlinks=False):
                         children.append(child.name)
             if partial:
                 remove_abandoned(descriptor, partial)
         finally:
             os.close(descriptor)
-        return sorted(child for child in children if child.startswith(beginning))
+        return sorted(child for child in children if child.startswith(beginning)), len(children) == links
 
     def _statuses(self, names: Names, batch: list[str]) -> list[os.stat_result | None]:
         """The status of each file of a batch, ``None`` for directories and for files that were deleted."""
@@ -124,6 +150,17 @@ class Scan:
         with contextlib.suppress(InvalidPath, *_GONE), self._root.directory(self._resolved(names)) as directory:
             return [None if child.endswith("/") else link_status(directory, child) for child in batch]
         return [None] * len(batch)
+
+    def _status_of_target(self, names: Names) -> os.stat_result | None:
+        """The status of the file that a link leads to, ``None`` if it is not followed, or leads to no file."""
+        if not self._root.follow_symlinks:
+            return None
+        with contextlib.suppress(InvalidPath, OSError):
+            target = self._root.resolved((*self._root.resolved(self._base), *names[len(self._base) :]))
+            with self._root.directory(target[:-1]) as directory:
+                status = link_status(directory, target[-1]) if target else None
+            return status if status is not None and stat.S_ISREG(status.st_mode) else None
+        return None
 
     def _resolved(self, names: Names) -> Names:
         # Only the prefix of the caller may lead through a link; the directories below were found to be none.

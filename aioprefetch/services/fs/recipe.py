@@ -29,8 +29,9 @@ class Fs(FsOptions):
         Nothing outside it is ever read, written or listed, for any key and any links below it.
         Links in ``root`` itself are followed.
     follow_symlinks
-        Follow links below the root whose target lies below the root too. Weaker than the default, which refuses
-        every link: a user who can make links chooses which file under the root a key means.
+        Follow links below the root whose target lies below the root too, and list those that lead to files. Weaker
+        than the default, which refuses every link: a user who can make links chooses which file under the root a key
+        means.
     fsync
         Force each written file and its directory to the device before the write ends.
     """
