@@ -362,7 +362,7 @@ class ListPage:
     """Some entries in the order of the store, and the token of the next page (``None``: there is none).
 
     ``has_marker``: whether an object stands for the listed directory itself. It is left out of the entries.
-    ``None`` where the store does not tell. ``links``: the paths of symbolic links that are no entries, of files alone.
+    ``None`` where the store does not tell. ``links``: the paths of symbolic links that a listing passes over.
     """
 
     entries: tuple[Entry, ...]

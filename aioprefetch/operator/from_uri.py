@@ -88,7 +88,7 @@ def local_uri(place: str | os.PathLike[str]) -> str:
 
 
 def followed(path: str) -> str:
-    """What the last name of a path leads to, where that is a link: what a user names is followed, as every tool does.
+    """A path with its last name replaced by the target, if that name is a link: tools follow the links that users name.
 
     The directories on the way need no help: links on the way to a root are followed. It blocks.
     """

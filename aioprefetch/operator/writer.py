@@ -99,6 +99,9 @@ async def upload_file(
             if reporter is not None and (size := left_bytes_of(file)):
                 reporter.expect(size)
             return await write_data(connected, request, file, reporter)
+        except Error as error:
+            error.operation = "upload"  # Not the write within it.
+            raise
         finally:
             file.close()
 

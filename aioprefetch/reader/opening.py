@@ -119,7 +119,7 @@ class OpenObject:
                 self.etag,
                 self.version,
                 path=self.path,
-                advice="; reopen() reads the new version",
+                advice="; opened again it is read in its new version, and so by reopen() of a reader",
                 counters=self.account.counters,
             )
         return pin

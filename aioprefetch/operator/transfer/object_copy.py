@@ -200,6 +200,17 @@ class ObjectCopier:
                         path=found.path,
                     )
                 return await body.close()
+            except ObjectChanged as error:
+                # That of the reader advises what the caller of a copy cannot do.
+                changed = ObjectChanged(
+                    "the object was overwritten while it was copied; copied again it is copied in its new version",
+                    expected_etag=error.expected_etag,
+                    actual_etag=error.actual_etag,
+                    operation="copy",
+                    path=found.path,
+                )
+                await abort_after(changed, body, path)
+                raise changed from error
             except BaseException as error:
                 await abort_after(error, body, path)
                 raise

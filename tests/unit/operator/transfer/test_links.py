@@ -30,7 +30,8 @@ async def test_a_link_that_is_named_is_copied_under_its_own_name(cache: Path) ->
     """Whichever way it is named; so is one in a directory that is a link itself."""
     async with memory() as op:
         link = cache / "snapshots" / "main" / "model.bin"
-        for number, place in enumerate((link, str(link), f"file://{link}", cache / "current" / "model.bin")):
+        places: tuple[str | Path, ...] = (link, str(link), f"file://{link}", cache / "current" / "model.bin")
+        for number, place in enumerate(places):
             await ap.copy(place, (op, f"{number}/"))
             await ap.copy(place, (op, f"{number}/as"))
         assert await tree_of(op, "") == {
