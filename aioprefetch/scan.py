@@ -173,6 +173,14 @@ class BatchScan:
         """Whether it has ended, by itself or by ``aclose``."""
         return self._closed
 
+    @property
+    def has_received(self) -> bool:
+        """Whether the store has sent data for it, and so has said that the version is still there.
+
+        Metadata do not count. Without it, all that was given so far was in memory.
+        """
+        return self._prepared is not None and self._prepared.service.has_received
+
     # --- without a loop -----------------------------------------------------------------------------------------
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -230,6 +238,11 @@ class BlockingBatches:
     def is_closed(self) -> bool:
         """Whether the scan has ended, by itself or by ``close``."""
         return self._scan.is_closed
+
+    @property
+    def has_received(self) -> bool:
+        """Whether the store has sent data for it; see ``BatchScan.has_received``."""
+        return self._scan.has_received
 
     def close(self) -> None:
         """End the scan: requests are cancelled, and memory is released. Batches that were given stay readable."""

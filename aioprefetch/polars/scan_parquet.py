@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import polars as pl
 import pyarrow as pa
@@ -13,11 +12,11 @@ from polars.io.plugins import register_io_source
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
 from aioprefetch.operator.operator import Operator
-from aioprefetch.parquet.dataset.files import checked_source, find_files
+from aioprefetch.parquet.dataset.files import checked_source
 from aioprefetch.parquet.footer import footer
 from aioprefetch.parquet.scan import scan
 from aioprefetch.polars.places import Paths, Place, place_of
-from aioprefetch.polars.source import ParquetSource, Seen
+from aioprefetch.polars.source import ParquetSource
 from aioprefetch.ranges import ByteCount
 from aioprefetch.sync.loop_thread import loop_thread
 
@@ -123,15 +122,12 @@ def _source(operator: Operator, paths: Paths, options: Mapping[str, Any], schema
         except NotFound:
             raise error from None
     is_pinnable = operator.capability.read_if_match and found.etag and not is_weak(found.etag)
-    seen = Seen(etag=found.etag if is_pinnable else None)
-    return ParquetSource(operator, paths, options, found.schema, is_file=True, seen=seen)
+    return ParquetSource(operator, paths, options, found.schema, is_file=True, etag=found.etag if is_pinnable else None)
 
 
 def _of_many(operator: Operator, paths: Paths, options: Mapping[str, Any]) -> ParquetSource:
-    source = checked_source(paths)
-    listing = replace(source, files=tuple(loop_thread().run(find_files(operator, source))))
-    batches = iter(scan(operator, cast("str", listing), **options))  # As ``checked_source`` makes it of text.
+    batches = iter(scan(operator, paths, **options))
     try:
-        return ParquetSource(operator, paths, options, batches.schema(), seen=Seen(listing=listing))
+        return ParquetSource(operator, paths, options, batches.schema())
     finally:
         batches.close()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
-from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, Unsupported
+from aioprefetch.errors import ConditionNotMatch, ObjectChanged, Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.parquet.dataset.files import Source
 from aioprefetch.parquet.scan import scan
 from aioprefetch.polars.predicates import scan_filters
 from aioprefetch.scan import BlockingBatches
@@ -23,33 +21,15 @@ from aioprefetch.sync.loop_thread import loop_thread
 
 # A scan that polars has given up ends after this time at the latest.
 ABANDONED_SECONDS = 0.2
-# A query that begins within this time after ``scan_parquet`` takes its listing. Files may come and go later.
-LISTING_SECONDS_MAX = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The version of one file, or the listing of many, at the time of a call of ``scan_parquet``."""
-
-    etag: str | None = None
-    listing: Source | None = None
-    at_seconds: float = field(default_factory=time.monotonic)
-
-    def now(self) -> Seen:
-        """The part that may be believed now: a version is compared with that of the store, a listing is not."""
-        is_old = time.monotonic() - self.at_seconds > LISTING_SECONDS_MAX
-        return Seen(self.etag) if is_old else self
-
-
-NOTHING_SEEN = Seen()
 
 
 class ParquetSource:
     """The rows of Parquet files for polars, by columns, predicate and number of rows; each call reads again.
 
-    ``schema`` are the columns of the frame, in Arrow. ``is_file`` says that there is one file. ``seen`` is for the
-    first run, which reads the version whose footer is at hand, or the files of the listing. Later runs ask whether the
-    file is still that one, and list many files again, to read them as columns of ``schema``.
+    ``schema`` are the columns of the frame, in Arrow. ``is_file`` says that there is one file, whose first run asks for
+    data of the version of ``etag``, the footer of which is at hand. Later runs ask whether the file is still the same;
+    so does the first if all that it needs is in memory. Many files are listed by each run, and read as columns of
+    ``schema``.
 
     It pickles, as its operator does: with references instead of secrets.
     """
@@ -62,7 +42,7 @@ class ParquetSource:
         schema: pa.Schema,
         *,
         is_file: bool = False,
-        seen: Seen = NOTHING_SEEN,
+        etag: str | None = None,
     ) -> None:
         self.dtypes = dtypes_of(schema, str(paths))
         self._operator = operator
@@ -70,7 +50,7 @@ class ParquetSource:
         self._options = dict(options)
         self._schema = schema
         self._is_file = is_file
-        self._seen = seen
+        self._first_etag = etag
 
     def __call__(
         self,
@@ -82,8 +62,8 @@ class ParquetSource:
         """The rows, as polars asks for them: the first ``n_rows``, and of these the ones that match ``predicate``."""
         columns = self._schema.names if with_columns is None else with_columns
         read = columns if predicate is None else list(dict.fromkeys([*columns, *predicate.meta.root_names()]))
-        seen, self._seen = self._seen.now(), NOTHING_SEEN
-        for batch in self._batches(read, predicate, n_rows, seen):
+        etag, self._first_etag = self._first_etag, None
+        for batch in self._batches(read, predicate, n_rows, etag):
             frame = pl.from_arrow(batch)
             assert isinstance(frame, pl.DataFrame)
             if predicate is not None:
@@ -92,7 +72,7 @@ class ParquetSource:
                 yield frame if len(read) == len(columns) else frame.select(columns)
 
     def _batches(
-        self, columns: list[str], predicate: pl.Expr | None, n_rows: int | None, seen: Seen
+        self, columns: list[str], predicate: pl.Expr | None, n_rows: int | None, etag: str | None
     ) -> Iterator[pa.RecordBatch]:
         options = dict(self._options)
         if n_rows is not None:
@@ -101,24 +81,30 @@ class ParquetSource:
             options |= {"filters": scan_filters(predicate, self._schema, self.dtypes), "filter_rows": False}
         if not self._is_file:
             options["schema"] = self._schema
-        paths = self._paths if seen.listing is None else cast("str", seen.listing)  # As ``checked_source`` makes it.
-        batches = iter(scan(self._operator, paths, columns=columns, if_match=seen.etag, **options))
+        batches = iter(scan(self._operator, self._paths, columns=columns, if_match=etag, **options))
         loop_thread().start_in_background(partial(_let_polars_let_go, weakref.ref(batches)))
+        with closing(batches):
+            first, is_current = self._begun(batches, columns, etag)
+            if is_current:
+                if first is not None:
+                    yield first
+                    del first
+                    yield from batches
+                return
+        del first
+        yield from self._batches(columns, predicate, n_rows, None)  # Nothing was given of the version before.
+
+    def _begun(
+        self, batches: BlockingBatches, columns: Sequence[str], etag: str | None
+    ) -> tuple[pa.RecordBatch | None, bool]:
+        """The first batch, and whether it is of the current version: rows in memory may be of a file that is gone."""
         try:
             first = self._first(batches, columns)
-        except (ObjectChanged, ConditionNotMatch, NotFound):
-            batches.close()
-            if seen.etag is None and seen.listing is None:
+        except (ObjectChanged, ConditionNotMatch):
+            if etag is None:
                 raise
-            yield from self._batches(columns, predicate, n_rows, NOTHING_SEEN)  # Nothing was given of what was before.
-            return
-        try:
-            if first is not None:
-                yield first
-                del first
-                yield from batches
-        finally:
-            batches.close()
+            return None, False
+        return first, etag is None or batches.has_received
 
     def _first(self, batches: BlockingBatches, columns: Sequence[str]) -> pa.RecordBatch | None:
         """The first batch, of the columns that polars knows of."""
@@ -133,7 +119,7 @@ class ParquetSource:
         return next(batches, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_seen": NOTHING_SEEN}
+        return {**self.__dict__, "_first_etag": None}
 
 
 async def _let_polars_let_go(batches: weakref.ref[BlockingBatches]) -> None:

@@ -78,6 +78,7 @@ class IoService:
         self.gap_bytes = _checked(0, gap_bytes, "gap_bytes", GAP_BYTES)
         self.memory = ScanMemory(runtime.budget, budget, self._schedule)
         self.is_closed = False
+        self.has_received = False
         self._carried_bytes = 0
         self.on_progress: Callable[[], None] | None = None
         self._queue = IoQueue(
@@ -271,6 +272,7 @@ class IoService:
         """A request has ended in any way, even by a cancellation before its first step."""
         taken = request.taken
         if request.is_complete:
+            self.has_received |= request.is_sent
             if self.runtime.events.wants_reads:
                 self._publish_arrived(request)
             request.deliver()

@@ -134,6 +134,7 @@ class PretendedService:
     def __init__(self) -> None:
         self.closed = 0
         self.on_progress: Callable[[], None] | None = None
+        self.has_received = False
 
     def close(self) -> None:
         """Counted."""

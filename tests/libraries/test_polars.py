@@ -175,7 +175,7 @@ def test_many_files_on_a_server(s3_server: CountingS3Server, random_name: Callab
     assert frame.head(3).collect()["x"].to_list() == [2023, 2024, 2025]
     assert frame.filter(c("year") == 2024).select("x").collect().equals(frames[1].select("x"))
     assert frame.collect().drop("year").equals(pl.concat(frames))
-    assert [request.method for request in s3_server.requests] == ["GET"] * 2, "the first has that of the call"
+    assert [request.method for request in s3_server.requests] == ["GET"] * 3, "a listing each: small files are kept"
     s3_server.reset()
     schema = pa.schema([("x", pa.int64()), ("year", pa.int32())])
     first = ap.polars.scan_parquet(f"s3://{bucket}/t/", schema=schema, memory_bytes=65 << 20, **options)
@@ -193,10 +193,10 @@ MANY: dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]] = {
 
 
 @pytest.mark.parametrize("query", MANY)
-def test_never_more_requests_than_polars_for_many_files(
+def test_many_files_are_listed_once_more_than_by_polars(
     s3_server: CountingS3Server, random_name: Callable[[], str], query: str
 ) -> None:
-    """The call, listings and HEADs are counted."""
+    """By the query, which does not believe the listing of the call. The call, listings and HEADs are counted."""
     bucket = random_name()
     s3_server.create_bucket(bucket)
     options = s3_options(s3_server)
@@ -209,7 +209,7 @@ def test_never_more_requests_than_polars_for_many_files(
     s3_server.reset()
     expected = MANY[query](pl.scan_parquet(f"s3://{bucket}/t/", storage_options=polars_options(options))).collect()
     assert found.equals(expected.cast(found.schema))
-    assert ours <= s3_server.count()
+    assert ours <= s3_server.count() + 1
 
 
 # --- versions and errors ----------------------------------------------------------------------------------------------

@@ -48,11 +48,10 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The paths of a caller: one, or a list; and the files that they stand for, if those were listed before."""
+    """The paths of a caller: one, or a list."""
 
     names: tuple[Named, ...]
     is_list: bool = False
-    files: tuple[DatasetFile, ...] | None = None
 
     @property
     def one_file(self) -> str | None:
@@ -68,8 +67,6 @@ class Source:
 
 def checked_source(source: object, operation: str = "scan") -> Source:
     """A path, or a list of paths. ``InvalidType`` for others, ``InvalidPath`` for what no store takes."""
-    if isinstance(source, Source):
-        return source
     if isinstance(source, str) or not isinstance(source, Iterable) or isinstance(source, bytes):
         return Source((_named(source, operation),))
     paths = tuple(_named(path, operation) for path in source)
@@ -92,8 +89,6 @@ async def find_files(operator: Operator, source: Source) -> list[DatasetFile]:
 
     ``NotFound`` for a directory or a glob without any file. A path in a list is not looked up: reading it will tell.
     """
-    if source.files is not None:
-        return list(source.files)
     files: list[DatasetFile] = []
     for name in source.names:
         if name.is_glob:

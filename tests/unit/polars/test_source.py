@@ -1,8 +1,6 @@
-"""The listing of a call of scan_parquet, which the first query takes while it is new; columns that polars lacks."""
+"""What a query reads of files that change between the call of scan_parquet and it; columns that polars lacks."""
 
-import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -10,50 +8,78 @@ import pyarrow as pa
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.parquet.dataset.files import checked_source, find_files
-from aioprefetch.polars.source import ParquetSource, Seen, dtypes_of
-from tests.benches.column_file import GROUPS, METADATA, PARQUET, ROWS
+from aioprefetch.polars.source import dtypes_of
+from tests.benches.column_file import GROUPS, PARQUET, ROWS
+from tests.benches.dataset_files import numbers, parquet_bytes
 
-# Files of 37 MB, of which footers alone stay in memory.
-SCHEMA = METADATA.schema.to_arrow_schema()
-ALL_ROWS = GROUPS * ROWS
+# A file that comes whole with its footer, and one of which only the end does.
+FILES = {"small": (parquet_bytes(numbers(0)), 100), "large": (PARQUET, GROUPS * ROWS)}
+OTHER = parquet_bytes(numbers(0, 7))
+
+sizes = pytest.mark.parametrize("size", FILES)
 
 
-@pytest.fixture
-def operator(tmp_path: Path) -> Iterator[ap.Operator]:
+def scanned(place: Path, size: str) -> tuple[Callable[[], int], int]:
+    """A query that counts the rows of two files of a directory, and the rows of each."""
+    data, rows = FILES[size]
     for name in ("a", "b"):
-        (tmp_path / f"{name}.parquet").write_bytes(PARQUET)
-    made = ap.Operator.from_uri(f"file://{tmp_path}")
-    yield made
-    ap.sync.run(made.aclose())
+        (place / f"{name}.parquet").write_bytes(data)
+    column = {"small": "x", "large": "row"}[size]
+    frame = ap.polars.scan_parquet(f"file://{place}/").select(column)
+    return lambda: frame.collect().height, rows
 
 
-def listed(operator: ap.Operator, at_seconds: float) -> ParquetSource:
-    """A source whose files were listed at a time of the clock."""
-    named = checked_source("")
-    files = ap.sync.run(find_files(operator, named))
-    seen = Seen(listing=replace(named, files=tuple(files)), at_seconds=at_seconds)
-    return ParquetSource(operator, "", {}, SCHEMA, seen=seen)
+@sizes
+def test_a_file_that_came_after_the_call_is_read(tmp_path: Path, size: str) -> None:
+    count, rows = scanned(tmp_path, size)
+    (tmp_path / "c.parquet").write_bytes(FILES[size][0])
+    assert count() == 3 * rows
 
 
-def numbers(source: ParquetSource) -> list[int]:
-    """The rows of a query of one column."""
-    return pl.concat(source(["row"], None, None, None))["row"].to_list()
+@sizes
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_file_that_has_gone_since_the_call_is_not_read(tmp_path: Path, size: str, name: str) -> None:
+    count, rows = scanned(tmp_path, size)
+    (tmp_path / f"{name}.parquet").unlink()
+    assert count() == rows
 
 
-def test_the_first_query_takes_a_new_listing(operator: ap.Operator, tmp_path: Path) -> None:
-    new, old = listed(operator, math.inf), listed(operator, -math.inf)
-    (tmp_path / "c.parquet").write_bytes(PARQUET)
-    assert len(numbers(new)) == 2 * ALL_ROWS
-    assert len(numbers(new)) == len(numbers(old)) == 3 * ALL_ROWS
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_file_that_was_overwritten_since_the_call_is_read_as_it_is_now(tmp_path: Path, name: str) -> None:
+    for size, other in (("small", OTHER), ("large", _large())):
+        count, rows = scanned(tmp_path, size)
+        (tmp_path / f"{name}.parquet").write_bytes(other)
+        assert count() == rows + 7
 
 
-def test_a_listing_that_is_wrong_by_now_is_made_again(operator: ap.Operator, tmp_path: Path) -> None:
-    overwritten, gone = listed(operator, math.inf), listed(operator, math.inf)
-    pl.DataFrame({"row": [7]}).write_parquet(tmp_path / "a.parquet")
-    assert numbers(overwritten)[:2] == [7, 0]
-    (tmp_path / "a.parquet").unlink()
-    assert len(numbers(gone)) == ALL_ROWS
+def _large() -> bytes:
+    """Some rows with the columns of the large file."""
+    table = pl.read_parquet(PARQUET).head(7).to_arrow()
+    return parquet_bytes(table)
+
+
+QUERIES: dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]] = {
+    "everything": lambda frame: frame,
+    "rows in the tail": lambda frame: frame.filter(pl.col("row") >= (GROUPS * ROWS - 1)),
+    "no rows by statistics": lambda frame: frame.filter(pl.col("row") < 0),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_one_file_is_read_as_it_is_now(tmp_path: Path, query: str) -> None:
+    """Where no request for data would tell that there is another version, the store is asked."""
+    path = tmp_path / "a.parquet"
+    now = pl.DataFrame({"row": [-1, GROUPS * ROWS + 5]})
+    later = pl.DataFrame({"row": [-2, GROUPS * ROWS + 6]})
+    for before in (pl.DataFrame({"row": [0]}).to_arrow(), pl.read_parquet(PARQUET).select("row").to_arrow()):
+        path.write_bytes(parquet_bytes(before, compression="none", use_dictionary=False))
+        frame = QUERIES[query](ap.polars.scan_parquet(path))
+        for content in (now, later):
+            content.write_parquet(path)
+            assert frame.collect().equals(QUERIES[query](content.lazy()).collect())
+        path.unlink()
+        with pytest.raises(ap.NotFound):
+            frame.collect()
 
 
 @pytest.mark.parametrize("precision", [20, 50])
