@@ -57,27 +57,35 @@ def filter_columns(footer: Footer, filters: Filters) -> list[str]:
 
 def named_columns(schema: pa.Schema, expression: pc.Expression, *, path: str) -> list[str]:
     """The columns of a schema that an expression reads, in its order; see ``filter_columns``."""
-    # pyarrow does not expose the columns of an expression; it only names one that is missing.
-    names: set[int] = set()
-    while True:
-        fields = [field for number, field in enumerate(schema) if number in names]
-        try:
-            pa.schema(fields).empty_table().filter(expression)
-            return [field.name for field in fields]
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            if "FieldRef.FieldPath(" in str(error) and len(names) < len(schema):
-                names.update(range(len(schema)))  # By position: it counts in all columns.
-                continue
-            more = {number for number, field in enumerate(schema) if _is_missed(field.name, str(error))} - names
-            if not more:
-                raise InvalidArgument(f"filters={expression}: {error}", operation="scan", path=path) from error
-            names |= more
+    # pyarrow does not tell the columns of an expression. Its text has their names as they stand, and perhaps others by
+    # chance: without those it can be evaluated as well.
+    text = str(expression)
+    if "FieldPath(" in text:  # By position: it counts in all columns.
+        _evaluate(schema, expression, path)
+        return list(schema.names)
+    fields = [field for field in schema if field.name in text]
+    _evaluate(pa.schema(fields), expression, path)
+    for field in tuple(fields):
+        others = [other for other in fields if other is not field]
+        if can_read(pa.schema(others), expression):
+            fields = others
+    return [field.name for field in fields]
 
 
-def _is_missed(name: str, message: str) -> bool:
-    return message.startswith(
-        (f"No match for FieldRef.Name({name})", f"No match for FieldRef.Nested(FieldRef.Name({name})")
-    )
+def can_read(schema: pa.Schema, expression: pc.Expression) -> bool:
+    """Whether a schema has the columns of an expression, of types that go with it."""
+    try:
+        _evaluate(schema, expression, "")
+    except InvalidArgument:
+        return False
+    return True
+
+
+def _evaluate(schema: pa.Schema, expression: pc.Expression, path: str) -> None:
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidArgument(f"filters={expression}: {error}", operation="scan", path=path) from error
 
 
 # --- row groups -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from aioprefetch.parquet.dataset.union import SchemaUnion, merged
 from aioprefetch.parquet.filters import Filters, filter_expression, kept_rows, row_mask
 from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.projection import Projection
-from aioprefetch.parquet.pruning import named_columns
+from aioprefetch.parquet.pruning import can_read, named_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +61,22 @@ class WantedColumns:
 
     def add_other(self, footer: Footer) -> None:
         """Take the columns that are still missing from a file that is not read."""
-        self._schemas += 1  # Fields of structs that were found here are null elsewhere.
-        for name in self._columns or ():
-            if not self._has(name):
-                self._add_nested(name, footer)
+        missing = [name for name in self._columns or () if not self._has(name)]
         self._others.add(footer.schema, footer.path)
+        self._schemas += 1  # Fields of structs that were found here are null elsewhere.
+        for name in missing:
+            self._add_nested(name, footer)
 
     def lacks(self, filters: Filters) -> bool:
-        """Whether a column that is asked for, or filtered by, was in none of the files so far."""
-        clauses = [] if filters is None or isinstance(filters, pc.Expression) else filters
-        names = [*(self._columns or ()), *(clause[0] for alternative in clauses for clause in alternative)]
-        if not all(self._has(name) for name in names):
+        """Whether a column that is asked for, or filtered by, was in none of the files so far.
+
+        Of an expression it is not known which one: it lacks something where it cannot be evaluated.
+        """
+        if not all(self._has(name) for name in self._columns or ()):
             return True
-        if not isinstance(filters, pc.Expression):
-            return False
-        try:
-            named_columns(self._known(), filters, path=self.union.path)
-        except InvalidArgument as error:
-            return "No match for FieldRef" in str(error)
-        return False
+        if isinstance(filters, pc.Expression):
+            return not can_read(self._known(), filters)
+        return not all(self._has(clause[0]) for alternative in filters or () for clause in alternative)
 
     def _add_nested(self, name: str, footer: Footer) -> None:
         if "." in name and name not in footer.schema.names and has_column(footer, name):

@@ -9,7 +9,7 @@ be fetched of the next ones is, while one is decoded, in one budget with its pag
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.accessor.http_headers import is_weak
-from aioprefetch.errors import ConditionNotMatch, InvalidArgument, InvalidType, IsADirectory, NotFound, ObjectChanged
+from aioprefetch.errors import (
+    ConditionNotMatch,
+    Error,
+    InvalidArgument,
+    InvalidType,
+    IsADirectory,
+    NotFound,
+    ObjectChanged,
+)
 from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits
 from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
@@ -55,6 +63,9 @@ _AHEAD_SHARE = 2
 # Parsed footers that wait for their turn take no more memory than about this; later ones are read again.
 _FOOTER_BYTES_MAX = 32 << 20
 _PARSED_SHARE = 10
+
+# The number of files among those that filters leave out in which a column is looked for that no other has.
+_OTHERS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,16 +214,21 @@ class _DatasetScan:
 
     async def _targeted(self) -> tuple[list[int], Target]:
         """The numbers of the files that have wanted rows, as far as their paths and footers tell, and the columns."""
-        wanted = WantedColumns(self._request.columns, self._partitions.schema)
+        wanted, unseen = WantedColumns(self._request.columns, self._partitions.schema), 0
         chosen = await self._chosen()
         if self._request.schema is None:
             read = chosen or [0]
             async for footer in self._footers(read):
                 wanted.add(footer)
-            await self._look_at_others(read, wanted)
+            unseen = await self._look_at_others(read, wanted)
         else:
             wanted.declare(self._request.schema, self._files[0].path)
-        target = wanted.target(self._request.filters)
+        try:
+            target = wanted.target(self._request.filters)
+        except InvalidArgument as error:
+            if unseen:
+                error.add_context(hint=f"{unseen} files were not looked at: schema= names the columns that they have")
+            raise
         if self._request.rows is not None:
             chosen = await self._counted(chosen)
             shares = rows_of_files(self._request.rows, [self._row_counts[number] for number in chosen])
@@ -220,17 +236,30 @@ class _DatasetScan:
             chosen = [number for number in chosen if self._rows[number]]
         return chosen, target
 
-    async def _look_at_others(self, read: Sequence[int], wanted: WantedColumns) -> None:
-        """Look for columns that files lack in those that are left out: the last first, which have the latest schema."""
-        others = sorted(set(range(len(self._files))).difference(read), reverse=True)
-        looked = 0
-        while looked < len(others) and wanted.lacks(self._request.filters):
-            wave = others[looked : 2 * looked + 1][: self._slots]
-            works = (partial(listed_footer, self._operator, self._files[number]) for number in wave)
+    async def _look_at_others(self, read: Sequence[int], wanted: WantedColumns) -> int:
+        """Look for columns that files lack in some that are left out; the number of the rest if they still lack one.
+
+        First in the last file, which has the latest schema; then, at once, in a few between the first and the last. A
+        file that cannot be read tells nothing: the scan does not need it.
+        """
+        others = sorted(set(range(len(self._files))).difference(read))
+        last, few = others[-1:], spread(others[:-1], min(_OTHERS_MAX - 1, self._slots))
+        for wave in (last, few):
+            if not wanted.lacks(self._request.filters):
+                break
+            works = (partial(self._footer_of_other, number) for number in wave)
             async with aclosing(in_order(works, self._slots)) as footers:
                 async for footer in footers:
-                    wanted.add_other(footer)
-            looked += len(wave)
+                    if footer is not None and wanted.lacks(self._request.filters):
+                        with suppress(Error):
+                            wanted.add_other(footer)
+        return len(others) - len(last) - len(few) if wanted.lacks(self._request.filters) else 0
+
+    async def _footer_of_other(self, number: int) -> Footer | None:
+        try:
+            return await listed_footer(self._operator, self._files[number])
+        except Error:
+            return None
 
     async def _counted(self, numbers: Sequence[int]) -> list[int]:
         """The first files, up to the one with the last wanted row: more and more footers at once, until it is known."""
@@ -406,6 +435,13 @@ def whole_files(sizes: Sequence[int | None], block_bytes: int, bytes_max: int) -
         whole.append(size is not None and size <= min(block_bytes, left))
         left -= size if size is not None and whole[-1] else 0
     return whole
+
+
+def spread(numbers: Sequence[int], count: int) -> list[int]:
+    """At most ``count`` of some numbers, at equal distances, the first and the last among them if there are two."""
+    if len(numbers) <= count:
+        return list(numbers)
+    return [numbers[place * (len(numbers) - 1) // max(1, count - 1)] for place in range(count)]
 
 
 def rows_of_files(rows: Sequence[Range], counts: Sequence[int]) -> list[list[Range]]:

@@ -11,6 +11,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound
+from aioprefetch.parquet.dataset.scan import spread
 from tests.benches.dataset_files import asked, numbers, parquet_bytes, put_files, write_files, years
 from tests.benches.gated_reader import MIB, Bench, bench, settle
 
@@ -123,6 +124,64 @@ async def test_a_column_that_no_file_has(b: Bench, filters: Any) -> None:
         await ap.parquet.read_table(b.operator, "t/", filters=filters)
     with pytest.raises(InvalidArgument, match="no column 'z'; the files have 'x', 's', 'year'"):
         await ap.parquet.read_table(b.operator, "t/", columns=["z"], filters=[("year", "==", 2022)])
+
+
+@pytest.mark.parametrize(
+    ("columns", "filters"),
+    [
+        (["z"], [("p", "==", 7)]),
+        (["z"], pc.field("p") == 7),
+        (["x"], [("p", "==", 7), ("z", "==", 1)]),
+    ],
+)
+async def test_few_of_the_other_files_are_looked_at(b: Bench, columns: list[str], filters: Any) -> None:
+    """A name that is misspelt is an error after a few requests, which says that there are more files."""
+    put_files(b, {f"o/p={number}/a.parquet": parquet_bytes(numbers(number, 1)) for number in range(100)})
+    with pytest.raises(InvalidArgument, match="91 files were not looked at: schema= names"):
+        await ap.parquet.read_table(b.operator, "o/", columns=columns, filters=filters)
+    assert len(asked(b)) <= 10, "the first of all for an Expression, the file that is left, and eight others"
+    b.calls.clear()
+    schema = pa.schema([("x", pa.int64()), ("z", pa.int64()), ("p", pa.int32())])
+    found = await ap.parquet.read_table(b.operator, "o/", columns=["z"], filters=[("p", "==", 7)], schema=schema)
+    assert found.to_pydict() == {"z": [None]}
+
+
+async def test_a_column_of_an_expression_that_the_first_file_alone_has(b: Bench) -> None:
+    put_files(b, {f"o/p={number:02}/a.parquet": parquet_bytes(numbers(0, 1)) for number in range(1, 100)})
+    b.put(parquet_bytes(NEW), "o/p=00/a.parquet")
+    for new, rows in ((pc.field("new") > 1, 0), (pc.field("new").is_null(), 1), (pc.field("deep", "a").is_null(), 1)):
+        b.calls.clear()
+        assert await ap.parquet.count_rows(b.operator, "o/", filters=(pc.field("p") == 7) & new) == rows
+        assert len(asked(b)) <= 10
+
+
+@pytest.mark.parametrize("place", [0, 50, 98])
+async def test_a_column_of_the_last_the_first_or_many_other_files_is_found(b: Bench, place: int) -> None:
+    """Of files that cannot be read nothing is learned, and nothing fails; the last one alone is one request."""
+    plain, new = parquet_bytes(numbers(0, 1)), parquet_bytes(NEW)
+    where = range(place - 9, place + 9) if place == 50 else (place,)
+    put_files(b, {f"o/p={number:02}/a.parquet": new if number in where else plain for number in range(99)})
+    found = await ap.parquet.read_table(b.operator, "o/", columns=["new"], filters=[("p", "==", 7)])
+    assert found.schema == pa.schema([("new", pa.float64())])
+    assert len(asked(b)) == 2 if place == 98 else 4 <= len(asked(b)) <= 9
+    put_files(b, {"o/p=98/a.parquet": b"not Parquet at all", "o/p=00/a.parquet": b"", "o/p=99/a.parquet": _doubled()})
+    if place == 50:
+        found = await ap.parquet.read_table(b.operator, "o/", columns=["new"], filters=[("p", "==", 7)])
+        assert found.to_pydict() == {"new": [None]}
+
+
+def _doubled() -> bytes:
+    """A file in which two columns have one name."""
+    return parquet_bytes(pa.table([[1], [2]], names=["x", "x"]))
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, []), (1, [10]), (2, [10, 15]), (3, [10, 12, 15]), (6, None), (9, None)]
+)
+def test_numbers_that_are_spread(count: int, expected: list[int] | None) -> None:
+    six = list(range(10, 16))
+    assert spread(six, count) == (six if expected is None else expected)
+    assert spread([], count) == []
 
 
 async def test_the_column_of_a_filter_is_not_read_where_rows_stay() -> None:

@@ -331,6 +331,7 @@ def test_values_of_another_type_drop_nothing() -> None:
         ([[("i", "=", 1)], [("x.y", "=", 1.0), ("i", ">", 0)]], ["i", "x.y"]),
         (pc.field("i") > 1, ["i"]),
         ((pc.field("x.y") > 1) | (pc.field("b", "c") == 1), ["b", "x.y"]),
+        (pc.field("i").cast(pa.string()) != "l, m, n and x.y", ["i"]),
         (pc.field(2) > 1, ["i", "b", "x.y", "l", "m", "k", "n"]),
     ],
 )
