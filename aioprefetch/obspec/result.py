@@ -14,6 +14,7 @@ from aioprefetch.errors import InvalidArgument
 from aioprefetch.obspec.failures import translated
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import Range
+from aioprefetch.runtime.buffers import Lease
 from aioprefetch.scheduler.pinned_file import PinnedFile, read_ahead
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.values import Entry, Metadata, ReadHead
@@ -21,6 +22,9 @@ from aioprefetch.values import Entry, Metadata, ReadHead
 T = TypeVar("T")
 
 CLOSE_SECONDS_MAX = 5.0
+# Larger chunks are reserved in the budget, and have this size where it has no room: nothing waits for memory here, for
+# the results that hold it may be those of the same caller.
+UNRESERVED_BYTES = 1 << 20
 # The store may send no time, which obspec demands.
 _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -28,8 +32,9 @@ _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 class ReadResult:
     """A part of one version of an object, as obspec's ``GetResult`` and ``GetResultAsync``.
 
-    ``first`` are its first bytes, in memory. The rest is fetched by ``buffer`` in parallel, or chunk by chunk when it
-    is iterated; an object that changes meanwhile is ``ObjectChanged``. A body is taken once.
+    ``first`` are its first bytes, in memory that ``lease`` reserves until they are taken. The rest is fetched by
+    ``buffer`` in parallel, or chunk by chunk when it is iterated; an object that changes meanwhile is
+    ``ObjectChanged``. A body is taken once.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class ReadResult:
         first: memoryview,
         *,
         chunk_bytes: int,
+        lease: Lease | None = None,
     ) -> None:
         self._operator = operator
         self._meta = meta
@@ -48,6 +54,7 @@ class ReadResult:
         self._wanted = wanted
         self._first: memoryview | None = first
         self._chunk_bytes = chunk_bytes
+        self._lease = lease
 
     @property
     def meta(self) -> ObjectMeta:
@@ -68,15 +75,15 @@ class ReadResult:
         return f"<ReadResult {self._meta['path']!r} {self._wanted} of {self._meta['size']} bytes>"
 
     async def buffer_async(self) -> memoryview:
-        """The whole body, read-only."""
-        first, (start, end) = self._taken(), self._wanted
+        """The whole body, read-only. Its memory is the caller's, and not reserved."""
+        (first, lease), (start, end) = self._taken(), self._wanted
         if len(first) == end - start:
             return first
         whole = bytearray(end - start)
         target = memoryview(whole)
         target[: len(first)] = first
         position = start + len(first)
-        del first
+        del first, lease
         await translated(self._fill(position, target[position - start :]))
         return target.toreadonly()
 
@@ -93,8 +100,14 @@ class ReadResult:
         return loop_thread().run(self.buffer_async())
 
     async def __aiter__(self) -> AsyncGenerator[memoryview, None]:
-        first, (start, end) = self._taken(), self._wanted
-        chunks = read_ahead(self._file(), first, start, end, chunk_bytes=self._chunk_bytes)
+        (first, lease), (start, end) = self._taken(), self._wanted
+        chunk_bytes, ahead = self._chunk_bytes, None
+        if len(first) < end - start and chunk_bytes > UNRESERVED_BYTES:
+            taken_bytes = 0 if lease is None else lease.charged_bytes
+            ahead = self._operator.runtime().budget.lease(2 * chunk_bytes - taken_bytes)  # One is in use.
+            if ahead is None:
+                chunk_bytes = UNRESERVED_BYTES
+        chunks = read_ahead(self._file(), first, start, end, chunk_bytes=chunk_bytes)
         del first
         async with contextlib.aclosing(chunks):
             async for chunk in chunks:
@@ -103,13 +116,14 @@ class ReadResult:
     def __iter__(self) -> Iterator[memoryview]:
         return blocking(self.__aiter__())
 
-    def _taken(self) -> memoryview:
+    def _taken(self) -> tuple[memoryview, Lease | None]:
         first, self._first = self._first, None
+        lease, self._lease = self._lease, None
         if first is None:
             raise InvalidArgument(
                 "the body was taken already: get the object again", operation="read", path=self._meta["path"]
             )
-        return first
+        return first, lease
 
     def _file(self) -> PinnedFile:
         operator, meta = self._operator, self._meta

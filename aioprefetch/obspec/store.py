@@ -22,7 +22,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.obspec.conditions import Conditions
 from aioprefetch.obspec.failures import as_obspec, translated
-from aioprefetch.obspec.result import ReadResult, blocking, meta_of, meta_of_head
+from aioprefetch.obspec.result import UNRESERVED_BYTES, ReadResult, blocking, meta_of, meta_of_head
 from aioprefetch.operator.arguments import check_file
 from aioprefetch.operator.listing import Lister, list_literally
 from aioprefetch.operator.operator import Operator
@@ -31,6 +31,7 @@ from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.operator.transfer.object_copy import ObjectCopier
 from aioprefetch.operator.transfer.sides import Side
 from aioprefetch.ranges import ByteCount, bytes_at_least, checked_ranges
+from aioprefetch.runtime.buffers import Lease
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.values import Metadata, ReadHead, ReadRequest
@@ -61,7 +62,8 @@ class OperatorStore:
     blocking methods use.
 
     ``chunk_bytes``, by default the operator's ``block_bytes``, is the size of the first bytes of a body, which come
-    with what describes the object, and of each later chunk when it is iterated.
+    with what describes the object, and of each later chunk when it is iterated. Chunks of more than 1 MiB are reserved
+    in ``memory_bytes`` until they are taken, and come by 1 MiB while it is full.
     """
 
     # For ``services.ObspecStore``: the attributes of an object come without its body.
@@ -127,7 +129,8 @@ class OperatorStore:
         return loop_thread().run(self.get_async(path, options=options))
 
     async def _get(self, path: str, options: Mapping[str, Any], conditions: Conditions) -> ReadResult:
-        operator, request = self._operator, self._request(path, options)
+        operator = self._operator
+        request, lease = self._reserved(self._request(path, options))
         try:
             head, first = await self._first_read(request, conditions)
         except RangeNotSatisfied as error:
@@ -146,7 +149,17 @@ class OperatorStore:
         end = _end_of(options.get("range"), head, total)
         if "range" in options and end <= head.start:
             raise RangeNotSatisfied("the range is empty", total=total, operation="read", path=path)
-        return ReadResult(operator, meta, attributes, (head.start, end), first, chunk_bytes=self._chunk_bytes)
+        if lease is not None:
+            lease.shrink(len(first))
+        chunk_bytes = self._chunk_bytes
+        return ReadResult(operator, meta, attributes, (head.start, end), first, chunk_bytes=chunk_bytes, lease=lease)
+
+    def _reserved(self, request: ReadRequest) -> tuple[ReadRequest, Lease | None]:
+        """The request for a first chunk, smaller if there is no memory for it; and the memory of a large one."""
+        if request.size is None or request.size <= UNRESERVED_BYTES:
+            return request, None
+        lease = self._operator.runtime().budget.lease(request.size)
+        return (replace(request, size=UNRESERVED_BYTES) if lease is None else request), lease
 
     async def _first_read(self, request: ReadRequest, conditions: Conditions) -> tuple[ReadHead, memoryview]:
         """The first bytes of an object for which the conditions hold."""

@@ -148,6 +148,13 @@ class Lease:
         self.charged_bytes = charged_bytes
         self.mapping = mapping
 
+    def shrink(self, size_bytes: int) -> None:
+        """Return what is charged beyond ``size_bytes``, because the bytes turned out to be fewer."""
+        surplus_bytes = self.charged_bytes - size_bytes
+        if surplus_bytes > 0:
+            self.charged_bytes = size_bytes
+            self.owner.release(surplus_bytes)
+
     def __del__(self) -> None:
         self.owner.release(self.charged_bytes, self.mapping)
 

@@ -1,5 +1,6 @@
 """An operator as a store of obspec: every protocol, for a loop and for none; conditions, ranges, errors."""
 
+import asyncio
 import io
 import pickle
 import tracemalloc
@@ -23,6 +24,7 @@ from aioprefetch.values import ReadRequest, StatRequest, WriteRequest
 from tests.benches.part_store import PartStore
 
 DATA = content(100_000)
+MIB = 1 << 20
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -132,6 +134,47 @@ class TestGet:
             result = await store.get_async("k", options=None if wanted is None else {"range": wanted})
             assert await result.buffer_async() == data
             assert len(reads_of(store)) == 1
+
+    async def test_many_gets_at_once_stay_within_the_memory(self) -> None:
+        """Large first chunks are reserved until they are taken; others are of 1 MiB. All of them can be read."""
+        data = content(20 * MIB)
+        async with ap.Operator(ap.services.Memory(), memory_bytes=32 * MIB, block_bytes=8 * MIB).layer(
+            FaultLayer()
+        ) as op:
+            await op.write("large", data)
+            await op.write("small", b"bytes")
+            store, budget = OperatorStore(op), op.runtime().budget
+            results = await asyncio.gather(*(store.get_async("large") for _ in range(100)))
+            assert sorted(request.size or 0 for request in reads_of(store)) == [MIB] * 96 + [8 * MIB] * 4
+            assert budget.used_bytes == budget.limit_bytes
+            assert bytes(await (await store.get_async("small")).buffer_async()) == b"bytes"
+            for result in (results[0], results[-1]):
+                assert await result.buffer_async() == data
+            assert budget.used_bytes == 24 * MIB, "what was given belongs to its caller"
+            results.clear()
+            del result
+            assert budget.used_bytes == 0
+            small = [await store.get_async("small") for _ in range(100)]
+            assert budget.used_bytes == 100 * len(b"bytes")
+            small.clear()
+
+    async def test_many_iterations_at_once_stay_within_the_memory(self) -> None:
+        data = content(20 * MIB)
+        async with ap.Operator(ap.services.Memory(), memory_bytes=32 * MIB, block_bytes=8 * MIB).layer(
+            FaultLayer()
+        ) as op:
+            await op.write("large", data)
+            store, budget = OperatorStore(op), op.runtime().budget
+            bodies = [aiter(await store.get_async("large")) for _ in range(10)]
+            firsts = [await anext(body) for body in bodies]
+            assert sorted(map(len, firsts)) == [MIB] * 6 + [8 * MIB] * 4
+            for body, first in zip(bodies, firsts, strict=True):
+                rest = [bytes(chunk) async for chunk in body]
+                assert b"".join([first, *rest]) == data
+                assert budget.peak_bytes <= budget.limit_bytes
+            del body, bodies
+            assert budget.used_bytes == 0
+            assert [len(chunk) async for chunk in await store.get_async("large")] == [8 * MIB, 8 * MIB, 4 * MIB]
 
     async def test_what_describes_it(self, store: OperatorStore) -> None:
         """All attributes without a body, type and encoding with one."""
