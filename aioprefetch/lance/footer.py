@@ -152,12 +152,17 @@ def _encoding(data: bytes) -> tuple[str, bytes]:
 
 
 class MetadataBytes:
-    """The metadata bytes of one file: its tail, extended once if it is too short, and single reads."""
+    """The metadata bytes of one file: its tail, extended once if it is too short, and single reads.
+
+    What is read of the tail is reported as what the request for it has brought, until ``is_opened`` is set.
+    """
 
     def __init__(self, pinned: PinnedFile) -> None:
         self._pinned = pinned
         self._view = pinned.tail
-        self.start = pinned.tail_start
+        self.start = self._unreported_start = pinned.tail_start
+        self._waited_seconds = pinned.tail_seconds
+        self.is_opened = False
 
     def resident(self, start: int, end: int) -> memoryview | None:
         """The bytes ``[start, end)`` if all of them are in memory, otherwise ``None``."""
@@ -165,7 +170,10 @@ class MetadataBytes:
             return memoryview(b"")
         if start < self.start:
             return None
-        self._pinned.publish_served(start, end)
+        if end > self._unreported_start:
+            tier = "memory" if self.is_opened else self._pinned.tail_tier
+            waited_seconds, self._waited_seconds = None if self.is_opened else self._waited_seconds, None
+            self._pinned.publish_served(max(start, self._unreported_start), end, tier, waited_seconds)
         return self._view[start - self.start : end - self.start]
 
     async def read(self, start: int, end: int) -> memoryview:
@@ -174,7 +182,7 @@ class MetadataBytes:
         return await self._pinned.read(start, end) if view is None else view
 
     async def lengthen(self, start: int) -> None:
-        """Extend the tail to begin at ``start``, by one request unless it already does."""
+        """Extend the tail to begin at ``start``, by one request unless it already does. All of that counts as read."""
         if start < self.start:
             before = await self._pinned.read(start, self.start)
             self._view = memoryview(b"".join((before, self._view)))
@@ -364,6 +372,7 @@ async def describe(pinned: PinnedFile, runtime: Runtime, memory: TailMemory) -> 
     else:
         rows, fields, schema = await runtime.run_blocking(_describe, described, footer, len(blocks) // 16, path)
     table = _table(blocks, footer, path)
+    metadata.is_opened = True
     return LanceFile(pinned, metadata, footer.version, rows, fields, schema, table, global_buffers)
 
 

@@ -264,14 +264,14 @@ def _repinned(pinned: PinnedFile, operator: Operator, tail: memoryview | None = 
 
 async def read_footer(pinned: PinnedFile, runtime: Runtime) -> Footer:
     """The footer of an open file, whose tail has been read; one request for the part before the tail."""
-    start = footer_start(pinned)
-    if start < pinned.tail_start:
-        before = await pinned.read(start, pinned.tail_start)
+    start, tail_start = footer_start(pinned), pinned.tail_start
+    if start < tail_start:
+        before = await pinned.read(start, tail_start)
         pinned.tail = memoryview(b"".join((before, pinned.tail)))
         pinned.tail_start = start
     raw = pinned.resident(start, pinned.size - _END_BYTES)
     assert raw is not None
-    pinned.publish_served(start, pinned.size)
+    pinned.publish_served(max(start, tail_start), pinned.size, pinned.tail_tier, pinned.tail_seconds)
     end = pinned.tail[start - pinned.tail_start :]
     if len(raw) < _THREAD_BYTES_MIN:
         parsed = parse(raw, end, pinned.path)

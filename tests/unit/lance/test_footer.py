@@ -12,6 +12,8 @@ import aioprefetch.lance as ap_lance
 from aioprefetch.errors import NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance.footer import FOOTER, TAIL_BYTES, Footer, TailMemory, open_file
 from aioprefetch.lance.schema import arrow_schema
+from aioprefetch.ranges import joined, total_length
+from aioprefetch.runtime.events import Event
 from tests.benches.lance_files import PATH, VERSIONS, stored, write_file
 
 TABLE = pa.table({"a": range(50_000), "b": [str(number) for number in range(50_000)]})
@@ -45,6 +47,21 @@ async def test_larger_metadata_takes_one_more_read_once() -> None:
         assert len(log) == 2
         assert file.column(0).pages
         assert log[1][2] == len(data) - 100
+
+
+@pytest.mark.parametrize("tail_bytes", [100, None])
+async def test_metadata_is_reported_once(tail_bytes: int | None) -> None:
+    """As what the requests have brought; that of columns came along, and is read from memory later."""
+    seen: list[Event] = []
+    async with stored(write_file(TABLE)) as operator:
+        operator.events.subscribe(seen.append, "read.served")
+        file = await open_file(operator, PATH, tail_bytes=tail_bytes)
+        opened = len(seen)
+        await file.load_columns([0, 1])
+    got = [(event.facts["start"], event.facts["end"]) for event in seen]
+    assert total_length(got) == total_length(joined(got))
+    assert {event.facts["tier"] for event in seen[:opened]} == {"store"}
+    assert {event.facts["tier"] for event in seen[opened:]} == {"memory"}
 
 
 async def test_the_next_file_is_opened_with_a_longer_tail() -> None:

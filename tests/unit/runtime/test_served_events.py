@@ -1,12 +1,15 @@
 """What callers got, by ``read.served``: the bytes of every kind of read, without the gaps of its requests."""
 
+import io
 import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import aioprefetch as ap
+from aioprefetch.ranges import joined, total_length
 from aioprefetch.runtime.events import Event
 from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats.file_bytes import read_content
@@ -119,3 +122,35 @@ async def test_a_scan_reports_the_chunks_that_it_decodes(tmp_path: Path) -> None
     got = sum(event.facts["end"] - event.facts["start"] for event in seen if event.name == "read.served")
     requested = sum(event.facts["bytes"] for event in seen if event.name == "request.finished")
     assert 160_000 <= got <= requested
+
+
+@pytest.mark.parametrize("tail_bytes", [8, 1000, 1 << 20])
+async def test_a_footer_is_reported_once(tail_bytes: int) -> None:
+    """As what the requests for it have brought, whatever they have brought beside it; a kept one is not reported."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table({f"column {number}": [number] for number in range(100)}), sink)
+    data = sink.getvalue()
+    seen: list[Event] = []
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("t", data)
+        op.events.subscribe(seen.append, "read.served")
+        footer = await ap.parquet.footer(op, "t", tail_bytes=tail_bytes)
+        got = [(event.facts["start"], event.facts["end"]) for event in seen]
+        assert joined(got) == [(len(data) - 8 - len(footer.raw), len(data))]
+        assert total_length(got) == len(footer.raw) + 8
+        assert all(event.facts["waited_seconds"] is not None for event in seen)
+        assert {tier for _, _, tier in served(seen)} == {"store"}
+        assert (await ap.parquet.footer(op, "t")).raw == footer.raw
+        assert not seen
+
+
+async def test_a_footer_that_readers_had_is_reported_from_memory() -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": [1]}), sink)
+    seen: list[Event] = []
+    async with ap.Operator(ap.services.Memory()) as op, op.reader("t") as reader:
+        await op.write("t", sink.getvalue())
+        await reader.read_at(0, len(sink.getvalue()))
+        op.events.subscribe(seen.append, "read.served")
+        await ap.parquet.footer(op, "t")
+        assert [tier for _, _, tier in served(seen)] == ["memory"]
