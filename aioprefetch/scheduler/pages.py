@@ -173,12 +173,15 @@ class ScanPart:
 class ReadService(Protocol):
     """The part of the I/O service that the loops of a scan use.
 
-    ``on_progress`` is called whenever a request has ended, after its reads were notified. ``has_received`` says whether
-    any has brought bytes from the store; others were in memory.
+    ``on_progress`` is called whenever a request has ended, after its reads were notified.
     """
 
     on_progress: Callable[[], None] | None
-    has_received: bool
+
+    @property
+    def has_received(self) -> bool:
+        """Whether any request has brought bytes from the store; others were in memory."""
+        ...
 
     def close(self) -> None:
         """Cancel requests in flight and release all memory. May be called twice."""

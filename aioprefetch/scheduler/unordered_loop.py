@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aioprefetch.errors import Closed
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.decode_loop import BatchOptions, DecodeLoop
-from aioprefetch.scheduler.pages import PreparedScan, ScanPart
+from aioprefetch.scheduler.pages import PreparedScan, ReadService, ScanPart
 from aioprefetch.scheduler.scheduling_loop import each_part
 
 if TYPE_CHECKING:
@@ -26,8 +26,13 @@ PARTS_AT_ONCE = 4
 class _Shared:
     """The I/O service as one of the loops sees it: to close it is for the scan."""
 
-    def __init__(self) -> None:
+    def __init__(self, service: ReadService) -> None:
         self.on_progress: Callable[[], None] | None = None
+        self._service = service
+
+    @property
+    def has_received(self) -> bool:
+        return self._service.has_received
 
     def close(self) -> None:
         """Do nothing."""
@@ -100,7 +105,7 @@ class UnorderedLoop:
 
     def loop_of(self, part: ScanPart) -> tuple[DecodeLoop, _Shared]:
         """A loop for one part, started."""
-        shared = _Shared()
+        shared = _Shared(self._scan.service)
         loop = DecodeLoop(
             self._runtime, PreparedScan(self._scan.schema, [part], shared), self._options, path=self._path
         )
