@@ -18,7 +18,7 @@ import click
 from click.shell_completion import add_completion_class
 
 from aioprefetch.cli import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from aioprefetch.cli.completion import UrlBashComplete
+from aioprefetch.cli.completion import UrlBashComplete, WholeNamesFishComplete
 from aioprefetch.cli.places import HELP_COLUMNS_MAX
 from aioprefetch.cli.printing import note, note_failure
 from aioprefetch.errors import InvalidArgument, MissingDependency, printable, redact
@@ -41,6 +41,7 @@ COMMANDS = {
 }
 
 add_completion_class(UrlBashComplete)
+add_completion_class(WholeNamesFishComplete)
 
 
 class Commands(click.Group):

@@ -22,7 +22,7 @@ from aioprefetch.errors import (
     PermissionDenied,
     Unsupported,
 )
-from aioprefetch.operator.from_uri import option_from_text, split_uri, store_options
+from aioprefetch.operator.from_uri import option_from_text, recipe_of, split_uri, store_options
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.transfer.copying import side_of
 from aioprefetch.operator.transfer.sides import Selection, Side, select
@@ -87,29 +87,31 @@ class Stores:
         return side
 
     def account(self, place: str) -> Side:
-        """The side of a place that names no store, such as ``s3://``: its entries are those of ``buckets_of``."""
-        return replace(self.side(f"{place}store"), label=place)
+        """The side of a place that names no store, such as ``s3://``: its entries are those of ``buckets_of``.
 
-    def buckets_of(self, side: Side) -> list[Entry]:
-        """The buckets of an account, as directories. ``Unsupported`` where they cannot be listed."""
+        ``Unsupported`` where they cannot be listed.
+        """
+        if not hasattr(recipe_of(scheme_of(place)), "buckets"):
+            hint = f"name one: {place}bucket/"
+            raise Unsupported("the buckets cannot be listed here", path=place, context={"hint": hint})
+        # A recipe needs a bucket; what asks for all of them neither sends this one nor names it.
+        return replace(self.side(f"{place}any-bucket"), label=place)
+
+    def buckets_of(self, side: Side, seconds_max: float | None = None) -> list[Entry]:
+        """The buckets of an account, as directories. ``TimedOut`` after ``seconds_max``."""
         operator = self.operator_of(side)
-        buckets = getattr(operator.service, "buckets", None)
-        if buckets is None:
-            hint = f"name one: {side.label}bucket/"
-            raise Unsupported("the buckets cannot be listed here", path=side.label, context={"hint": hint})
 
         async def names() -> list[str]:
-            found: list[str] = await buckets(operator.runtime()).names()
+            service: Any = operator.service
+            found: list[str] = await service.buckets(operator.runtime()).names()
             return found
 
         try:
-            return [Entry(path=f"{name}/", kind="directory") for name in run(names())]
-        except Error as error:  # It names the bucket that stands for none.
+            return [Entry(path=f"{name}/", kind="directory") for name in run(names(), seconds_max)]
+        except Error as error:
             error.context["service"] = " at ".join(filter(None, (side.label, operator.info.endpoint)))
-            if isinstance(error, PermissionDenied) and "bucket 'store'" in error.message:
-                message = "the buckets may not be listed with these credentials (s3:ListAllMyBuckets)"
-                error.context["hint"] = f"name one: {side.label}bucket/"
-                raise PermissionDenied(message, operation="list", context=error.context) from error
+            if isinstance(error, PermissionDenied):
+                error.context.setdefault("hint", f"name one: {side.label}bucket/")
             raise
 
     def operator_of(self, side: Side) -> Operator:

@@ -206,8 +206,7 @@ def test_bash_completes_urls(bucket: Bucket, folder: Path) -> None:
     script = f"""{source}
         compopt() {{ :; }}
         COMP_LINE='aioprefetch ls -o a=b {bucket.url("data/")}' COMP_POINT=1000
-        COMP_WORDS=(aioprefetch ls -o a = b s3 : //{bucket.name}/data/) COMP_CWORD=8
-        _aioprefetch_completion {folder}/aioprefetch; printf '%s\\n' "${{COMPREPLY[@]}}" """
+        _aioprefetch_completion {folder}/aioprefetch //{bucket.name}/data/; printf '%s\\n' "${{COMPREPLY[@]}}" """
     shown = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert shown.stdout.splitlines() == [f"//{bucket.name}/data/a", f"//{bucket.name}/data/b/"]
 
