@@ -84,7 +84,7 @@ class Stores:
 
     async def names(self) -> list[str]:
         """The stores that there are: the buckets of the account. ``Unsupported`` where they cannot be listed."""
-        names: list[str] = await self._buckets(self._operator(f"{self._scheme}://store"), "list").names()
+        names: list[str] = await self._buckets(self._operator(f"{self._scheme}://any-bucket"), "list").names()
         return names
 
     async def create(self, operator: Operator) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.accessor import S3Live
+from aioprefetch.services.s3.errors import ListBucketsRequest
 from aioprefetch.services.s3.options import S3Options
-from aioprefetch.values import CreateDirRequest, DeleteRequest, ListRequest
+from aioprefetch.values import CreateDirRequest, DeleteRequest
 
 # The region whose buckets are made without a word about it; it is an error to name it.
 _UNNAMED_REGION = "us-east-1"
@@ -24,7 +25,7 @@ class Buckets:
         found: list[str] = []
         token = None
         while True:
-            response = await self._client.call(ListRequest(path=""), "list_buckets", ContinuationToken=token)
+            response = await self._client.call(ListBucketsRequest(path=""), "list_buckets", ContinuationToken=token)
             found += [bucket["Name"] for bucket in response.get("Buckets") or ()]
             token = response.get("ContinuationToken")
             if not token:

@@ -42,6 +42,10 @@ from aioprefetch.values import (
 SECRET_LENGTH_MIN = 4
 
 
+class ListBucketsRequest(ListRequest):
+    """A request for the buckets of an account, which names none of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table. ``{names}`` in the text are filled in; ``quotes`` adds the store's own sentence."""
@@ -86,6 +90,20 @@ _LACKING = Row(errors.Unsupported, "the store does not support this", quotes=Tru
 _LACKING_UNTOLD = Row(
     errors.Unsupported, "the store does not support this, or endpoint_url is that of a server without S3", quotes=True
 )
+# The same of an account, whose buckets are asked for: no bucket is named.
+_OF_ACCOUNT = {
+    _DENIED: Row(
+        errors.PermissionDenied,
+        "the store refuses the identity {identity!r}: listing buckets takes s3:ListAllMyBuckets",
+        quotes=True,
+    ),
+    _NO_BUCKET: Row(errors.NotFound, "the buckets are not listed here: check endpoint_url"),
+    _WRONG_REGION: Row(errors.ConfigInvalid, "the buckets are not listed in the configured region: {set_region}"),
+    _REDIRECT: Row(
+        errors.RedirectRefused,
+        "the store responded {http_status} to a list of buckets and was not followed: {set_region}",
+    ),
+}
 # For a body of another kind of server.
 _SPEAKS_TLS = Row(
     errors.ConfigInvalid, "the server speaks TLS, and was asked without: endpoint_url begins with https://"
@@ -384,6 +402,8 @@ class Explainer:
         row = _row(response, request, is_foreign=bool(foreign))
         if self._lacks_checksum(response, request):
             row = _NEEDS_CHECKSUM
+        if isinstance(request, ListBucketsRequest):
+            row = _OF_ACCOUNT.get(row, row)
         return row.kind(self._text(row, response, response.message), status=row.status, **facts)
 
     def _lacks_checksum(self, response: ErrorResponse, request: Request) -> bool:

@@ -128,12 +128,18 @@ def test_a_scheme_alone_has_the_buckets(bucket: Bucket, monkeypatch: pytest.Monk
     assert shown[-1] == bucket.url("a")
 
     def refuse(*arguments: object) -> None:
-        raise PermissionDenied("the store refuses the identity 'x' for bucket 'store': check its permissions")
+        raise PermissionDenied("the store refuses the identity 'x'")
 
     monkeypatch.setattr("aioprefetch.services.s3.buckets.Buckets.names", refuse)
     result = run("ls", "s3://", bucket.url(), code=1)
-    assert "(s3:ListAllMyBuckets) (PermissionDenied); hint: name one: s3://bucket/" in result.stderr
+    assert "the store refuses the identity 'x' (PermissionDenied); hint: name one: s3://bucket/" in result.stderr
     assert result.stdout == f"{bucket.url('a')}\n"
+
+
+def test_where_buckets_cannot_be_listed_no_store_is_made_up() -> None:
+    assert run("ls", "az://", code=1).stderr == (
+        "aioprefetch: 'az://': the buckets cannot be listed here (Unsupported); hint: name one: az://bucket/\n"
+    )
 
 
 def test_names_of_several_places_tell_their_place(folder: Path, bucket: Bucket) -> None:

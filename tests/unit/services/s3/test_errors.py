@@ -297,6 +297,29 @@ async def test_every_error_says_where_the_store_is(runtime: Runtime) -> None:
     await operator.aclose()
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (403, "AccessDenied", errors.PermissionDenied),
+        (401, "", errors.PermissionDenied),
+        (404, "NoSuchBucket", errors.NotFound),
+        (404, "", errors.NotFound),
+        (301, "PermanentRedirect", errors.RedirectRefused),
+    ],
+)
+async def test_a_refused_list_of_buckets_names_none(
+    runtime: Runtime, status: int, code: str, kind: type[errors.Error]
+) -> None:
+    """The recipe has one, which has nothing to do with it."""
+    async with failing(status, code) as server:
+        buckets = S3(bucket="of-the-recipe", endpoint_url=server.url, **KEYS).buckets(runtime)
+        with pytest.raises(kind) as caught:
+            await buckets.names()
+    assert "of-the-recipe" not in str(caught.value)
+    if kind is errors.PermissionDenied:
+        assert "s3:ListAllMyBuckets" in caught.value.message
+
+
 async def test_no_user_of_an_endpoint_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable may hold one, which is refused when it is used."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://user:canary@127.0.0.1:1/?canary")
