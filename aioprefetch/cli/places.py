@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -54,8 +55,9 @@ class Stores:
         run(self._close())
 
     async def _close(self) -> None:
-        for operator in self._operators:
-            await operator.aclose()
+        async with AsyncExitStack() as closing:
+            for operator in self._operators:
+                closing.push_async_callback(operator.aclose)
 
     def check(self, *places: str) -> None:
         """``ConfigInvalid`` for an option that the store of no place takes, ``InvalidArgument`` for a place ``-``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Self, TextIO, TypeVar, Unpack, overload
 
@@ -404,8 +405,10 @@ class BlockingOperator:
             self._thread.finish(self._aclose, timeout_seconds=CLOSE_SECONDS_MAX)
 
     async def _aclose(self) -> None:
-        await self._readers.aclose()
-        await self._operator.aclose()
+        try:
+            await self._readers.aclose()
+        finally:
+            await self._operator.aclose()
 
     def _start(self) -> None:
         self._thread = loop_thread()
@@ -496,12 +499,16 @@ class OpenReaders:
             self.drop(path)
 
     async def aclose(self) -> None:
-        """Close all of them, on the loop thread; those in which a thread reads end with that read."""
+        """Close all of them, on the loop thread; those in which a thread reads end with that read.
+
+        One that fails leaves none of the others open, and its error is raised.
+        """
         with self._lock:
             idle = [entry for entry in self._open.values() if self._retire(entry)]
             self._open.clear()
-        for entry in idle:
-            await entry.reader.aclose()
+        async with AsyncExitStack() as closing:
+            for entry in idle:
+                closing.push_async_callback(entry.reader.aclose)
 
     def _take(self, path: str) -> OpenReader:
         with self._lock:

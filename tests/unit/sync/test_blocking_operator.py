@@ -18,6 +18,7 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
 )
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.sync import BlockingOperator, SyncFile, run
 from aioprefetch.sync.loop_thread import LoopThread
 from aioprefetch.values import Entry
@@ -288,6 +289,33 @@ def test_two_of_one_operator_close_each_for_itself(operator: Operator, crossings
         assert statistics["stream_read_opened"] - statistics["stream_read_closed"] == 1
 
 
+def test_a_reader_that_fails_to_close_leaves_nothing_else_open(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other readers are closed, and its use of the operator ends."""
+    held: list[Operator] = []
+    close_operator, close_reader = Operator.aclose, RangeReader.aclose
+
+    async def note(self: Operator) -> None:
+        held.append(self)
+        await close_operator(self)
+
+    async def fail(self: RangeReader) -> None:
+        await close_reader(self)
+        raise OSError("it does not close")
+
+    monkeypatch.setattr(Operator, "aclose", note)
+    monkeypatch.setattr(RangeReader, "aclose", fail)
+    blocking = BlockingOperator(operator)
+    for path in ("a", "b"):
+        blocking.write(path, DATA)
+        blocking.read_at(path, 0, 1)
+    blocking.close()
+    assert len(held) == 1
+    statistics = operator.statistics
+    assert statistics["stream_read_opened"] == statistics["stream_read_closed"] == 2
+
+
 def test_it_pickles_as_its_operator(blocking: BlockingOperator) -> None:
     blocking.write("k", b"x")
     blocking.read_at("k", 0, 1)
@@ -307,6 +335,7 @@ FORK = """
 import os
 from multiprocessing import get_context
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.sync import BlockingOperator
 
 bo = BlockingOperator(Operator.from_uri("memory://fork", block_bytes=4096))
@@ -350,6 +379,7 @@ def test_parent_and_forked_children_read_the_same(program: Callable[[str], str])
 FORK_WHILE_BUSY = """
 import os, threading
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.sync import BlockingOperator
 
 bo = BlockingOperator(Operator.from_uri("memory://busy"))
