@@ -11,16 +11,14 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from aioprefetch import services
 from aioprefetch.accessor.protocols import Service
 from aioprefetch.credentials import Secret
-from aioprefetch.errors import ConfigInvalid, printable, redact
+from aioprefetch.errors import ConfigInvalid, Error, printable, redact
 from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.requests import READ_OPTIONS, WRITE_OPTIONS
 from aioprefetch.ranges import byte_count
@@ -29,6 +27,8 @@ from aioprefetch.runtime.options import RuntimeOptions
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
+
+Made = TypeVar("Made")
 
 ENTRY_POINTS = "aioprefetch.services"
 
@@ -209,6 +209,16 @@ def unknown_option(name: str, names: Collection[str], *, of: str, operation: str
 
 def configure(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> tuple[Service, dict[str, Any]]:
     """The service of a URI or a local path, and the options left for the Operator."""
+    return configured(uri, options, lambda service, others: (service, others))
+
+
+def configured(
+    uri: str | os.PathLike[str], options: Mapping[str, Any], make: Callable[[Service, dict[str, Any]], Made]
+) -> Made:
+    """Call ``make`` with the service of a URI or a local path and the options left for the Operator; its result.
+
+    An error about an option tells the variable that the option came from.
+    """
     scheme, rest = split_uri(local_uri(uri))
     recipe = recipe_of(scheme)
     allowed = store_options(scheme)
@@ -222,23 +232,34 @@ def configure(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> tuple[
             raise _not_for_a_uri(name, scheme, allowed)
     keywords = {name: value for name, value in options.items() if value is not None}
     own_credentials = any(keywords.get(name) for name in _CREDENTIALS)
-    variables = [name for name in allowed if not (own_credentials and name in _CREDENTIALS)]
-    values = {**from_environment(recipe, variables), **keywords}
-    own = {name: values.pop(name) for name in recipe.uri_options if name in values}
-    return recipe.from_uri(f"{scheme}://{rest}", **own), values
+    of_variables = from_environment(
+        recipe, (name for name in allowed if not (own_credentials and name in _CREDENTIALS))
+    )
 
+    def attempt(without: str = "") -> Made:
+        values = {**of_variables, **keywords}
+        values.pop(without, None)
+        own = {name: values.pop(name) for name in recipe.uri_options if name in values}
+        return make(recipe.from_uri(f"{scheme}://{rest}", **own), values)
 
-@contextmanager
-def variables_named(options: Mapping[str, Any]) -> Iterator[None]:
-    """Let an error about the value of an option say from which variable it came, where no keyword gave it."""
     try:
-        yield
+        return attempt()
     except ConfigInvalid as error:
-        words = re.findall(r"[a-z][a-z_]+", error.message)
-        found = {f"{_PREFIX}{word.upper()}": None for word in words if options.get(word) is None}
-        if names := [variable for variable in found if os.environ.get(variable)]:
-            error.add_context(variables=", ".join(names))
+        found = [name for name in of_variables if name not in keywords and not _fails_alike(attempt, name, error)]
+        if found:
+            error.add_context(variables=", ".join(f"{_PREFIX}{name.upper()}" for name in found))
         raise
+
+
+def _fails_alike(attempt: Callable[[str], object], without: str, error: ConfigInvalid) -> bool:
+    """Whether an attempt without one option fails as the one with it did, so that the option has no part in it."""
+    try:
+        attempt(without)
+    except ConfigInvalid as other:
+        return other.message == error.message
+    except Error:
+        return False
+    return False
 
 
 def _not_for_a_uri(name: str, scheme: str, allowed: Collection[str]) -> ConfigInvalid:

@@ -11,7 +11,7 @@ from aioprefetch.accessor.served_reads import publish_reply, served
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
-from aioprefetch.operator.from_uri import configure, variables_named
+from aioprefetch.operator.from_uri import configured
 from aioprefetch.operator.parallel_read import ParallelFill, ParallelRead, first_bytes_of
 from aioprefetch.operator.requests import (
     LocalPath,
@@ -130,9 +130,7 @@ class Operator:
         A ``pathlib.Path`` is a local directory. Options are those of the service and of the constructor; missing ones
         come from ``AIOPREFETCH_*`` variables. ``ConfigInvalid`` names an unknown scheme, option or value.
         """
-        with variables_named(options):
-            service, rest = configure(uri, options)
-            return cls(service, **rest)
+        return configured(uri, options, lambda service, others: cls(service, **others))
 
     @classmethod
     def bare(cls, service: Service, *, options: RuntimeOptions | None = None) -> Self:

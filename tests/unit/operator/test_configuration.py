@@ -135,6 +135,34 @@ def test_a_variable_with_a_value_that_cannot_be_is_named(name: str, text: str, m
     assert caught.value.context == {}
 
 
+def test_a_variable_that_is_not_wrong_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the message tells its option among others."""
+    monkeypatch.setenv("AIOPREFETCH_BLOCK_BYTES", "4MiB")
+    monkeypatch.setenv("AIOPREFETCH_CONCURRENCY", "3")
+    wrong: list[dict[str, Any]] = [{"blok": 1}, {"concurrency": -1}, {"retry_seconds": -1}]
+    for options in wrong:
+        with pytest.raises(ConfigInvalid) as caught:
+            Operator.from_uri("memory://x", **options)
+        assert "variables" not in caught.value.context, options
+    monkeypatch.setenv("AIOPREFETCH_CONCURRENCY", "0")
+    monkeypatch.setenv("AIOPREFETCH_PREFETCH_BLOCKS", "-1")
+    with pytest.raises(ConfigInvalid) as caught:
+        Operator.from_uri("memory://x")
+    name = caught.value.message.split()[0].upper()  # One error tells one of them.
+    assert caught.value.context == {"variables": f"AIOPREFETCH_{name}"}
+
+
+def test_variables_that_do_not_go_with_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOPREFETCH_ACCESS_KEY_ID", "id")
+    with pytest.raises(ConfigInvalid, match="without secret_access_key") as caught:
+        Operator.from_uri("s3://bucket")
+    assert caught.value.context == {"variables": "AIOPREFETCH_ACCESS_KEY_ID"}
+    monkeypatch.setenv("AIOPREFETCH_BLOCK_BYTES", "4MiB")
+    with pytest.raises(ConfigInvalid, match="memory_bytes must be at least block_bytes=4194304") as caught:
+        Operator.from_uri("memory://x", memory_bytes="2MiB")
+    assert caught.value.context == {"variables": "AIOPREFETCH_BLOCK_BYTES"}
+
+
 def test_a_variable_of_another_service_does_not_disturb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIOPREFETCH_REGION", "x")
     monkeypatch.setenv("AIOPREFETCH_ANONYMOUS", "perhaps")
