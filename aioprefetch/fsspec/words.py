@@ -200,11 +200,8 @@ def check_no_option_left(names: Mapping[str, Any]) -> None:
 def reader_options(names: dict[str, Any], *, block_size: Any = None) -> dict[str, Any]:
     """Take the options of files out of ``names``: fsspec's words, and those of ``Operator.reader``."""
     taken = {name: names.pop(name) for name in tuple(names) if name in READER_OPTIONS - {"block_bytes"}}
-    for word in (
-        "default_cache_type",
-        "cache_type",
-        "default_cache",
-    ):  # The last one is dask's, which opens files with it.
+    # The last one is dask's, which opens files with it.
+    for word in ("default_cache_type", "cache_type", "default_cache"):
         cache = names.pop(word, None)
         if cache is not None:
             if cache not in CACHE_POLICIES:

@@ -39,7 +39,7 @@ class Mode:
         if not is_mode or {"b", "t"} <= kinds:
             raise InvalidArgument(f"mode={mode!r} is not a mode of a file", operation="open", path=path)
         if kinds & {"a", "+"}:
-            what = "nothing is appended to an object" if "a" in kinds else "an object is read or written, not both"
+            what = "an object is read or written, not both" if "+" in kinds else "nothing is appended to an object"
             raise Unsupported(
                 f"mode={mode!r} is not supported: {what}; mode='wb' writes it from its start to its end",
                 operation="open",
