@@ -142,6 +142,9 @@ def _write(operator: Operator, path: str, part: Slice) -> None:
         out.write(run(operator.view(path, suffix=-start)))
         return
     first = start or 0
+    if end == first:  # No bytes, of an object that has to be there.
+        run(operator.stat(path))
+        return
     if end is not None and end - first <= RANGE_BYTES_MAX:
         out.write(run(operator.view(path, offset=first, size=end - first)))
         return

@@ -389,7 +389,14 @@ def rm(
                 f"{side.label} is a whole bucket, / or the home directory: give --yes as well to remove all of it",
                 operation="delete",
             )
-    removal = _Removal(stores, is_recursive=is_recursive, is_forced=is_forced, is_dry=is_dry, as_json=as_json)
+    removal = _Removal(
+        stores,
+        is_recursive=is_recursive,
+        is_forced=is_forced,
+        is_dry=is_dry,
+        as_json=as_json,
+        is_single=len(sides) == 1,
+    )
     failures = visit_each(sides, removal.remove) | removal.left
     removed, freed = removal.objects, removal.bytes
     if as_json:
@@ -408,9 +415,12 @@ class _Removal:
     is_forced: bool
     is_dry: bool
     as_json: bool
+    is_single: bool
     objects: int = 0
     bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)
+    # What a dry run has found for the places before: nothing of it is removed, so that it is found again.
+    _found: set[tuple[str, str]] = field(default_factory=set)
 
     def remove(self, side: Side) -> bool:
         """Remove what a place names; whether there was something, or need not be."""
@@ -423,13 +433,23 @@ class _Removal:
         is_something = is_left = False
         for batch in _batches(selection):
             is_something = True
-            is_left |= self._remove_batch(side, batch)
+            is_left |= self._remove_batch(side, self._not_found_before(side, batch))
         is_directory = selection.single is None and selection.glob is None
         if is_directory and not is_something and not self.is_dry:
             is_something = run(side.operator.exists(selection.base or "/"))
         if is_directory and is_something and not (self.is_dry or is_left):
             _delete_directory(self.stores, side, selection.base)
         return is_something or self.is_forced
+
+    def _not_found_before(self, side: Side, batch: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+        if not self.is_dry or self.is_single:
+            return batch
+        info = side.operator.info
+        store = f"{info.scheme}://{info.name} at {info.endpoint}" if side.root is None else ""
+        found = {(store, side.absolute(path)): (path, size) for path, size in batch}
+        fresh = [entry for key, entry in found.items() if key not in self._found]
+        self._found.update(found)
+        return fresh
 
     def _remove_batch(self, side: Side, batch: Sequence[tuple[str, int]]) -> bool:
         """Remove objects, or print them; whether some are left."""

@@ -159,7 +159,7 @@ def test_a_dry_run_prints_what_would_be_done(folder: Path, bucket: Bucket, tmp_p
 
 
 def test_rm(folder: Path, bucket: Bucket) -> None:
-    assert lines("rm", "-n", f"{folder}/*") == [f"{folder}/a b.txt", f"{folder}/big"]
+    assert lines("rm", "-n", f"{folder}/*", f"{folder}/b*") == [f"{folder}/a b.txt", f"{folder}/big"]
     assert "IsADirectory" in run("rm", folder, code=1).stderr
     assert run("rm", f"{folder}/*.txt").output == ""
     assert sorted(tree(folder)) == ["big", "inner/c"]
@@ -169,6 +169,12 @@ def test_rm(folder: Path, bucket: Bucket) -> None:
     run("rm", "-f", folder)
     bucket.put(a=b"1", d__b=b"22", d__c=b"333", e__f=b"", e__g__h=b"")
     run("rm", bucket.url("d"), code=1)
+    assert lines("rm", "-rn", bucket.url("d/*"), bucket.url("d/"), bucket.url("d/b")) == [
+        bucket.url("d/b"),
+        bucket.url("d/c"),
+    ]
+    overlapping = objects("rm", "-n", "--json", bucket.url("d/*"), bucket.url("d/*"), bucket.url("a"))
+    assert overlapping == [{"removed": 0, "found": 3, "bytes": 6, "failures": {}}]
     assert objects("rm", "--json", bucket.url("d/*")) == [{"removed": 2, "found": 2, "bytes": 5, "failures": {}}]
     run("rm", "-r", bucket.url("e"))
     assert bucket.paths() == ["a"]
