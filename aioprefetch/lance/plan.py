@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Closed, Error
+from aioprefetch.lance.dataset.wanted_version import wanted_version
 from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.parts import FileColumns, TablePart, scan_request
 from aioprefetch.lance.scan import find_table
@@ -149,6 +151,8 @@ async def plan(
     columns: Sequence[str] | None = None,
     rows: Sequence[int] | None = None,
     take: Any = None,
+    version: int | datetime | None = None,
+    tag: str | None = None,
     gap_bytes: ByteCount | None = None,
     request_bytes_max: ByteCount | None = None,
 ) -> Plan:
@@ -163,9 +167,10 @@ async def plan(
     request = scan_request(
         path, columns=columns, rows=rows, take=take, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max
     )
+    wanted = wanted_version(version, tag, operation="plan", path=path)
     files: list[FilePlan] = []
     try:
-        table = await find_table(operator, path, request)
+        table = await find_table(operator, path, request, wanted)
         service = request.service(operator, table)
         async with aclosing(table.parts()) as parts:
             async for part in parts:

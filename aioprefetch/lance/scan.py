@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from aioprefetch.errors import IsADirectory, NotFound
-from aioprefetch.lance.dataset import open_dataset
+from aioprefetch.errors import ConfigInvalid, IsADirectory, NotADirectory, NotFound
+from aioprefetch.lance.dataset.dataset import open_wanted
+from aioprefetch.lance.dataset.wanted_version import WantedVersion, wanted_version
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.parts import (
     ScanOptions,
@@ -37,6 +40,8 @@ def scan(
     columns: Sequence[str] | None = None,
     rows: Sequence[int] | None = None,
     take: Any = None,
+    version: int | datetime | None = None,
+    tag: str | None = None,
     batch_rows: int = BATCH_ROWS,
     batch_bytes: ByteCount | None = None,
     readahead: int = READAHEAD_BATCHES,
@@ -56,8 +61,7 @@ def scan(
     operator
         The store.
     path
-        A file, or the directory of a dataset, which is scanned at its latest version (``open_dataset`` opens others).
-        A path that ends with ``/`` is a directory.
+        A file, or the directory of a dataset. A path that ends with ``/`` is a directory.
     columns
         Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and gives a struct with the named
         fields. An empty list gives batches with rows and no columns.
@@ -66,6 +70,11 @@ def scan(
     take
         Row numbers in any order, repeated ones included: a list, a range, or an array of numpy or Arrow. The result has
         their order. Sorted, distinct numbers stream; for any other order all rows are held in memory.
+    version
+        The number of a version of the dataset, or a time with its zone: the latest version written at that time or
+        before. The latest version of all by default. ``ConfigInvalid`` for a file, which has no versions.
+    tag
+        The name of a tag, in place of ``version``.
     batch_rows
         The rows of a batch (``BatchScan``).
     batch_bytes
@@ -93,34 +102,56 @@ def scan(
         slots=slots,
     )
 
+    wanted = wanted_version(version, tag, operation="scan", path=path)
+
     async def prepare() -> PreparedScan:
-        return await prepare_scan(operator, path, request)
+        return await prepare_scan(operator, path, request, wanted)
 
     return BatchScan(operator, prepare, path=path, options=options)
 
 
-async def read_table(operator: Operator, path: str, **options: Unpack[ScanOptions]) -> pa.Table:
+class VersionedOptions(ScanOptions, total=False):
+    """The options of ``scan`` and ``read_table``; ``scan`` documents them."""
+
+    version: int | datetime | None
+    tag: str | None
+
+
+async def read_table(operator: Operator, path: str, **options: Unpack[VersionedOptions]) -> pa.Table:
     """The result of ``scan`` with the same options, as one table."""
     return await scan(operator, path, **options).read_all()
 
 
-async def prepare_scan(operator: Operator, path: str, request: ScanRequest) -> PreparedScan:
+async def prepare_scan(operator: Operator, path: str, request: ScanRequest, wanted: WantedVersion) -> PreparedScan:
     """Read the metadata of the file or dataset at ``path``, and prepare its scan."""
-    table = await find_table(operator, path, request)
+    table = await find_table(operator, path, request, wanted)
     return await prepared_scan(table, request.service(operator, table))
 
 
-async def find_table(operator: Operator, path: str, request: ScanRequest) -> TableScan:
+async def find_table(operator: Operator, path: str, request: ScanRequest, wanted: WantedVersion) -> TableScan:
     """The parts of the file or dataset at ``path`` that ``request`` selects."""
     if not path or path.endswith("/"):
-        return await _dataset_table(operator, path, request)
+        return (await open_wanted(operator, path, wanted)).table(request)
+    if wanted.argument:
+        try:
+            return (await open_wanted(operator, path, wanted)).table(request)
+        except (NotFound, NotADirectory):
+            await _refuse_file(operator, path, wanted)
+            raise
     try:
         file = await open_file(operator, path)
     except (NotFound, IsADirectory):
         if await _is_dataset(operator, path):
-            return await _dataset_table(operator, path, request)
+            return (await open_wanted(operator, path, wanted)).table(request)
         raise
     return file_scan(file, request)
+
+
+async def _refuse_file(operator: Operator, path: str, wanted: WantedVersion) -> None:
+    """``ConfigInvalid`` if there is a file at ``path``, and not a dataset."""
+    with suppress(NotFound):
+        if not (await operator.stat(path)).is_directory:
+            raise ConfigInvalid(f"{wanted.argument}= is for datasets; this is a file, which has no versions")
 
 
 async def _is_dataset(operator: Operator, path: str) -> bool:
@@ -130,10 +161,6 @@ async def _is_dataset(operator: Operator, path: str) -> bool:
         async for _ in entries:
             return True
     return False
-
-
-async def _dataset_table(operator: Operator, path: str, request: ScanRequest) -> TableScan:
-    return (await open_dataset(operator, path)).table(request)
 
 
 def file_scan(file: LanceFile, request: ScanRequest) -> TableScan:

@@ -6,7 +6,7 @@ import random
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import ReadReply, ReadRequest
+from aioprefetch.values import Capability, ReadReply, ReadRequest
 
 lance_file: Any = pytest.importorskip("lance.file")
 
@@ -112,6 +112,21 @@ async def stored(
         for key, content in objects.items():
             await operator.write(key, content)
         yield operator if log is None else operator.layer(LoggingLayer(log))
+
+
+class _BlindLayer(Layer):
+    """A store that cannot list, such as http."""
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return inner
+
+    def adapt(self, capability: Capability) -> Capability:
+        return replace(capability, list=False)
+
+
+def without_listing(operator: Operator) -> Operator:
+    """The operator, as if its store could not list."""
+    return operator.layer(_BlindLayer())
 
 
 def dataset_objects(directory: Path, name: str) -> dict[str, bytes]:

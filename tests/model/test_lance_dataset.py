@@ -235,7 +235,7 @@ async def test_deletion_files_are_read_side_by_side(tmp_path: Path, monkeypatch:
         fragments = [replace(one, deletion_file=file and replace(file, rows=None)) for one, file in files]
         return replace(made, fragments=tuple(fragments))
 
-    monkeypatch.setattr("aioprefetch.lance.dataset.dataset.parse_manifest", uncounted)
+    monkeypatch.setattr("aioprefetch.lance.dataset.wanted_version.parse_manifest", uncounted)
     monkeypatch.setattr("aioprefetch.lance.dataset.dataset.read_deletions", read)
     async with Operator.from_uri(f"file://{tmp_path}") as operator:
         assert (await open_dataset(operator, path.name)).count_rows() == 360

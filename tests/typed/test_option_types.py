@@ -13,6 +13,7 @@ import aioprefetch as ap
 from aioprefetch import services
 from aioprefetch.lance.parts import ScanOptions as LanceOptions
 from aioprefetch.lance.parts import TakeOptions
+from aioprefetch.lance.scan import VersionedOptions
 from aioprefetch.operator import options as doors
 from aioprefetch.operator.from_uri import BUILT_IN, OPERATOR_OPTIONS, service_options, store_options
 from aioprefetch.operator.requests import WRITE_OPTIONS
@@ -109,7 +110,7 @@ def test_options_of_readers_are_those_of_the_signature() -> None:
         (doors.RangesOptions, ap.Operator.read_ranges),
         (doors.RangesOptions, ap.Operator.view_ranges),
         (ParquetOptions, ap.parquet.scan),
-        (LanceOptions, ap.lance.scan),
+        (VersionedOptions, ap.lance.scan),
         (LanceOptions, ap.lance.LanceDataset.scan),
     ],
 )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from aioprefetch.errors import Error, NotFound, UntrustedMetadata
+from aioprefetch.errors import Error
 from aioprefetch.lance.dataset.deletions import read_deletions
 from aioprefetch.lance.dataset.fragments import OpenFiles, fragment_parts, wanted_fragments
-from aioprefetch.lance.dataset.manifest import TRAILER, Fragment, Manifest, manifest_range, parse_manifest
-from aioprefetch.lance.dataset.versions import DatasetVersion, latest_version, list_versions, manifest_paths
-from aioprefetch.lance.footer import MetadataBytes
+from aioprefetch.lance.dataset.manifest import Fragment, Manifest
+from aioprefetch.lance.dataset.versions import DatasetVersion, list_versions
+from aioprefetch.lance.dataset.wanted_version import WantedVersion, find_manifest, wanted_version
 from aioprefetch.lance.parts import (
     ScanOptions,
     ScanRequest,
@@ -26,12 +26,11 @@ from aioprefetch.lance.parts import (
 )
 from aioprefetch.lance.schema import arrow_schema, project
 from aioprefetch.operator.shared import checked_operator
-from aioprefetch.ranges import ByteCount, at_least
+from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.pages import PreparedScan
-from aioprefetch.scheduler.pinned_file import PinnedFile
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
@@ -61,6 +60,11 @@ class LanceDataset:
     def version(self) -> int:
         """The version's number."""
         return self._manifest.version
+
+    @property
+    def committed(self) -> datetime | None:
+        """When the version was written, in UTC, by the clock of its writer; ``None`` if the manifest does not say."""
+        return self._manifest.committed
 
     @property
     def schema(self) -> pa.Schema:
@@ -142,50 +146,38 @@ class LanceDataset:
         return TableScan(schema, selection.rows, selection.order, parts, wanted_bytes)
 
 
-async def open_dataset(operator: Operator, path: str, version: int | None = None) -> LanceDataset:
-    """The dataset in the directory ``path``, at its latest version or at ``version``.
+async def open_dataset(
+    operator: Operator, path: str, version: int | datetime | None = None, *, tag: str | None = None
+) -> LanceDataset:
+    """The dataset in the directory ``path``: its latest version, or the one that ``version`` or ``tag`` names.
 
-    Costs one GET and, without ``version``, one page of a listing. ``NotFound`` if the dataset or the version does
-    not exist, ``Unsupported`` if it uses unknown features, ``UntrustedMetadata`` for a damaged manifest.
+    Costs one GET and, without both, one page of a listing. ``NotFound`` if the dataset or the version does not exist,
+    ``Unsupported`` if it uses unknown features, ``UntrustedMetadata`` for a damaged manifest.
     A cancelled call leaves nothing behind.
+
+    Parameters
+    ----------
+    version
+        The number of a version. Or a time with its zone, for the latest version written at that time or before: the
+        versions are listed, and the times in their manifests are searched by halves, a GET each.
+    tag
+        The name of a tag. It takes another GET.
     """
+    wanted = wanted_version(version, tag, operation="open", path=path)
+    return await open_wanted(operator, path, wanted)
+
+
+async def open_wanted(operator: Operator, path: str, wanted: WantedVersion) -> LanceDataset:
+    """``open_dataset`` with arguments that were checked."""
     checked_operator(operator, "open")
-    base = _base(path)
-    if version is not None:
-        version = at_least(1, version, "version", operation="open", path=path)
     try:
-        if version is None:
-            manifest = await _read_manifest(operator, base, await latest_version(operator, base))
-        else:
-            manifest = await _manifest_of(operator, base, version)
+        manifest = await find_manifest(operator, _base(path), wanted)
         calls = (partial(_living_rows, operator, fragment) for fragment in manifest.fragments)
         living = await gather_all(calls, at_once=_DELETION_READS)
     except Error as error:
         error.add_context(operation="open", path=path)
         raise
     return LanceDataset(operator, path, manifest, living)
-
-
-async def _read_manifest(operator: Operator, base: str, listed: DatasetVersion) -> Manifest:
-    pinned = await PinnedFile.open(operator.accessor(), operator.runtime(), listed.path, known_size=listed.size)
-    metadata = MetadataBytes(pinned)
-    trailer = await metadata.read(max(0, pinned.size - TRAILER.size), pinned.size)
-    start, end = manifest_range(trailer, pinned.size, listed.path)
-    manifest = parse_manifest(await metadata.read(start, end), base, listed.path)
-    if manifest.version != listed.version:
-        raise UntrustedMetadata(
-            f"the manifest is of version {manifest.version}, its name of {listed.version}",
-            path=listed.path,
-        )
-    return manifest
-
-
-async def _manifest_of(operator: Operator, base: str, version: int) -> Manifest:
-    """The manifest of a version, found under one of its possible names."""
-    for path in manifest_paths(base, version):
-        with suppress(NotFound):
-            return await _read_manifest(operator, base, DatasetVersion(version=version, path=path))
-    raise NotFound(f"the dataset has no version {version}", path=base)
 
 
 async def _living_rows(operator: Operator, fragment: Fragment) -> int:

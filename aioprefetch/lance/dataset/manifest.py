@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.schema import FIELD_TABLE, Field, build_fields
@@ -56,6 +57,8 @@ _MANIFEST = MessageTable(
         15: message("data_format", _DATA_FORMAT),
     },
 )
+_COMMIT = MessageTable("Manifest", {7: message("timestamp", _TIMESTAMP)})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +95,14 @@ class Manifest:
 
     Fields have no columns, since each file has its own.
 
-    ``timestamp_seconds`` is the time of the commit, in seconds since 1970.
+    ``committed`` is the time of the commit in UTC, to the microsecond.
     """
 
     version: int
     fields: tuple[Field, ...]
     schema_metadata: Mapping[str, bytes]
     fragments: tuple[Fragment, ...]
-    timestamp_seconds: float | None
+    committed: datetime | None
 
 
 def manifest_range(trailer: bytes | memoryview, size: int, path: str) -> Range:
@@ -122,23 +125,40 @@ def parse_manifest(data: bytes | memoryview, base: str, path: str) -> Manifest:
 
     ``UntrustedMetadata`` for a damaged manifest; ``Unsupported`` for unknown features.
     """
-    (length,) = _LENGTH.unpack(data[: _LENGTH.size])
-    if length > len(data) - _LENGTH.size:
-        raise UntrustedMetadata(f"the manifest claims {length} bytes, more than its file has", path=path)
-    parsed = parse(_MANIFEST, data[_LENGTH.size : _LENGTH.size + length], path=path)
+    parsed = parse(_MANIFEST, _message(data, path), path=path)
     unknown = parsed.get("reader_flags", 0) & ~_READER_FLAGS_KNOWN
     if unknown:
         raise Unsupported(f"the dataset asks readers for features with the flags {unknown:#x}", path=path)
     _check_format(parsed.get("data_format", {}), path)
     fragments = tuple(_fragment(fragment, base, path) for fragment in parsed.get("fragments", ()))
-    stamp = parsed.get("timestamp")
     return Manifest(
         version=parsed.get("version", 0),
         fields=build_fields(parsed.get("fields", ()), path=path),
         schema_metadata=parsed.get("schema_metadata", {}),
         fragments=fragments,
-        timestamp_seconds=None if stamp is None else stamp.get("seconds", 0) + stamp.get("nanos", 0) / 1e9,
+        committed=_committed(parsed, path),
     )
+
+
+def committed_at(data: bytes | memoryview, path: str) -> datetime | None:
+    """The time of the commit that a manifest states, also one that ``parse_manifest`` refuses for its features."""
+    return _committed(parse(_COMMIT, _message(data, path), path=path), path)
+
+
+def _message(data: bytes | memoryview, path: str) -> bytes | memoryview:
+    (length,) = _LENGTH.unpack(data[: _LENGTH.size])
+    if length > len(data) - _LENGTH.size:
+        raise UntrustedMetadata(f"the manifest claims {length} bytes, more than its file has", path=path)
+    return data[_LENGTH.size : _LENGTH.size + length]
+
+
+def _committed(parsed: ParsedMessage, path: str) -> datetime | None:
+    if (stamp := parsed.get("timestamp")) is None:
+        return None
+    try:
+        return _EPOCH + timedelta(seconds=stamp.get("seconds", 0), microseconds=stamp.get("nanos", 0) // 1000)
+    except OverflowError as error:
+        raise UntrustedMetadata(f"the manifest claims an impossible time: {error}", path=path) from error
 
 
 def _check_format(data_format: ParsedMessage, path: str) -> None:

@@ -10,14 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.errors import InvalidArgument, NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance.dataset import LanceDataset, open_dataset
 from aioprefetch.lance.dataset.manifest import Manifest, manifest_range, parse_manifest
 from aioprefetch.lance.dataset.versions import manifest_paths, version_of
-from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import Capability, Entry
-from tests.benches.lance_files import damaged, dataset_objects, stored
+from aioprefetch.values import Entry
+from tests.benches.lance_files import damaged, dataset_objects, stored, without_listing
 from tests.benches.protobuf import key, span, varint
 
 lance: Any = pytest.importorskip("lance")
@@ -76,31 +74,19 @@ async def test_opening_takes_one_read(three_versions: dict[str, bytes]) -> None:
     assert log == [(path, 0, len(three_versions[path]))]
 
 
-class _BlindLayer(Layer):
-    """A store that cannot list, such as http."""
-
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return inner
-
-    def adapt(self, capability: Capability) -> Capability:
-        from dataclasses import replace
-
-        return replace(capability, list=False)
-
-
 @pytest.mark.parametrize("hint", [1, 3])
 async def test_without_a_listing_the_hint_leads_to_the_latest(three_versions: dict[str, bytes], hint: int) -> None:
     objects = {**three_versions, "ds/_versions/latest_version_hint.json": b'{"version":%d}' % hint}
     async with stored(objects) as operator:
-        assert (await open_dataset(operator.layer(_BlindLayer()), "ds")).version == 3
+        assert (await open_dataset(without_listing(operator), "ds")).version == 3
 
 
 @pytest.mark.parametrize("hint", [b"", b"[]", b'{"version":"1"}', b'{"version":true}', b'{"version":0}', b"[" * 4000])
 async def test_an_invalid_hint_is_refused(three_versions: dict[str, bytes], hint: bytes) -> None:
     async with stored({**three_versions, "ds/_versions/latest_version_hint.json": hint}) as operator:
         with pytest.raises(Unsupported, match="version="):
-            await open_dataset(operator.layer(_BlindLayer()), "ds")
-        assert (await open_dataset(operator.layer(_BlindLayer()), "ds", 2)).version == 2
+            await open_dataset(without_listing(operator), "ds")
+        assert (await open_dataset(without_listing(operator), "ds", 2)).version == 2
 
 
 def test_names_of_manifests() -> None:
