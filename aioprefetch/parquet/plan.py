@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
+from aioprefetch.filters import Filters, checked_filters
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import (
     Plan,
@@ -21,7 +22,6 @@ from aioprefetch.parquet.byte_plan import (
 )
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
 from aioprefetch.parquet.dataset.files import checked_source
-from aioprefetch.parquet.filters import Filters, checked_filters
 from aioprefetch.parquet.footer import Footer, footer
 from aioprefetch.parquet.page_index import Indexes, load_page_indexes
 from aioprefetch.parquet.pruning import (

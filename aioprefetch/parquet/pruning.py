@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from aioprefetch.errors import InvalidArgument
-from aioprefetch.parquet.filters import Dnf, Filters, checked_filters
+from aioprefetch.filters import Dnf, Filters, check_clauses, checked_filters, named_columns
 from aioprefetch.parquet.page_bounds import BoundsReader, statistics_footer
 from aioprefetch.ranges import Range, intersected, joined
 
@@ -35,57 +34,13 @@ _MAY_MATCH_NAN = re.compile(r"!=|nan_is_null=true|\b(?!and\b|or\b|is_valid\b|is_
 def normalized_filters(filters: Any, footer: Footer) -> Filters:
     """Filters as ``checked_filters`` makes them, which raises; and ``InvalidArgument`` for unknown columns."""
     checked = checked_filters(filters, path=footer.path)
-    if isinstance(checked, list):
-        for column in (clause[0] for clauses in checked for clause in clauses):
-            if column not in footer.schema.names:
-                raise InvalidArgument(f"there is no column {column!r} to filter by", operation="scan", path=footer.path)
+    check_clauses(checked, footer.schema, path=footer.path)
     return checked
 
 
 def filter_columns(footer: Footer, filters: Filters) -> list[str]:
-    """The top-level columns that ``filters`` (normalized) read, in the order of the file.
-
-    Raises ``InvalidArgument`` for an expression that names other columns, or does not go with their types.
-    """
-    if filters is None:
-        return []
-    if not isinstance(filters, pc.Expression):
-        named = {clause[0] for clauses in filters for clause in clauses}
-        return [name for name in footer.schema.names if name in named]
+    """The top-level columns that ``filters`` (normalized) read, in the order of the file; see ``named_columns``."""
     return named_columns(footer.schema, filters, path=footer.path)
-
-
-def named_columns(schema: pa.Schema, expression: pc.Expression, *, path: str) -> list[str]:
-    """The columns of a schema that an expression reads, in its order; see ``filter_columns``."""
-    # pyarrow does not tell the columns of an expression. Its text has their names as they stand, and perhaps others by
-    # chance: without those it can be evaluated as well.
-    text = str(expression)
-    if "FieldPath(" in text:  # By position: it counts in all columns.
-        _evaluate(schema, expression, path)
-        return list(schema.names)
-    fields = [field for field in schema if field.name in text]
-    _evaluate(pa.schema(fields), expression, path)
-    for field in tuple(fields):
-        others = [other for other in fields if other is not field]
-        if can_read(pa.schema(others), expression):
-            fields = others
-    return [field.name for field in fields]
-
-
-def can_read(schema: pa.Schema, expression: pc.Expression) -> bool:
-    """Whether a schema has the columns of an expression, of types that go with it."""
-    try:
-        _evaluate(schema, expression, "")
-    except InvalidArgument:
-        return False
-    return True
-
-
-def _evaluate(schema: pa.Schema, expression: pc.Expression, path: str) -> None:
-    try:
-        schema.empty_table().filter(expression)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InvalidArgument(f"filters={expression}: {error}", operation="scan", path=path) from error
 
 
 # --- row groups -------------------------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import ConfigInvalid, InvalidType, IsADirectory, NotFound
+from aioprefetch.filters import Filters, check_expression, filter_expression, filtered
 from aioprefetch.operator.arguments import Arguments
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import PlanLimits
 from aioprefetch.parquet.dataset.files import checked_source, files_instead
 from aioprefetch.parquet.dataset.scan import DatasetRequest, checked_partitioning, checked_schema, prepare_dataset
 from aioprefetch.parquet.file_part import Finish, file_part, memory_limits
-from aioprefetch.parquet.filters import Filters, check_expression, filter_expression, filtered
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.plan import ScanArguments, plan_scan, scan_arguments

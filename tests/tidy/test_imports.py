@@ -29,6 +29,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("operator",),
     ("sync",),
     ("scan",),
+    ("filters",),
     ("parquet", "lance"),
     ("arrow", "asgi", "fsspec", "obspec", "otel", "polars", "progress", "prometheus", "zarr"),
     ("source",),

@@ -14,12 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import InvalidArgument, Unsupported
+from aioprefetch.filters import Filters, can_read, filter_expression, kept_rows, named_columns, row_mask
 from aioprefetch.parquet.chunks import resolve_columns
 from aioprefetch.parquet.dataset.union import SchemaUnion, merged
-from aioprefetch.parquet.filters import Filters, filter_expression, kept_rows, row_mask
 from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.projection import Projection
-from aioprefetch.parquet.pruning import can_read, named_columns
 
 
 @dataclass(frozen=True, slots=True)

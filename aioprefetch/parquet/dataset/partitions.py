@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from aioprefetch.errors import InvalidPath, Unsupported
-from aioprefetch.parquet.filters import Dnf, row_mask
+from aioprefetch.filters import Dnf, row_mask
 
 NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 

@@ -27,6 +27,7 @@ from aioprefetch.errors import (
     NotFound,
     ObjectChanged,
 )
+from aioprefetch.filters import Dnf, Filters
 from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits
 from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
@@ -40,7 +41,6 @@ from aioprefetch.parquet.dataset.conform import (
 from aioprefetch.parquet.dataset.files import DatasetFile, Source, files_instead, find_files
 from aioprefetch.parquet.dataset.partitions import Partitions, path_values
 from aioprefetch.parquet.file_part import BUDGET_SHARE, REQUESTS_HELD, SEGMENT_BYTES_MIN, file_part, memory_limits
-from aioprefetch.parquet.filters import Dnf, Filters
 from aioprefetch.parquet.footer import TAIL_BYTES, Footer, seen_size, without_data
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions

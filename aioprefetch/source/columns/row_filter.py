@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import InvalidArgument
-from aioprefetch.parquet.filters import Clause, Filters, check_expression, checked_filters, filtered
+from aioprefetch.filters import Clause, Filters, check_expression, checked_filters, filtered
 from aioprefetch.source.columns.casts import CannotCast, cast_plain, is_number
 from aioprefetch.source.columns.names import match_names
 from aioprefetch.source.columns.zones import in_zone

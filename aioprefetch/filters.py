@@ -1,4 +1,4 @@
-"""Filters on decoded batches, for rows that the statistics of row groups and pages could not exclude."""
+"""Filters of a scan: their forms, the columns that they read, and the rows of a decoded batch that match."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported
 
@@ -63,10 +62,65 @@ def filter_expression(filters: Any, *, path: str = "") -> pc.Expression | None:
     """Normalized filters as an expression. ``InvalidArgument`` if pyarrow cannot make an expression."""
     if filters is None or isinstance(filters, pc.Expression):
         return filters
+    import pyarrow.parquet as pq  # Imported late: scans of other formats have no other use for it.
+
     try:
         return pq.filters_to_expression(filters)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument(f"filters={filters!r}: {error}", operation="scan", path=path) from error
+
+
+def check_clauses(filters: Filters, schema: pa.Schema, *, path: str) -> None:
+    """``InvalidArgument`` for clauses of normalized filters on columns that ``schema`` does not have."""
+    if isinstance(filters, list):
+        for column in (clause[0] for clauses in filters for clause in clauses):
+            if column not in schema.names:
+                raise InvalidArgument(f"there is no column {column!r} to filter by", operation="scan", path=path)
+
+
+def named_columns(schema: pa.Schema, filters: Filters, *, path: str) -> list[str]:
+    """The top-level columns of a schema that normalized filters read, in the order of the schema.
+
+    Raises ``InvalidArgument`` for an expression that names other columns, or does not go with their types.
+    """
+    if filters is None:
+        return []
+    if not isinstance(filters, pc.Expression):
+        in_clauses = {clause[0] for clauses in filters for clause in clauses}
+        return [name for name in schema.names if name in in_clauses]
+    return _columns_of(schema, filters, path)
+
+
+def _columns_of(schema: pa.Schema, expression: pc.Expression, path: str) -> list[str]:
+    # pyarrow does not tell the columns of an expression. Its text has their names as they stand, and perhaps others by
+    # chance: without those it can be evaluated as well.
+    text = str(expression)
+    if "FieldPath(" in text:  # By position: it counts in all columns.
+        _evaluate(schema, expression, path)
+        return list(schema.names)
+    fields = [field for field in schema if field.name in text]
+    _evaluate(pa.schema(fields), expression, path)
+    for field in tuple(fields):
+        others = [other for other in fields if other is not field]
+        if can_read(pa.schema(others), expression):
+            fields = others
+    return [field.name for field in fields]
+
+
+def can_read(schema: pa.Schema, expression: pc.Expression) -> bool:
+    """Whether a schema has the columns of an expression, of types that go with it."""
+    try:
+        _evaluate(schema, expression, "")
+    except InvalidArgument:
+        return False
+    return True
+
+
+def _evaluate(schema: pa.Schema, expression: pc.Expression, path: str) -> None:
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidArgument(f"filters={expression}: {error}", operation="scan", path=path) from error
 
 
 def filtered(batch: pa.RecordBatch, expression: pc.Expression, columns: Sequence[str], *, path: str) -> pa.RecordBatch:

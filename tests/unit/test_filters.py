@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from aioprefetch.errors import InvalidArgument, Unsupported
-from aioprefetch.parquet.filters import check_expression, filter_expression, filtered
+from aioprefetch.filters import check_expression, filter_expression, filtered
 
 ROWS = 70_000
 BATCH = pa.record_batch(
