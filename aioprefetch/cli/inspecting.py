@@ -252,11 +252,9 @@ def plan(
                 )
                 parts = [(each.path, start, end) for each in scan.files for start, end in each.requests]
                 return parts, scan.projected_bytes
-            if found == "lance" and not filters:
-                made = run(lance.plan(operator, side.path, columns=names, rows=part))
-                return list(made.requests), made.projected_bytes
             if found == "lance":
-                raise InvalidArgument("--filter is for Parquet", path=side.label)
+                made = run(lance.plan(operator, side.path, columns=names, filters=read_filters(filters), rows=part))
+                return list(made.requests), made.projected_bytes
             hint = "give --range, or --type"
             raise InvalidArgument("it is neither Parquet nor Lance", path=side.label, context={"hint": hint})
 

@@ -112,13 +112,10 @@ def scan(
         found = kind_of(side, kind, operator)
         if found == "parquet":
             batches = parquet.scan(operator, side.path, columns=names, filters=read_filters(filters), rows=rows)
-        elif found == "lance" and not filters:
-            batches = lance.scan(operator, side.path, columns=names, rows=rows)
+        elif found == "lance":
+            batches = lance.scan(operator, side.path, columns=names, filters=read_filters(filters), rows=rows)
         else:
-            what = (
-                "--filter is for Parquet" if found == "lance" else "neither Parquet nor Lance; --type says what it is"
-            )
-            raise InvalidArgument(what, path=side.label)
+            raise InvalidArgument("neither Parquet nor Lance; --type says what it is", path=side.label)
         blocking = iter(batches)
         try:
             return blocking, blocking.schema()

@@ -6,18 +6,18 @@ The arguments of a scan are checked here before any I/O.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import pyarrow as pa
-
 from aioprefetch.errors import ConfigInvalid
+from aioprefetch.filters import Filters, checked_filters
 from aioprefetch.lance import logical, structural
 from aioprefetch.lance.field_decoder import FieldDecoder, RecordRoot
 from aioprefetch.lance.filtered import FilteredColumn, FilteredRoot, KeptRows
 from aioprefetch.lance.footer import LanceFile
+from aioprefetch.lance.projection import Projection, make_projection
 from aioprefetch.lance.reordered import ReorderedColumn, ReorderedRoot
 from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
 from aioprefetch.lance.schema import Field, needed_columns
@@ -60,8 +60,9 @@ class TablePart:
     dropped: RowNumbers | None = None
     on_close: Callable[[], None] = lambda: None
 
-    def bind(self, service: IoService, schema: pa.Schema) -> ScanPart:
+    def bind(self, service: IoService, projection: Projection) -> ScanPart:
         """The part for the two loops, each column bound to the I/O of its file."""
+        schema = projection.read_schema
         bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in self.missing.items()}
         decoders = {index: decoder for index, (_, decoder) in self.missing.items()}
         io: PageIo | None = None
@@ -75,7 +76,7 @@ class TablePart:
             kept = KeptRows(self.dropped)
             columns = [FilteredColumn(column, kept) for column in columns]
             root = FilteredRoot(root, schema, kept)
-        return ScanPart(columns, root, io or NoIo(), self.rows)
+        return ScanPart(columns, root, io or NoIo(), self.rows, projection.finish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class TableScan:
     approximate size of these rows in the files, with all their columns.
     """
 
-    schema: pa.Schema
+    projection: Projection
     rows: int
     order: RowNumbers | None
     parts: Callable[[], AsyncGenerator[TablePart, None]]
@@ -148,44 +149,51 @@ async def file_table(file: LanceFile, fields: Sequence[Field], ranges: Sequence[
 async def prepared_scan(table: TableScan, service: IoService) -> PreparedScan:
     """The parts of a table, bound to an I/O service."""
     if table.order is not None and table.rows:
-        return PreparedScan(table.schema, [await _reordered(table, service)], service)
-    return PreparedScan(table.schema, _scan_parts(table, service), service)
+        return PreparedScan(table.projection.schema, [await _reordered(table, service)], service)
+    return PreparedScan(table.projection.schema, _scan_parts(table, service), service)
 
 
 async def _scan_parts(table: TableScan, service: IoService) -> AsyncIterator[ScanPart]:
     async with aclosing(table.parts()) as parts:
         async for part in parts:
-            yield part.bind(service, table.schema)
+            yield part.bind(service, table.projection)
 
 
 async def _reordered(table: TableScan, service: IoService) -> ScanPart:
     """All parts as one part, with rows in the requested order."""
     assert table.order is not None
-    rows = len(table.order)
-    columns: list[list[ColumnScheduler[Any]]] = [[] for _ in table.schema.names]
+    rows, schema = len(table.order), table.projection.read_schema
+    columns: list[list[ColumnScheduler[Any]]] = [[] for _ in schema.names]
     roots: list[tuple[RootDecoder[Any], int]] = []
     async with aclosing(table.parts()) as parts:
         async for unbound in parts:
             unbound.on_close()  # All parts are open at once: release their places, or the next part would wait.
-            part = unbound.bind(service, table.schema)
+            part = unbound.bind(service, table.projection)
             roots.append((part.root, part.rows))
             for index, column in enumerate(part.columns):
                 columns[index].append(column)
     reordered = [ReorderedColumn(column, table.rows, rows) for column in columns]
-    return ScanPart(reordered, ReorderedRoot(roots, table.schema, table.rows, table.order), NoIo(), rows)
+    root = ReorderedRoot(roots, schema, table.rows, table.order)
+    return ScanPart(reordered, root, NoIo(), rows, table.projection.finish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRequest:
     """The arguments of a scan, checked as far as this is possible without metadata.
 
-    ``rows`` is ``(start, stop)``, ``take`` a list of row numbers; ``limits`` are the options of the I/O service.
+    ``rows`` is ``(start, stop)``, ``take`` a list of row numbers; ``filters`` have one of their two forms; ``limits``
+    are the options of the I/O service.
     """
 
     columns: object | None
     rows: object | None
     take: object | None
+    filters: Filters
     limits: dict[str, int]
+
+    def project(self, fields: Sequence[Field], metadata: Mapping[str, bytes] | None, path: str) -> Projection:
+        """The columns to read of a table with ``fields``."""
+        return make_projection(fields, self.columns, self.filters, metadata, path=path)
 
     def select(self, total: int, path: str) -> RowSelection:
         """The wanted rows of a table of ``total`` rows."""
@@ -202,6 +210,7 @@ def scan_request(
     columns: object | None = None,
     rows: object | None = None,
     take: object | None = None,
+    filters: object | None = None,
     gap_bytes: object | None = None,
     request_bytes_max: object | None = None,
     budget_bytes: object | None = None,
@@ -219,13 +228,15 @@ def scan_request(
     limits = io_options(
         path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
     )
-    return ScanRequest(columns=columns, rows=rows, take=take, limits=limits)
+    checked = checked_filters(filters, path=path)
+    return ScanRequest(columns=columns, rows=rows, take=take, filters=checked, limits=limits)
 
 
 class TakeOptions(TypedDict, total=False):
     """The options of ``LanceDataset.take``; ``scan`` documents them."""
 
     columns: Sequence[str] | None
+    filters: Any
     batch_rows: int
     batch_bytes: ByteCount | None
     readahead: int

@@ -151,6 +151,7 @@ async def plan(
     columns: Sequence[str] | None = None,
     rows: Sequence[int] | None = None,
     take: Any = None,
+    filters: Any = None,
     version: int | datetime | None = None,
     tag: str | None = None,
     gap_bytes: ByteCount | None = None,
@@ -158,14 +159,20 @@ async def plan(
 ) -> Plan:
     """The reads of ``scan`` with the same arguments, without those of metadata.
 
-    Useful to warm a cache or to show a scan.
+    Useful to warm a cache or to show a scan. ``filters`` add the columns that they read, and leave out nothing.
 
     Reads the metadata of the file, or of the files of the dataset that hold wanted rows. The requests are those of a
     scan whose budget holds all of them. Raises as ``scan`` does. A cancelled call leaves nothing behind.
     """
     checked_operator(operator, "plan")
     request = scan_request(
-        path, columns=columns, rows=rows, take=take, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max
+        path,
+        columns=columns,
+        rows=rows,
+        take=take,
+        filters=filters,
+        gap_bytes=gap_bytes,
+        request_bytes_max=request_bytes_max,
     )
     wanted = wanted_version(version, tag, operation="plan", path=path)
     files: list[FilePlan] = []
@@ -174,7 +181,7 @@ async def plan(
         service = request.service(operator, table)
         async with aclosing(table.parts()) as parts:
             async for part in parts:
-                files += [_file_plan(part, file, table.schema.names, service) for file in part.files]
+                files += [_file_plan(part, file, table.projection.read_schema.names, service) for file in part.files]
                 part.on_close()
     except Error as error:
         error.add_context(operation="plan", path=path)

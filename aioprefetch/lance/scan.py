@@ -22,7 +22,6 @@ from aioprefetch.lance.parts import (
     prepared_scan,
     scan_request,
 )
-from aioprefetch.lance.schema import arrow_schema, project
 from aioprefetch.operator.listing import list_literally
 from aioprefetch.ranges import ByteCount
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
@@ -40,6 +39,7 @@ def scan(
     columns: Sequence[str] | None = None,
     rows: Sequence[int] | None = None,
     take: Any = None,
+    filters: Any = None,
     version: int | datetime | None = None,
     tag: str | None = None,
     batch_rows: int = BATCH_ROWS,
@@ -54,7 +54,8 @@ def scan(
 
     Raises ``InvalidArgument`` at once for invalid arguments. The first batch raises ``NotFound``, ``Unsupported``
     for an unknown version or encoding, ``UntrustedMetadata`` for a damaged file, ``InvalidArgument`` for columns and
-    ``InvalidRange`` for row numbers that the table does not have.
+    ``InvalidRange`` for row numbers that the table does not have, and ``InvalidArgument`` for filters that do not go
+    with its columns.
 
     Parameters
     ----------
@@ -70,6 +71,10 @@ def scan(
     take
         Row numbers in any order, repeated ones included: a list, a range, or an array of numpy or Arrow. The result has
         their order. Sorted, distinct numbers stream; for any other order all rows are held in memory.
+    filters
+        As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Columns that only the
+        filters need are read, and left out of the result. They keep or drop rows of those that ``rows`` or ``take``
+        name, which count all rows of the table; their order stays. No page is left out: all wanted rows are read.
     version
         The number of a version of the dataset, or a time with its zone: the latest version written at that time or
         before. The latest version of all by default. ``ConfigInvalid`` for a file, which has no versions.
@@ -96,6 +101,7 @@ def scan(
         columns=columns,
         rows=rows,
         take=take,
+        filters=filters,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
         budget_bytes=budget_bytes,
@@ -165,12 +171,12 @@ async def _is_dataset(operator: Operator, path: str) -> bool:
 
 def file_scan(file: LanceFile, request: ScanRequest) -> TableScan:
     """The scan of a file, which has one part."""
-    fields = project(file.fields, request.columns, path=file.path)
+    projection = request.project(file.fields, file.schema.metadata, file.path)
     selection = request.select(file.rows, file.path)
 
     async def parts() -> AsyncGenerator[TablePart, None]:
         if selection.rows:
-            yield TablePart(0, selection.rows, [await file_table(file, fields, selection.ranges)])
+            yield TablePart(0, selection.rows, [await file_table(file, projection.fields, selection.ranges)])
 
     wanted_bytes = file.size * selection.rows // max(file.rows, 1)
-    return TableScan(arrow_schema(fields, file.schema.metadata), selection.rows, selection.order, parts, wanted_bytes)
+    return TableScan(projection, selection.rows, selection.order, parts, wanted_bytes)

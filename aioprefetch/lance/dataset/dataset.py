@@ -24,7 +24,7 @@ from aioprefetch.lance.parts import (
     prepared_scan,
     scan_request,
 )
-from aioprefetch.lance.schema import arrow_schema, project
+from aioprefetch.lance.schema import arrow_schema
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.task_group import gather_all
@@ -90,6 +90,7 @@ class LanceDataset:
         columns: Sequence[str] | None = None,
         rows: Sequence[int] | None = None,
         take: Any = None,
+        filters: Any = None,
         batch_rows: int = BATCH_ROWS,
         batch_bytes: ByteCount | None = None,
         readahead: int = READAHEAD_BATCHES,
@@ -110,6 +111,7 @@ class LanceDataset:
             columns=columns,
             rows=rows,
             take=take,
+            filters=filters,
             gap_bytes=gap_bytes,
             request_bytes_max=request_bytes_max,
             budget_bytes=budget_bytes,
@@ -132,18 +134,17 @@ class LanceDataset:
 
     def table(self, request: ScanRequest) -> TableScan:
         """The scan of a request."""
-        fields = project(self._manifest.fields, request.columns, path=self.path)
+        projection = request.project(self._manifest.fields, self._manifest.schema_metadata, self.path)
         selection = request.select(self.count_rows(), self.path)
         wanted = wanted_fragments(self._manifest.fragments, self._living_rows, selection.ranges)
 
         def parts() -> AsyncGenerator[TablePart, None]:
-            return fragment_parts(self._files, wanted, fields)
+            return fragment_parts(self._files, wanted, projection.fields)
 
-        schema = arrow_schema(fields, self._manifest.schema_metadata)
         sizes = [file.size for fragment in self._manifest.fragments for file in fragment.files]
         stated_bytes = sum(size for size in sizes if size is not None)
         wanted_bytes = None if None in sizes else stated_bytes * selection.rows // max(self.count_rows(), 1)
-        return TableScan(schema, selection.rows, selection.order, parts, wanted_bytes)
+        return TableScan(projection, selection.rows, selection.order, parts, wanted_bytes)
 
 
 async def open_dataset(

@@ -1,0 +1,187 @@
+"""Filters of a scan: the rows that match, the columns that are read for them, and those of the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import aioprefetch.lance as ap_lance
+from aioprefetch.errors import InvalidArgument, InvalidType
+from aioprefetch.lance import open_dataset
+from tests.benches.lance_files import PATH, VERSIONS, dataset_objects, stored, write_file
+
+lance: Any = pytest.importorskip("lance")
+
+ROWS = 3000
+TABLE = pa.table(
+    {
+        "id": pa.array(range(ROWS)),
+        "name": [None if row % 7 == 0 else f"row {row}" for row in range(ROWS)],
+        "tags": [[row] * (row % 4) for row in range(ROWS)],
+        "point": [{"x": row, "y": {"z": str(row), "w": row % 3 == 0}} for row in range(ROWS)],
+        "score": [float("nan") if row % 5 == 0 else row / 2 for row in range(ROWS)],
+    }
+).replace_schema_metadata({"k": "v"})
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    return {version: write_file(TABLE, version, 40_000, batch_rows=500) for version in VERSIONS}
+
+
+FILTERS: list[Any] = [
+    [("id", "<", 10)],
+    [("id", ">=", 2990), ("name", "!=", "row 2995")],
+    [[("id", "=", 4)], [("name", "==", "row 900")], [("id", "in", {7, 8})]],
+    [("name", "not in", ["row 1"])],
+    [("id", "<", -1)],
+    [("id", ">=", 0)],
+    pc.field("score").is_nan(),
+    pc.field("point", "y", "w") & (pc.field("id") < 100),
+    pc.field("name").is_null(),
+    pc.list_value_length(pc.field("tags")) == 3,
+    pc.field(0) < 5,
+    pc.scalar(True),
+    pc.scalar(False),
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+async def test_the_rows_that_pyarrow_keeps(files: dict[str, bytes], version: str, filters: Any) -> None:
+    import pyarrow.parquet as pq
+
+    expression = pq.filters_to_expression(filters) if isinstance(filters, list) else filters
+    expected = TABLE.filter(expression)
+    async with stored(files[version]) as operator:
+        for batch_rows in (7, 65536):
+            found = await ap_lance.read_table(operator, PATH, filters=filters, batch_rows=batch_rows)
+            found.validate(full=True)
+            assert same(found, expected)
+            assert found.schema.equals(expected.schema, check_metadata=True)
+        for columns in (["name"], ["score", "id"], ["tags", "point"]):
+            found = await ap_lance.read_table(operator, PATH, columns=columns, filters=filters)
+            assert same(found, expected.select(columns))
+        batches = [batch async for batch in ap_lance.scan(operator, PATH, columns=[], filters=filters)]
+        assert sum(batch.num_rows for batch in batches) == expected.num_rows
+        assert all(batch.num_columns == 0 for batch in batches)
+
+
+def same(found: pa.Table, expected: pa.Table) -> bool:
+    """Equality where NaN is equal to itself."""
+    return found.schema.equals(expected.schema) and repr(found.to_pylist()) == repr(expected.to_pylist())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_struct_of_which_the_result_has_less_than_the_filter_reads(
+    files: dict[str, bytes], version: str
+) -> None:
+    filters = (pc.field("point", "y", "w")) & (pc.field("point", "x") < 7)
+    async with stored(files[version]) as operator:
+        found = await ap_lance.read_table(operator, PATH, columns=["point.y.z", "id"], filters=filters)
+    assert found.to_pylist() == [{"point": {"y": {"z": str(row)}}, "id": row} for row in (0, 3, 6)]
+
+
+async def test_nulls_of_a_struct_of_which_fields_are_left_out() -> None:
+    values = [{"x": row, "y": {"z": row} if row % 4 else None} for row in range(200)]
+    structs = [None if row % 3 == 0 else value for row, value in enumerate(values)]
+    table = pa.table({"s": structs, "id": range(200)})
+    async with stored(write_file(table, "2.2")) as operator:
+        for batch_rows in (7, 1000):
+            found = await ap_lance.read_table(
+                operator, PATH, columns=["s.y"], filters=pc.field("s", "x") > 150, batch_rows=batch_rows
+            )
+            found.validate(full=True)
+            expected = [{"s": {"y": values[row]["y"]}} for row in range(151, 200) if row % 3]
+            assert found.to_pylist() == expected
+            found = await ap_lance.read_table(
+                operator, PATH, columns=["s.y"], filters=pc.field("s").is_null(), batch_rows=batch_rows
+            )
+            assert found.to_pylist() == [{"s": None}] * 67
+
+
+async def test_columns_of_the_filter_alone_are_read_and_dropped(files: dict[str, bytes]) -> None:
+    log: list[Any] = []
+    async with stored(files["2.2"], log=log) as operator:
+        plan = await ap_lance.plan(operator, PATH, columns=["id"], filters=[("score", ">", 3)], gap_bytes=0)
+        assert {page.column for page in plan.files[0].pages} == {"id", "score"}
+        log.clear()
+        scan = ap_lance.scan(operator, PATH, columns=["id"], filters=[("score", ">", 3)], gap_bytes=0, slots=1)
+        assert (await scan.schema()).names == ["id"]
+        assert (await scan.read_all()).column_names == ["id"]
+        assert log[1:] == list(plan.requests)
+        twice = await ap_lance.plan(operator, PATH, columns=["id"], filters=[("id", ">", 3)])
+        assert {page.column for page in twice.files[0].pages} == {"id"}
+
+
+async def test_rows_and_take_count_the_rows_of_the_table(files: dict[str, bytes]) -> None:
+    async with stored(files["2.2"]) as operator:
+        found = await ap_lance.read_table(operator, PATH, rows=(100, 120), filters=[("id", ">=", 115)])
+        assert found.column("id").to_pylist() == list(range(115, 120))
+        take = [900, 5, 900, 70, 6, 2]
+        found = await ap_lance.read_table(operator, PATH, columns=["id"], take=take, filters=[("name", "!=", "row 6")])
+        assert found.column("id").to_pylist() == [900, 5, 900, 2]
+        found = await ap_lance.read_table(operator, PATH, columns=["name"], take=[1, 2, 3], filters=[("id", "=", 2)])
+        assert found.to_pylist() == [{"name": "row 2"}]
+
+
+async def test_a_dataset_with_deleted_rows_and_a_column_that_fragments_lack(tmp_path: Path) -> None:
+    path = tmp_path / "ds"
+    peer = lance.write_dataset(TABLE.select(["id", "name"]), str(path), max_rows_per_file=700)
+    peer.delete("id % 5 = 2")
+    peer.add_columns(pa.field("late", pa.int32()))
+    more = pa.table({"id": range(5000, 5100), "name": ["x"] * 100, "late": pa.array(range(100), pa.int32())})
+    peer = lance.write_dataset(more, str(path), mode="append")
+    async with stored(dataset_objects(path, "ds")) as operator:
+        dataset = await open_dataset(operator, "ds")
+        for filters, sql in (
+            ([("id", ">", 600), ("id", "<", 800)], "id > 600 and id < 800"),
+            ([[("late", "<", 3)], [("id", "=", 4)]], "late < 3 or id = 4"),
+            (pc.field("late").is_null() & (pc.field("id") > 2900), "late is null and id > 2900"),
+        ):
+            assert (await dataset.read_table(filters=filters)).equals(peer.to_table(filter=sql))
+            found = await dataset.read_table(filters=filters, columns=["name"])
+            assert found.equals(peer.to_table(filter=sql, columns=["name"]))
+        taken = await dataset.take([2450, 3, 2450, 0], filters=[("id", ">", 3)], columns=["late", "id"])
+        assert taken.column("id").to_pylist() == [
+            row for row in peer.take([2450, 3, 2450, 0])["id"].to_pylist() if row > 3
+        ]
+        assert (await ap_lance.read_table(operator, "ds", version=1, filters=[("id", "=", 2)])).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("filters", "error"),
+    [
+        ("id > 3", InvalidType),
+        ([], InvalidArgument),
+        ([("id", "~", 3)], InvalidArgument),
+        ([("id", "in", 3)], InvalidType),
+    ],
+)
+async def test_invalid_filters_are_refused_at_once(filters: Any, error: type[Exception]) -> None:
+    async with stored({}) as operator:
+        with pytest.raises(error):
+            ap_lance.scan(operator, PATH, filters=filters)
+        with pytest.raises(error):
+            await ap_lance.plan(operator, PATH, filters=filters)
+
+
+@pytest.mark.parametrize("rows", [0, 20])
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ([("nme", "=", 3)], "no column 'nme' to filter by"),
+        (pc.field("nme") == 3, "nme"),
+        ([("id", "=", "x")], "filters="),
+        (pc.field("id") + 1, "evaluate to bool"),
+        (pc.field("point", "q") == 1, "point"),
+    ],
+)
+async def test_filters_that_do_not_go_with_the_columns(rows: int, filters: Any, message: str) -> None:
+    async with stored(write_file(TABLE.slice(0, rows))) as operator:
+        with pytest.raises(InvalidArgument, match=message):
+            await ap_lance.read_table(operator, PATH, filters=filters)
