@@ -49,22 +49,22 @@ class TablePart:
 
     Files of one fragment share their ``rank``, since they are needed together.
 
-    ``missing`` are the columns that no file holds. ``dropped`` are the positions, among the read rows, of rows that are
-    not wanted. ``on_close`` is called after its last row.
+    ``computed`` are the columns that no file holds. ``dropped`` are the positions, among the read rows, of rows that
+    are not wanted. ``on_close`` is called after its last row.
     """
 
     rank: int
     rows: int
     files: Sequence[FileColumns]
-    missing: dict[int, Column] = field(default_factory=dict)
+    computed: dict[int, Column] = field(default_factory=dict)
     dropped: RowNumbers | None = None
     on_close: Callable[[], None] = lambda: None
 
     def bind(self, service: IoService, projection: Projection) -> ScanPart:
         """The part for the two loops, each column bound to the I/O of its file."""
         schema = projection.read_schema
-        bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in self.missing.items()}
-        decoders = {index: decoder for index, (_, decoder) in self.missing.items()}
+        bound: dict[int, ColumnScheduler[Any]] = {index: column for index, (column, _) in self.computed.items()}
+        decoders = {index: decoder for index, (_, decoder) in self.computed.items()}
         io: PageIo | None = None
         for file in self.files:
             io = service.file(file.file.pinned, rank=self.rank)
@@ -191,9 +191,11 @@ class ScanRequest:
     filters: Filters
     limits: dict[str, int]
 
-    def project(self, fields: Sequence[Field], metadata: Mapping[str, bytes] | None, path: str) -> Projection:
-        """The columns to read of a table with ``fields``."""
-        return make_projection(fields, self.columns, self.filters, metadata, path=path)
+    def project(
+        self, fields: Sequence[Field], metadata: Mapping[str, bytes] | None, path: str, *, hidden: Sequence[Field] = ()
+    ) -> Projection:
+        """The columns to read of a table with ``fields``, and with ``hidden`` ones that are there by name alone."""
+        return make_projection(fields, self.columns, self.filters, metadata, path=path, hidden=hidden)
 
     def select(self, total: int, path: str) -> RowSelection:
         """The wanted rows of a table of ``total`` rows."""

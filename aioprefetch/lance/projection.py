@@ -42,16 +42,19 @@ def make_projection(
     metadata: Mapping[str, bytes] | None,
     *,
     path: str,
+    hidden: Sequence[Field] = (),
 ) -> Projection:
-    """The projection of a scan of a table with ``fields``. Columns that only ``filters`` need are read and dropped.
+    """The projection of a scan of a table with ``fields``, and with ``hidden`` ones that are there by name alone.
 
+    Columns that only ``filters`` need are read and dropped.
     ``InvalidArgument`` for columns that the table does not have, and for filters that do not go with their types.
     """
-    wanted = project(fields, columns, path=path)
+    wanted = tuple(fields) if columns is None else project([*fields, *hidden], columns, path=path)
     schema = arrow_schema(wanted, metadata)
     expression = filter_expression(filters, path=path)
     if expression is None:
         return Projection(wanted, schema, schema)
+    fields = [*fields, *hidden]
     whole = arrow_schema(fields)
     check_clauses(filters, whole, path=path)
     names = named_columns(whole, filters, path=path)

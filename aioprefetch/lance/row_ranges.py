@@ -74,6 +74,16 @@ class RowRanges:
         index = int(np.searchsorted(self.positions, position, side="right")) - 1
         return int(self.starts[index] + position - self.positions[index])
 
+    def rows_between(self, start: int, stop: int) -> Rows:
+        """The numbers of the rows at the positions from ``start`` up to ``stop``."""
+        if start >= stop:
+            return np.empty(0, np.int64)
+        first = int(np.searchsorted(self.positions, start, side="right")) - 1
+        last = int(np.searchsorted(self.positions, stop, side="left"))
+        edges = np.clip(self.positions[first : last + 1], start, stop)
+        shifts = self.starts[first:last] - self.positions[first:last]
+        return np.arange(start, stop) + np.repeat(shifts, np.diff(edges))
+
     def within(self, start: int, end: int) -> RowRanges:
         """The rows in ``[start, end)``, counted from ``start``."""
         if len(self.starts) == 1:

@@ -65,7 +65,8 @@ def scan(
         A file, or the directory of a dataset. A path that ends with ``/`` is a directory.
     columns
         Names, in the order of the result. ``"a.b"`` is field ``b`` of struct ``a``, and gives a struct with the named
-        fields. An empty list gives batches with rows and no columns.
+        fields. An empty list gives batches with rows and no columns. Of a dataset, ``_rowid`` and ``_rowaddr`` are
+        pylance's ids and addresses of rows, which come by name alone and cost no request.
     rows
         ``(start, stop)``, cut at the end of the table like a slice.
     take

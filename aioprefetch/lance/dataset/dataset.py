@@ -13,6 +13,7 @@ from aioprefetch.errors import Error
 from aioprefetch.lance.dataset.deletions import read_deletions
 from aioprefetch.lance.dataset.fragments import OpenFiles, fragment_parts, wanted_fragments
 from aioprefetch.lance.dataset.manifest import Fragment, Manifest
+from aioprefetch.lance.dataset.row_numbers import ROW_FIELDS
 from aioprefetch.lance.dataset.versions import DatasetVersion, list_versions
 from aioprefetch.lance.dataset.wanted_version import WantedVersion, find_manifest, wanted_version
 from aioprefetch.lance.parts import (
@@ -134,14 +135,15 @@ class LanceDataset:
 
     def table(self, request: ScanRequest) -> TableScan:
         """The scan of a request."""
-        projection = request.project(self._manifest.fields, self._manifest.schema_metadata, self.path)
+        manifest = self._manifest
+        projection = request.project(manifest.fields, manifest.schema_metadata, self.path, hidden=ROW_FIELDS)
         selection = request.select(self.count_rows(), self.path)
-        wanted = wanted_fragments(self._manifest.fragments, self._living_rows, selection.ranges)
+        wanted = wanted_fragments(manifest.fragments, self._living_rows, selection.ranges)
 
         def parts() -> AsyncGenerator[TablePart, None]:
             return fragment_parts(self._files, wanted, projection.fields)
 
-        sizes = [file.size for fragment in self._manifest.fragments for file in fragment.files]
+        sizes = [file.size for fragment in manifest.fragments for file in fragment.files]
         stated_bytes = sum(size for size in sizes if size is not None)
         wanted_bytes = None if None in sizes else stated_bytes * selection.rows // max(self.count_rows(), 1)
         return TableScan(projection, selection.rows, selection.order, parts, wanted_bytes)

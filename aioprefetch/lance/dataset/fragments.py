@@ -19,13 +19,14 @@ import pyarrow as pa
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges, read_deletions
 from aioprefetch.lance.dataset.manifest import DataFile, Fragment
-from aioprefetch.lance.field_decoder import ArrayTask
+from aioprefetch.lance.dataset.row_numbers import ROW_FIELDS, RowNumbersField
+from aioprefetch.lance.field_decoder import ArrayTask, FieldDecoder
 from aioprefetch.lance.filtered import read_through
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.output import null_bits
 from aioprefetch.lance.parts import Column, FileColumns, TablePart, read_columns
 from aioprefetch.lance.physical.memory import check_nulls
-from aioprefetch.lance.row_ranges import RowNumbers
+from aioprefetch.lance.row_ranges import RowNumbers, RowRanges
 from aioprefetch.lance.schema import Field, walk
 from aioprefetch.ranges import Range, total_length
 from aioprefetch.runtime.runtime import Runtime
@@ -180,12 +181,19 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
         pairs = await read_columns(file, within, ranges)
         columns.append(FileColumns(file, dict(zip(positions, pairs, strict=True))))
     read_rows = total_length(ranges)
-    missing: dict[int, Column] = {
-        position: (MissingColumn(read_rows), MissingField(fields[position].arrow.type))
+    computed: dict[int, Column] = {
+        position: (ColumnWithoutReads(read_rows), _computed(fields[position], fragment, ranges))
         for position, home in enumerate(homes)
         if home is None
     }
-    return TablePart(wanted.rank, read_rows - len(dropped), columns, missing, dropped)
+    return TablePart(wanted.rank, read_rows - len(dropped), columns, computed, dropped)
+
+
+def _computed(field: Field, fragment: Fragment, ranges: Sequence[Range]) -> FieldDecoder[None]:
+    """The decoder of a field without a file."""
+    if field in ROW_FIELDS:
+        return RowNumbersField(field, fragment, RowRanges.of(ranges))
+    return MissingField(field.arrow.type)
 
 
 def _living(ranges: Sequence[Range], deleted: RowNumbers) -> tuple[tuple[Range, ...], RowNumbers]:
@@ -235,8 +243,8 @@ def _column(field: Field, columns: Mapping[int, int], file: LanceFile) -> int:
     return index
 
 
-class MissingColumn:
-    """A ``ColumnScheduler`` of a missing column: one page of all rows, without reads."""
+class ColumnWithoutReads:
+    """A ``ColumnScheduler`` of a column that no file holds: one page of all rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows

@@ -19,7 +19,8 @@ _MAGIC = b"LANC"
 # Supported or irrelevant reader flags: deletion files, stable row ids, two flags for writers, base paths (refused if a
 # file uses one), and files of several versions (256: pylance sets it when it appends a file of another version than
 # the dataset's). With any other flag the rows would be wrong.
-_READER_FLAGS_KNOWN = 1 | 2 | 4 | 8 | 16 | 256
+_STABLE_ROW_IDS = 2
+_READER_FLAGS_KNOWN = 1 | _STABLE_ROW_IDS | 4 | 8 | 16 | 256
 
 _DATA_FILE = MessageTable(
     "DataFile",
@@ -41,6 +42,7 @@ _FRAGMENT = MessageTable(
         2: message("files", _DATA_FILE, repeated=True),
         3: message("deletion_file", _DELETION_FILE),
         4: uint("rows"),
+        5: FieldRule("row_ids", "bytes"),
     },
 )
 _DATA_FORMAT = MessageTable("DataStorageFormat", {1: FieldRule("file_format", "text"), 2: FieldRule("version", "text")})
@@ -81,12 +83,17 @@ class DeletionFile:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Some rows of a dataset, in one or more files that hold different columns. ``rows`` includes deleted rows."""
+    """Some rows of a dataset, in one or more files that hold different columns. ``rows`` includes deleted rows.
+
+    ``row_ids`` are the stable ids of the rows as in the manifest, empty if they are elsewhere; ``None`` if the dataset
+    has none.
+    """
 
     id: int
     rows: int
     files: tuple[DataFile, ...]
     deletion_file: DeletionFile | None
+    row_ids: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +133,12 @@ def parse_manifest(data: bytes | memoryview, base: str, path: str) -> Manifest:
     ``UntrustedMetadata`` for a damaged manifest; ``Unsupported`` for unknown features.
     """
     parsed = parse(_MANIFEST, _message(data, path), path=path)
-    unknown = parsed.get("reader_flags", 0) & ~_READER_FLAGS_KNOWN
-    if unknown:
+    flags = parsed.get("reader_flags", 0)
+    if unknown := flags & ~_READER_FLAGS_KNOWN:
         raise Unsupported(f"the dataset asks readers for features with the flags {unknown:#x}", path=path)
     _check_format(parsed.get("data_format", {}), path)
-    fragments = tuple(_fragment(fragment, base, path) for fragment in parsed.get("fragments", ()))
+    has_ids = bool(flags & _STABLE_ROW_IDS)
+    fragments = tuple(_fragment(fragment, base, path, has_ids=has_ids) for fragment in parsed.get("fragments", ()))
     return Manifest(
         version=parsed.get("version", 0),
         fields=build_fields(parsed.get("fields", ()), path=path),
@@ -169,7 +177,7 @@ def _check_format(data_format: ParsedMessage, path: str) -> None:
         )
 
 
-def _fragment(parsed: ParsedMessage, base: str, path: str) -> Fragment:
+def _fragment(parsed: ParsedMessage, base: str, path: str, *, has_ids: bool) -> Fragment:
     identity, rows = parsed.get("id", 0), parsed.get("rows", 0)
     files = tuple(_data_file(file, base, path) for file in parsed.get("files", ()))
     if rows > OFFSET_MAX:
@@ -178,7 +186,11 @@ def _fragment(parsed: ParsedMessage, base: str, path: str) -> Fragment:
         raise Unsupported(f"fragment {identity} does not say how many rows it has", path=path)
     deletion = parsed.get("deletion_file")
     return Fragment(
-        identity, rows, files, None if deletion is None else _deletion(deletion, identity, rows, base, path)
+        identity,
+        rows,
+        files,
+        None if deletion is None else _deletion(deletion, identity, rows, base, path),
+        parsed.get("row_ids", b"") if has_ids else None,
     )
 
 
