@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.filters import Filters, checked_filters
 from aioprefetch.lance import logical, structural
 from aioprefetch.lance.field_decoder import FieldDecoder, RecordRoot
@@ -20,7 +20,7 @@ from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.projection import Projection, make_projection
 from aioprefetch.lance.reordered import ReorderedColumn, ReorderedRoot
 from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
-from aioprefetch.lance.schema import Field, needed_columns
+from aioprefetch.lance.schema import Field, needed_columns, with_descriptions
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.scan import column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 # The number of fields that are built before the event loop runs again: some milliseconds of work.
 _FIELDS_IN_A_ROW = 32
+
+# What comes for a blob: its bytes, or the place of its bytes.
+Blobs: TypeAlias = Literal["bytes", "descriptions"]
 
 Column = tuple[ColumnScheduler[Any], FieldDecoder[Any]]
 
@@ -189,12 +192,15 @@ class ScanRequest:
     rows: object | None
     take: object | None
     filters: Filters
+    blobs: Blobs
     limits: dict[str, int]
 
     def project(
         self, fields: Sequence[Field], metadata: Mapping[str, bytes] | None, path: str, *, hidden: Sequence[Field] = ()
     ) -> Projection:
         """The columns to read of a table with ``fields``, and with ``hidden`` ones that are there by name alone."""
+        if self.blobs == "descriptions":
+            fields = [with_descriptions(field) for field in fields]
         return make_projection(fields, self.columns, self.filters, metadata, path=path, hidden=hidden)
 
     def select(self, total: int, path: str) -> RowSelection:
@@ -213,6 +219,7 @@ def scan_request(
     rows: object | None = None,
     take: object | None = None,
     filters: object | None = None,
+    blobs: Blobs = "bytes",
     gap_bytes: object | None = None,
     request_bytes_max: object | None = None,
     budget_bytes: object | None = None,
@@ -230,8 +237,11 @@ def scan_request(
     limits = io_options(
         path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
     )
+    if blobs not in get_args(Blobs):
+        names = " or ".join(map(repr, get_args(Blobs)))
+        raise InvalidArgument(f"blobs must be {names}, not {blobs!r}", operation="scan", path=path)
     checked = checked_filters(filters, path=path)
-    return ScanRequest(columns=columns, rows=rows, take=take, filters=checked, limits=limits)
+    return ScanRequest(columns=columns, rows=rows, take=take, filters=checked, blobs=blobs, limits=limits)
 
 
 class TakeOptions(TypedDict, total=False):
@@ -239,6 +249,7 @@ class TakeOptions(TypedDict, total=False):
 
     columns: Sequence[str] | None
     filters: Any
+    blobs: Blobs
     batch_rows: int
     batch_bytes: ByteCount | None
     readahead: int

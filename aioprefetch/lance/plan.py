@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from aioprefetch.errors import Closed, Error
 from aioprefetch.lance.dataset.wanted_version import wanted_version
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.parts import FileColumns, TablePart, scan_request
+from aioprefetch.lance.parts import Blobs, FileColumns, TablePart, scan_request
 from aioprefetch.lance.scan import find_table
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import ByteCount, Range
@@ -152,6 +152,7 @@ async def plan(
     rows: Sequence[int] | None = None,
     take: Any = None,
     filters: Any = None,
+    blobs: Blobs = "bytes",
     version: int | datetime | None = None,
     tag: str | None = None,
     gap_bytes: ByteCount | None = None,
@@ -171,6 +172,7 @@ async def plan(
         rows=rows,
         take=take,
         filters=filters,
+        blobs=blobs,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
     )

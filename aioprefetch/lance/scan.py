@@ -14,6 +14,7 @@ from aioprefetch.lance.dataset.dataset import open_wanted
 from aioprefetch.lance.dataset.wanted_version import WantedVersion, wanted_version
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.parts import (
+    Blobs,
     ScanOptions,
     ScanRequest,
     TablePart,
@@ -40,6 +41,7 @@ def scan(
     rows: Sequence[int] | None = None,
     take: Any = None,
     filters: Any = None,
+    blobs: Blobs = "bytes",
     version: int | datetime | None = None,
     tag: str | None = None,
     batch_rows: int = BATCH_ROWS,
@@ -76,6 +78,9 @@ def scan(
         As in pyarrow: ``[(column, operator, value), ...]``, lists of these, or an Expression. Columns that only the
         filters need are read, and left out of the result. They keep or drop rows of those that ``rows`` or ``take``
         name, which count all rows of the table; their order stays. No page is left out: all wanted rows are read.
+    blobs
+        Of blobs of version 2.0 ``"bytes"`` gives the values, ``large_binary``. ``"descriptions"`` gives structs of
+        ``position`` and ``size`` in the data file, as pylance does: the values are not read, and a null is ``(1, 0)``.
     version
         The number of a version of the dataset, or a time with its zone: the latest version written at that time or
         before. The latest version of all by default. ``ConfigInvalid`` for a file, which has no versions.
@@ -103,6 +108,7 @@ def scan(
         rows=rows,
         take=take,
         filters=filters,
+        blobs=blobs,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
         budget_bytes=budget_bytes,

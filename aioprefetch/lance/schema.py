@@ -213,6 +213,18 @@ class Field:
         return replace(self, children=tuple(children), arrow=arrow)
 
 
+# The type of the description of a blob of version 2.0: its absolute position in the file, and its size in bytes.
+BLOB_DESCRIPTION = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
+
+
+def with_descriptions(member: Field) -> Field:
+    """The field with descriptions in place of the blobs in it."""
+    if member.is_blob:
+        return replace(member, arrow=member.arrow.with_type(BLOB_DESCRIPTION))
+    children = [with_descriptions(child) for child in member.children]
+    return member if children == list(member.children) else member.with_children(children)
+
+
 def walk(fields: Sequence[Field]) -> Iterator[Field]:
     """Every field, parents before their children."""
     for member in fields:

@@ -17,6 +17,7 @@ from aioprefetch.lance.dataset.row_numbers import ROW_FIELDS
 from aioprefetch.lance.dataset.versions import DatasetVersion, list_versions
 from aioprefetch.lance.dataset.wanted_version import WantedVersion, find_manifest, wanted_version
 from aioprefetch.lance.parts import (
+    Blobs,
     ScanOptions,
     ScanRequest,
     TablePart,
@@ -92,6 +93,7 @@ class LanceDataset:
         rows: Sequence[int] | None = None,
         take: Any = None,
         filters: Any = None,
+        blobs: Blobs = "bytes",
         batch_rows: int = BATCH_ROWS,
         batch_bytes: ByteCount | None = None,
         readahead: int = READAHEAD_BATCHES,
@@ -113,6 +115,7 @@ class LanceDataset:
             rows=rows,
             take=take,
             filters=filters,
+            blobs=blobs,
             gap_bytes=gap_bytes,
             request_bytes_max=request_bytes_max,
             budget_bytes=budget_bytes,

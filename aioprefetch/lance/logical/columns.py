@@ -13,6 +13,7 @@ from aioprefetch.lance.physical.blob import BlobDescriptors
 from aioprefetch.lance.physical.build import PageBuffers, PageScheduler, blob_scheduler, list_scheduler, page_scheduler
 from aioprefetch.lance.physical.offsets import StoredEnds
 from aioprefetch.lance.row_ranges import RowRanges
+from aioprefetch.lance.schema import BLOB_DESCRIPTION
 from aioprefetch.ranges import OFFSET_MAX
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class ColumnPages:
         scheduler = self._built.get(page)
         if scheduler is None:
             encoding, buffers, rows = self.encoding(page), self._buffers(page), self._pages[page].rows
-            if self.is_blob:
+            if self.is_blob and self.kind != BLOB_DESCRIPTION:
                 scheduler = blob_scheduler(self.kind, encoding, buffers, rows, self._file.size)
             else:
                 scheduler = page_scheduler(self.kind, encoding, buffers, rows)

@@ -21,6 +21,7 @@ from aioprefetch.lance.physical.offsets import StoredEnds
 from aioprefetch.lance.physical.protocols import EncodedPage, PageRows, PhysicalPageDecoder
 from aioprefetch.lance.physical.strings import BinaryScheduler
 from aioprefetch.lance.physical.value import Bitmap, PackedChild, PackedStructScheduler, Value
+from aioprefetch.lance.schema import BLOB_DESCRIPTION
 from aioprefetch.ranges import OFFSET_MAX, Range
 
 PageScheduler = Basic | NullRows | BinaryScheduler | DictionaryScheduler | PackedStructScheduler
@@ -76,8 +77,7 @@ def blob_scheduler(
 ) -> BlobDescriptors:
     """The scheduler of a page of blob descriptors, whose values lie outside the pages."""
     width = offset_bytes(kind)
-    pair = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
-    scheduler = page_scheduler(pair, encoding, buffers, rows)
+    scheduler = page_scheduler(BLOB_DESCRIPTION, encoding, buffers, rows)
     if not width or not isinstance(scheduler, PackedStructScheduler):
         raise UntrustedMetadata(f"the encoding {type(encoding).__name__} for blobs of type {kind}")
     return BlobDescriptors(scheduler.buffer, rows, file_size, width)
