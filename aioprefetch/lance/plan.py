@@ -56,16 +56,12 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The reads of a scan. Sizes are in bytes."""
+    """The reads of a scan. Sizes are in bytes; ``rows`` is the number of distinct rows to read."""
 
     files: tuple[FilePlan, ...]
     gap_bytes: int
     request_bytes_max: int
-
-    @property
-    def rows(self) -> int:
-        """The number of distinct rows to read."""
-        return sum(file.rows for file in self.files)
+    rows: int
 
     @property
     def requests(self) -> tuple[tuple[str, int, int], ...]:
@@ -188,7 +184,7 @@ async def plan(
     except Error as error:
         error.add_context(operation="plan", path=path)
         raise
-    return Plan(tuple(files), service.gap_bytes, service.request_bytes_max)
+    return Plan(tuple(files), service.gap_bytes, service.request_bytes_max, table.rows)
 
 
 def _file_plan(part: TablePart, columns: FileColumns, names: Sequence[str], service: IoService) -> FilePlan:

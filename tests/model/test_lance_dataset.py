@@ -280,6 +280,15 @@ async def test_scan_takes_a_dataset_for_a_file(path: str, tmp_path: Path) -> Non
         assert (await ap_lance.read_table(operator, path)).equals(expected)
 
 
+async def test_a_plan_counts_rows_once(tmp_path: Path) -> None:
+    """Whether their columns lie in several files, in one, or in none."""
+    peer = lance.write_dataset(rows_of(0, 50), str(tmp_path / "ds.lance"), max_rows_per_file=30)
+    peer.add_columns({"double": "id * 2"})
+    async with Operator.from_uri(f"file://{tmp_path}") as operator:
+        for columns in (None, ["id"], ["double", "name"], ["_rowid"], []):
+            assert (await ap_lance.plan(operator, "ds.lance", columns=columns, rows=(20, 45))).rows == 25
+
+
 def test_a_dataset_as_an_arrow_stream(tmp_path: Path) -> None:
     lance.write_dataset(rows_of(0, 500), str(tmp_path / "ds.lance"), max_rows_per_file=200, data_storage_version="2.0")
     operator = Operator.from_uri(f"file://{tmp_path}")

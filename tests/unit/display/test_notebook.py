@@ -254,7 +254,7 @@ def test_a_plan_of_lance_names_what_it_cannot_know() -> None:
     """The requests of all files, and the pages whose bytes decide on more."""
     page = PlannedPage("c", 0, ((0, 100), (300, 500)), is_indirect=True)
     files = tuple(FilePlan(f"d/<{n}>.lance", 1000, (2, 0), 10, (page,), ((0, 100), (300, 500))) for n in range(2))
-    text = text_of(Plan(files, 0, 1 << 20)._repr_html_())
+    text = text_of(Plan(files, 0, 1 << 20, 20)._repr_html_())
     assert "Plan of 2 files" in text
     assert "4 requests for 600 B" in text
     assert "2 pages need more" in text
