@@ -151,6 +151,7 @@ async def plan(
     blobs: Blobs = "bytes",
     version: int | datetime | None = None,
     tag: str | None = None,
+    branch: str | None = None,
     gap_bytes: ByteCount | None = None,
     request_bytes_max: ByteCount | None = None,
 ) -> Plan:
@@ -172,7 +173,7 @@ async def plan(
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
     )
-    wanted = wanted_version(version, tag, operation="plan", path=path)
+    wanted = wanted_version(version, tag, branch, operation="plan", path=path)
     files: list[FilePlan] = []
     try:
         table = await find_table(operator, path, request, wanted)

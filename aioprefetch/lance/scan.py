@@ -44,6 +44,7 @@ def scan(
     blobs: Blobs = "bytes",
     version: int | datetime | None = None,
     tag: str | None = None,
+    branch: str | None = None,
     batch_rows: int = BATCH_ROWS,
     batch_bytes: ByteCount | None = None,
     readahead: int = READAHEAD_BATCHES,
@@ -86,6 +87,8 @@ def scan(
         before. The latest version of all by default. ``ConfigInvalid`` for a file, which has no versions.
     tag
         The name of a tag, in place of ``version``.
+    branch
+        The name of a branch, with ``version`` or at its latest version.
     batch_rows
         The rows of a batch (``BatchScan``).
     batch_bytes
@@ -115,7 +118,7 @@ def scan(
         slots=slots,
     )
 
-    wanted = wanted_version(version, tag, operation="scan", path=path)
+    wanted = wanted_version(version, tag, branch, operation="scan", path=path)
 
     async def prepare() -> PreparedScan:
         return await prepare_scan(operator, path, request, wanted)
@@ -128,6 +131,7 @@ class VersionedOptions(ScanOptions, total=False):
 
     version: int | datetime | None
     tag: str | None
+    branch: str | None
 
 
 async def read_table(operator: Operator, path: str, **options: Unpack[VersionedOptions]) -> pa.Table:

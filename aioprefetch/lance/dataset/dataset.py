@@ -15,7 +15,7 @@ from aioprefetch.lance.dataset.fragments import OpenFiles, fragment_parts, wante
 from aioprefetch.lance.dataset.manifest import Fragment, Manifest
 from aioprefetch.lance.dataset.row_numbers import ROW_FIELDS
 from aioprefetch.lance.dataset.versions import DatasetVersion, list_versions
-from aioprefetch.lance.dataset.wanted_version import WantedVersion, find_manifest, wanted_version
+from aioprefetch.lance.dataset.wanted_version import WantedVersion, find_manifest, resolved, wanted_version
 from aioprefetch.lance.parts import (
     Blobs,
     ScanOptions,
@@ -48,8 +48,11 @@ class LanceDataset:
     loop.
     """
 
-    def __init__(self, operator: Operator, path: str, manifest: Manifest, living_rows: Sequence[int]) -> None:
+    def __init__(
+        self, operator: Operator, path: str, wanted: WantedVersion, manifest: Manifest, living_rows: Sequence[int]
+    ) -> None:
         self._operator = operator
+        self._wanted = wanted
         self._manifest = manifest
         self._living_rows = living_rows
         self._files = OpenFiles(operator)
@@ -62,6 +65,11 @@ class LanceDataset:
     def version(self) -> int:
         """The version's number."""
         return self._manifest.version
+
+    @property
+    def branch(self) -> str | None:
+        """The branch of the version, ``None`` for the main one."""
+        return self._wanted.branch
 
     @property
     def committed(self) -> datetime | None:
@@ -83,8 +91,8 @@ class LanceDataset:
         return sum(self._living_rows)
 
     async def versions(self) -> list[DatasetVersion]:
-        """All versions in the store, oldest first, by one listing."""
-        return await list_versions(self._operator, _base(self.path))
+        """All versions of the branch in the store, oldest first, by one listing."""
+        return await list_versions(self._operator, self._wanted.directory(_base(self.path)))
 
     def scan(
         self,
@@ -153,7 +161,12 @@ class LanceDataset:
 
 
 async def open_dataset(
-    operator: Operator, path: str, version: int | datetime | None = None, *, tag: str | None = None
+    operator: Operator,
+    path: str,
+    version: int | datetime | None = None,
+    *,
+    tag: str | None = None,
+    branch: str | None = None,
 ) -> LanceDataset:
     """The dataset in the directory ``path``: its latest version, or the one that ``version`` or ``tag`` names.
 
@@ -168,8 +181,10 @@ async def open_dataset(
         versions are listed, and the times in their manifests are searched by halves, a GET each.
     tag
         The name of a tag. It takes another GET.
+    branch
+        The name of a branch, whose versions count from the one where it began. It takes a HEAD.
     """
-    wanted = wanted_version(version, tag, operation="open", path=path)
+    wanted = wanted_version(version, tag, branch, operation="open", path=path)
     return await open_wanted(operator, path, wanted)
 
 
@@ -177,13 +192,14 @@ async def open_wanted(operator: Operator, path: str, wanted: WantedVersion) -> L
     """``open_dataset`` with arguments that were checked."""
     checked_operator(operator, "open")
     try:
+        wanted = await resolved(operator, _base(path), wanted)
         manifest = await find_manifest(operator, _base(path), wanted)
         calls = (partial(_living_rows, operator, fragment) for fragment in manifest.fragments)
         living = await gather_all(calls, at_once=_DELETION_READS)
     except Error as error:
         error.add_context(operation="open", path=path)
         raise
-    return LanceDataset(operator, path, manifest, living)
+    return LanceDataset(operator, path, wanted, manifest, living)
 
 
 async def _living_rows(operator: Operator, fragment: Fragment) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -47,6 +47,10 @@ _FRAGMENT = MessageTable(
 )
 _DATA_FORMAT = MessageTable("DataStorageFormat", {1: FieldRule("file_format", "text"), 2: FieldRule("version", "text")})
 _TIMESTAMP = MessageTable("Timestamp", {1: FieldRule("seconds", "int"), 2: FieldRule("nanos", "int")})
+_BASE_PATH = MessageTable(
+    "BasePath",
+    {1: uint("id"), 2: FieldRule("name", "text"), 3: FieldRule("is_dataset", "bool"), 4: FieldRule("path", "text")},
+)
 _MANIFEST = MessageTable(
     "Manifest",
     {
@@ -57,10 +61,55 @@ _MANIFEST = MessageTable(
         7: message("timestamp", _TIMESTAMP),
         9: uint("reader_flags"),
         15: message("data_format", _DATA_FORMAT),
+        18: message("bases", _BASE_PATH, repeated=True),
     },
 )
 _COMMIT = MessageTable("Manifest", {7: message("timestamp", _TIMESTAMP)})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# pylance's name of the branch that a dataset begins with.
+MAIN_BRANCH = "main"
+
+
+def is_reference(text: str) -> bool:
+    """Whether Lance allows a text as a part of the name of a tag or a branch."""
+    return text not in ("", ".") and ".." not in text and all(letter.isalnum() or letter in ".-_" for letter in text)
+
+
+def is_branch(text: str) -> bool:
+    """Whether Lance allows a text as the name of a branch."""
+    return all(map(is_reference, text.split("/")))
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The directory of a branch, and the root of its dataset, which is the same for the main branch.
+
+    Both are empty or end with ``/``.
+    """
+
+    path: str
+    root: str
+
+    def of_bases(self, bases: Sequence[ParsedMessage]) -> Mapping[int, str]:
+        """The directories of the bases of a manifest that lie in this dataset, by their numbers.
+
+        The manifest of a branch names the URL of the dataset where it was written. The dataset may have moved since,
+        so that only the places below it count: the base without a name is the dataset, others are its branches.
+        With several of the first kind (a branch of a shallow clone) it is unknown which of them is the dataset.
+        """
+        datasets = [base for base in bases if base.get("is_dataset") and not base.get("name")]
+        if self.path == self.root or len(datasets) != 1:
+            return {}
+        url = datasets[0].get("path", "").rstrip("/")
+        places = {datasets[0].get("id", 0): self.root}
+        for base in bases:
+            name = base.get("name", "")
+            is_below = base.get("path", "").rstrip("/") == f"{url}/tree/{name}"
+            if is_branch(name) and base.get("is_dataset") and is_below:
+                places[base.get("id", 0)] = f"{self.root}tree/{name}/"
+        return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +174,8 @@ def manifest_range(trailer: bytes | memoryview, size: int, path: str) -> Range:
     return position, end
 
 
-def parse_manifest(data: bytes | memoryview, base: str, path: str) -> Manifest:
+def parse_manifest(data: bytes | memoryview, base: Directory, path: str) -> Manifest:
     """Parse a manifest, which begins with its length.
-
-    ``base`` is the directory of the dataset, empty or ending with ``/``.
 
     ``UntrustedMetadata`` for a damaged manifest; ``Unsupported`` for unknown features.
     """
@@ -138,7 +185,8 @@ def parse_manifest(data: bytes | memoryview, base: str, path: str) -> Manifest:
         raise Unsupported(f"the dataset asks readers for features with the flags {unknown:#x}", path=path)
     _check_format(parsed.get("data_format", {}), path)
     has_ids = bool(flags & _STABLE_ROW_IDS)
-    fragments = tuple(_fragment(fragment, base, path, has_ids=has_ids) for fragment in parsed.get("fragments", ()))
+    places = _Places(base.path, base.of_bases(parsed.get("bases", ())), path)
+    fragments = tuple(_fragment(fragment, places, path, has_ids=has_ids) for fragment in parsed.get("fragments", ()))
     return Manifest(
         version=parsed.get("version", 0),
         fields=build_fields(parsed.get("fields", ()), path=path),
@@ -169,6 +217,23 @@ def _committed(parsed: ParsedMessage, path: str) -> datetime | None:
         raise UntrustedMetadata(f"the manifest claims an impossible time: {error}", path=path) from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The directory of a version, and other directories with files of it, by the numbers of their bases."""
+
+    base: str
+    others: Mapping[int, str]
+    path: str
+
+    def of(self, parsed: ParsedMessage, what: str) -> str:
+        """The directory with the file that a message describes."""
+        if "base_id" not in parsed:
+            return self.base
+        if (place := self.others.get(parsed["base_id"])) is None:
+            raise Unsupported(f"{what} lies outside the dataset's directory, which is not supported", path=self.path)
+        return place
+
+
 def _check_format(data_format: ParsedMessage, path: str) -> None:
     name, version = data_format.get("file_format", "lance"), data_format.get("version", "2.0")
     if name != "lance" or version not in ("2.0", "2.1", "2.2"):
@@ -177,9 +242,9 @@ def _check_format(data_format: ParsedMessage, path: str) -> None:
         )
 
 
-def _fragment(parsed: ParsedMessage, base: str, path: str, *, has_ids: bool) -> Fragment:
+def _fragment(parsed: ParsedMessage, places: _Places, path: str, *, has_ids: bool) -> Fragment:
     identity, rows = parsed.get("id", 0), parsed.get("rows", 0)
-    files = tuple(_data_file(file, base, path) for file in parsed.get("files", ()))
+    files = tuple(_data_file(file, places, path) for file in parsed.get("files", ()))
     if rows > OFFSET_MAX:
         raise UntrustedMetadata(f"fragment {identity} claims {rows} rows", path=path)
     if files and not rows:
@@ -189,14 +254,14 @@ def _fragment(parsed: ParsedMessage, base: str, path: str, *, has_ids: bool) -> 
         identity,
         rows,
         files,
-        None if deletion is None else _deletion(deletion, identity, rows, base, path),
+        None if deletion is None else _deletion(deletion, identity, rows, places, path),
         parsed.get("row_ids", b"") if has_ids else None,
     )
 
 
-def _data_file(parsed: ParsedMessage, base: str, path: str) -> DataFile:
+def _data_file(parsed: ParsedMessage, places: _Places, path: str) -> DataFile:
     name = parsed.get("path", "")
-    _check_base(parsed, name, path)
+    base = places.of(parsed, name)
     if not name or name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
         raise UntrustedMetadata(f"a data file cannot be named {name!r}", path=path)
     fields, indices = parsed.get("fields", ()), parsed.get("column_indices", ())
@@ -207,17 +272,12 @@ def _data_file(parsed: ParsedMessage, base: str, path: str) -> DataFile:
     return DataFile(f"{base}data/{name}", columns, parsed.get("size") or None)
 
 
-def _deletion(parsed: ParsedMessage, fragment: int, rows: int, base: str, path: str) -> DeletionFile:
+def _deletion(parsed: ParsedMessage, fragment: int, rows: int, places: _Places, path: str) -> DeletionFile:
     kind, count = parsed.get("kind", 0), parsed.get("rows", 0)
     if kind > 1:
         raise Unsupported(f"deletion files of kind {kind} are not supported", path=path)
-    _check_base(parsed, "a deletion file", path)
+    base = places.of(parsed, "a deletion file")
     if count > rows:
         raise UntrustedMetadata(f"{count} of {rows} rows of fragment {fragment} are said to be deleted", path=path)
     name = f"{fragment}-{parsed.get('read_version', 0)}-{parsed.get('id', 0)}.{'bin' if kind else 'arrow'}"
     return DeletionFile(f"{base}_deletions/{name}", kind == 1, count or None)
-
-
-def _check_base(parsed: ParsedMessage, what: str, path: str) -> None:
-    if "base_id" in parsed:
-        raise Unsupported(f"{what} lies outside the dataset's directory, which is not supported", path=path)

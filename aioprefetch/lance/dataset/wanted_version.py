@@ -1,5 +1,8 @@
 """The version of a dataset that a caller asks for: its number, a time or a tag; the latest one otherwise.
 
+A branch is a dataset of its own in ``tree/NAME``, whose manifests name the data files of the branches it came from; its
+versions go on from the one where it began.
+
 The time of a version is the one that its manifest states, which the writer's clock gave; the store's own time of a
 manifest is that of a copy, where the dataset was copied.
 """
@@ -22,7 +25,17 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.lance.dataset.manifest import TRAILER, Manifest, committed_at, manifest_range, parse_manifest
+from aioprefetch.lance.dataset.manifest import (
+    MAIN_BRANCH,
+    TRAILER,
+    Directory,
+    Manifest,
+    committed_at,
+    is_branch,
+    is_reference,
+    manifest_range,
+    parse_manifest,
+)
 from aioprefetch.lance.dataset.versions import DatasetVersion, latest_version, list_versions, manifest_paths
 from aioprefetch.lance.footer import MetadataBytes
 from aioprefetch.operator.arguments import Arguments
@@ -38,29 +51,43 @@ _TAG_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WantedVersion:
-    """A version by one of its names; the latest one without any."""
+    """A version by one of its names, the latest one without any; of a branch, or of the main one for ``None``."""
 
     number: int | None = None
     time: datetime | None = None
     tag: str | None = None
+    branch: str | None = None
 
     @property
     def argument(self) -> str:
-        """The name of the argument that was given, empty if none was."""
-        return "tag" if self.tag is not None else "" if self.number is None and self.time is None else "version"
+        """The name of an argument that was given, empty if none was."""
+        if self.tag is not None:
+            return "tag"
+        if self.branch is not None:
+            return "branch"
+        return "" if self.number is None and self.time is None else "version"
+
+    def directory(self, root: str) -> str:
+        """The directory of the versions of the branch, where ``root`` is that of the dataset."""
+        return root if self.branch is None else f"{root}tree/{self.branch}/"
 
 
-def wanted_version(version: object, tag: object, *, operation: str, path: str) -> WantedVersion:
+def wanted_version(version: object, tag: object, branch: object, *, operation: str, path: str) -> WantedVersion:
     """Check the arguments of a call, without I/O.
 
     ``InvalidType`` and ``InvalidArgument`` for what names no version, ``ConfigInvalid`` for two of them.
     """
     if version is not None and tag is not None:
         raise ConfigInvalid("version= and tag= exclude each other", operation=operation, path=path)
+    if tag is not None and branch is not None:
+        raise ConfigInvalid(
+            "tag= and branch= exclude each other: a tag names its branch", operation=operation, path=path
+        )
     if tag is not None:
         return WantedVersion(tag=_checked_tag(tag, operation, path))
+    name = None if branch is None else _checked_branch(branch, operation, path)
     if isinstance(version, datetime):
-        return WantedVersion(time=Arguments(operation, path).time("version", version))
+        return WantedVersion(time=Arguments(operation, path).time("version", version), branch=name)
     if isinstance(version, str):
         raise InvalidType(
             f"version must be a number or a datetime, not {version!r}; tag= takes the name of a tag",
@@ -68,15 +95,14 @@ def wanted_version(version: object, tag: object, *, operation: str, path: str) -
             path=path,
         )
     if version is None:
-        return WantedVersion()
-    return WantedVersion(number=at_least(1, version, "version", operation=operation, path=path))
+        return WantedVersion(branch=name)
+    return WantedVersion(number=at_least(1, version, "version", operation=operation, path=path), branch=name)
 
 
 def _checked_tag(tag: object, operation: str, path: str) -> str:
-    """A name that Lance allows: letters, digits, ``.``, ``-`` and ``_``."""
     if not isinstance(tag, str):
         raise InvalidType(f"tag must be a name, not {tag!r}", operation=operation, path=path)
-    if not tag or not all(letter.isalnum() or letter in ".-_" for letter in tag) or tag[0] == "." or ".." in tag:
+    if not is_reference(tag) or tag[0] == ".":
         raise InvalidArgument(
             f"tag={tag!r} is not the name of a tag: letters, digits, '.', '-' and '_' are allowed",
             operation=operation,
@@ -85,15 +111,47 @@ def _checked_tag(tag: object, operation: str, path: str) -> str:
     return tag
 
 
-async def find_manifest(operator: Operator, base: str, wanted: WantedVersion) -> Manifest:
-    """The manifest of a version of the dataset in the directory ``base``. ``NotFound`` without such a version."""
+def _checked_branch(branch: object, operation: str, path: str) -> str | None:
+    """The name of a branch, ``None`` for the main one."""
+    if not isinstance(branch, str):
+        raise InvalidType(f"branch must be a name, not {branch!r}", operation=operation, path=path)
+    if not is_branch(branch):
+        raise InvalidArgument(
+            f"branch={branch!r} is not the name of a branch: letters, digits, '.', '-', '_', and '/' between them are"
+            " allowed",
+            operation=operation,
+            path=path,
+        )
+    return None if branch == MAIN_BRANCH else branch
+
+
+async def resolved(operator: Operator, root: str, wanted: WantedVersion) -> WantedVersion:
+    """The number and the branch of a tag; others as they are, if there is such a branch. ``root`` is the dataset's."""
     if wanted.tag is not None:
-        return await _manifest_of(operator, base, await _tagged_version(operator, base, wanted.tag))
+        return await _tagged_version(operator, root, wanted.tag)
+    if wanted.branch is not None:
+        try:
+            await operator.stat(_reference("branches", root, wanted.branch))
+        except NotFound as error:
+            raise NotFound(f"the dataset has no branch {wanted.branch!r}", path=root) from error
+    return wanted
+
+
+def _reference(kind: str, root: str, name: str) -> str:
+    """The path of the file of a tag or a branch."""
+    from urllib.parse import quote
+
+    return f"{root}_refs/{kind}/{quote(name, safe='')}.json"
+
+
+async def find_manifest(operator: Operator, root: str, wanted: WantedVersion) -> Manifest:
+    """The manifest of a version that was resolved. ``NotFound`` without such a version."""
+    base = Directory(wanted.directory(root), root)
     if wanted.time is not None:
         return await _manifest_at(operator, base, wanted.time)
     if wanted.number is not None:
         return await _manifest_of(operator, base, wanted.number)
-    listed = await latest_version(operator, base)
+    listed = await latest_version(operator, base.path)
     return _parsed(await _manifest_bytes(operator, listed), base, listed)
 
 
@@ -106,7 +164,7 @@ async def _manifest_bytes(operator: Operator, listed: DatasetVersion) -> bytes |
     return await metadata.read(start, end)
 
 
-def _parsed(data: bytes | memoryview, base: str, listed: DatasetVersion) -> Manifest:
+def _parsed(data: bytes | memoryview, base: Directory, listed: DatasetVersion) -> Manifest:
     manifest = parse_manifest(data, base, listed.path)
     if manifest.version != listed.version:
         raise UntrustedMetadata(
@@ -116,28 +174,28 @@ def _parsed(data: bytes | memoryview, base: str, listed: DatasetVersion) -> Mani
     return manifest
 
 
-async def _manifest_of(operator: Operator, base: str, version: int) -> Manifest:
+async def _manifest_of(operator: Operator, base: Directory, version: int) -> Manifest:
     """The manifest of a version, found under one of its possible names."""
-    for path in manifest_paths(base, version):
+    for path in manifest_paths(base.path, version):
         listed = DatasetVersion(version=version, path=path)
         with suppress(NotFound):
             return _parsed(await _manifest_bytes(operator, listed), base, listed)
-    raise NotFound(f"the dataset has no version {version}", path=base)
+    raise NotFound(f"the dataset has no version {version}", path=base.path)
 
 
-async def _manifest_at(operator: Operator, base: str, time: datetime) -> Manifest:
+async def _manifest_at(operator: Operator, base: Directory, time: datetime) -> Manifest:
     """The manifest of the latest version written at ``time`` or before: a listing, and a search by halves.
 
     Versions are written one after the other, so that their times ascend with their numbers.
     """
     if not operator.capability.list:
         raise Unsupported("the store cannot list, so that no version is found by its time; say version=NUMBER")
-    versions = await list_versions(operator, base)
+    versions = await list_versions(operator, base.path)
     if not versions:
-        await latest_version(operator, base)  # It raises the error of a dataset without versions.
+        await latest_version(operator, base.path)  # It raises the error of a dataset without versions.
     manifest = await _latest_until(operator, versions, time)
     if manifest is None:
-        raise NotFound(f"no version of the dataset was written at {time} or before", path=base)
+        raise NotFound(f"no version of the dataset was written at {time} or before", path=base.path)
     data, listed = manifest
     return _parsed(data, base, listed)
 
@@ -159,22 +217,20 @@ async def _latest_until(
     return latest
 
 
-async def _tagged_version(operator: Operator, base: str, tag: str) -> int:
+async def _tagged_version(operator: Operator, root: str, tag: str) -> WantedVersion:
     """The version that a tag names, from ``_refs/tags/NAME.json``."""
-    from urllib.parse import quote
-
-    path = f"{base}_refs/tags/{quote(tag, safe='')}.json"
+    path = _reference("tags", root, tag)
     try:
         contents: Any = json.loads(await operator.read(path, size=_TAG_BYTES_MAX))
         version, branch = contents["version"], contents.get("branch")
         if type(version) is not int or not 0 < version <= OFFSET_MAX:
             raise ValueError(f"its version is {version!r}")
+        if branch is not None and not (isinstance(branch, str) and is_branch(branch)):
+            raise ValueError(f"its branch is {branch!r}")
     except NotFound as error:
-        raise NotFound(f"the dataset has no tag {tag!r}", path=base) from error
+        raise NotFound(f"the dataset has no tag {tag!r}", path=root) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, Error):
             raise
         raise UntrustedMetadata(f"the file of the tag {tag!r} is damaged: {error}", path=path) from error
-    if branch is not None:
-        raise Unsupported(f"the tag {tag!r} is of the branch {branch!r}; branches are not supported", path=path)
-    return version
+    return WantedVersion(number=version, branch=None if branch == MAIN_BRANCH else branch)

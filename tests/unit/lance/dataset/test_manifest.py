@@ -12,7 +12,7 @@ import pytest
 
 from aioprefetch.errors import InvalidArgument, NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance.dataset import LanceDataset, open_dataset
-from aioprefetch.lance.dataset.manifest import Manifest, manifest_range, parse_manifest
+from aioprefetch.lance.dataset.manifest import Directory, Manifest, manifest_range, parse_manifest
 from aioprefetch.lance.dataset.versions import manifest_paths, version_of
 from aioprefetch.values import Entry
 from tests.benches.lance_files import damaged, dataset_objects, stored, without_listing
@@ -115,7 +115,7 @@ def number(at: int, value: int) -> bytes:
 
 def manifest(*parts: bytes) -> Manifest:
     body = b"".join([span(1, field()), number(3, 1), *parts])
-    return parse_manifest(struct.pack("<I", len(body)) + body, "ds/", "p")
+    return parse_manifest(struct.pack("<I", len(body)) + body, Directory("ds/", "ds/"), "p")
 
 
 def fragment(*parts: bytes) -> bytes:
