@@ -3,6 +3,7 @@
 This file is checked, never run: see ``test_type_checkers.py``.
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aioprefetch as ap
@@ -123,6 +124,10 @@ async def scans() -> None:
     ap.parquet.scan(operator, "t/", partitioning="hives")  # error
     ap.lance.scan(operator, "t.lance", rows=(0, 5))
     await ap.lance.read_table(operator, "t.lance", row=(0, 5))  # error
+    ap.lance.scan(operator, "t.lance", version=datetime.now(UTC), filters=[("a", ">", 1)], blobs="descriptions")
+    await ap.lance.read_table(operator, "t.lance", tag="first", columns=["a", "_rowid"])
+    ap.lance.scan(operator, "t.lance", version="first")  # error
+    ap.lance.scan(operator, "t.lance", blobs="descriptors")  # error
     dataset = await ap.lance.open_dataset(operator, "t.lance")
     await dataset.take([1, 2], columns=["a"])
     await dataset.take([1, 2], colums=["a"])  # error
