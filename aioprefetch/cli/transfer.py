@@ -424,6 +424,17 @@ class _Removal:
 
     def remove(self, side: Side) -> bool:
         """Remove what a place names; whether there was something, or need not be."""
+        if (
+            side.root is not None
+            and not side.label.endswith("/")
+            and os.path.islink(os.path.join(side.root, side.path).rstrip("/"))
+        ):
+            raise InvalidArgument(
+                "it is a symbolic link, and rm removes files: end with / for what the link leads to, or use the rm of"
+                " the system for the link itself",
+                operation="delete",
+                path=side.label,
+            )
         try:
             selection = selection_of(side, is_recursive=self.is_recursive, hint=RECURSIVE_HINT)
         except NotFound:

@@ -180,6 +180,19 @@ def test_rm(folder: Path, bucket: Bucket) -> None:
     assert bucket.paths() == ["a"]
 
 
+@pytest.mark.parametrize("name", ["link", "to-folder"])
+def test_rm_of_a_link_removes_nothing(folder: Path, tmp_path: Path, name: str) -> None:
+    """Neither what it leads to nor the link; with a slash it is what it leads to."""
+    (tmp_path / "link").symlink_to(folder / "big")
+    (tmp_path / "to-folder").symlink_to(folder)
+    before = tree(folder)
+    for place in (tmp_path / name, f"file://{tmp_path}/{name}"):
+        assert "it is a symbolic link" in run("rm", "-r", place, code=2).stderr
+    assert tree(folder) == before
+    run("rm", "-r", f"{tmp_path}/to-folder/")
+    assert tree(folder) == {} if folder.exists() else True
+
+
 def test_rm_goes_on_behind_a_place_that_fails(
     folder: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
