@@ -193,6 +193,7 @@ class Recording:
         self.retries: list[Retry] = []
         self.counts: Counter[str] = Counter()
         self.budget_ends: dict[int, float] = {}  # When operators gave up their memory.
+        self._alike: dict[tuple[str, str], list[str]] = {}  # Paths that are shown alike, because they hold secrets.
         self.pending: deque[ReportedRequest | ServedRead | Event] = deque() if pending is None else pending
         self._kept: list[ReportedRequest] = []
         self._open: list[ReportedRequest] = []
@@ -506,6 +507,11 @@ class Recording:
             if len(self._texts) >= 2 * self._objects_max:  # They are made again when they are asked for.
                 self._texts.clear()
             shown = printable(redact(path))
+            if shown != path and len(others := self._alike.setdefault((store, shown), [])) < self._objects_max:
+                if path not in others:
+                    others.append(path)
+                number = others.index(path) + 1  # Two objects are two, also where their difference is not shown.
+                shown = shown if number == 1 else f"{shown} ({number})"
             if self._names_stores and store:
                 root = printable(redact(store))
                 shown = f"{root if root.endswith('/') else f'{root}/'}{shown}"

@@ -211,6 +211,19 @@ async def test_equal_paths_of_two_stores_are_two_objects() -> None:
         assert trace.advice == []
 
 
+async def test_objects_whose_difference_is_a_secret_are_two_objects() -> None:
+    paths = ["k?token=c4n4ry-1", "k?token=c4n4ry-2"]
+    async with ap.Operator.from_uri("memory://trace-secrets") as operator:
+        for path in paths:
+            await operator.write(path, content(1 << 20))
+        with ap.trace.record(operator) as trace:
+            for path in paths * 2:
+                await operator.read(path)
+        assert list(trace.recording.objects) == ["k?token=***", "k?token=*** (2)"]
+        assert [item.received_bytes for item in trace.recording.objects.values()] == [2 << 20] * 2
+        assert "c4n4ry" not in trace.html()
+
+
 async def test_what_a_cache_layer_has(tmp_path: Path) -> None:
     """The store is asked whether it is current, and sends no byte; the requests for entries are the cache's own."""
     async with (
