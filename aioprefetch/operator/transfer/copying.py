@@ -140,8 +140,7 @@ async def side_of(
     The caller closes the operator.
 
     A local directory, a place that ends with ``/`` among them, is the root of its operator, so that links may lead to
-    it, but none below it leads out. With ``follows`` a link to a file is that file under the
-    name of the link.
+    it, but none below it leads out. With ``follows`` a link to a file is that file under the name of the link.
     """
     if isinstance(place, tuple | list):
         return _side_of_pair(place, options, name)

@@ -201,6 +201,9 @@ class ObjectCopier:
                     )
                 return await body.close()
             except ObjectChanged as error:
+                if error.operation == "copy":
+                    await abort_after(error, body, path)
+                    raise
                 # That of the reader advises what the caller of a copy cannot do.
                 changed = ObjectChanged(
                     "the object was overwritten while it was copied; copied again it is copied in its new version",

@@ -113,7 +113,7 @@ def refuse_unless_regular(status: os.stat_result, name: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if stat.S_ISLNK(status.st_mode):
         raise InvalidPath(
-            f"{name!r} is a symbolic link, and links below the root are not followed: name the file that it leads to,"
+            f"{name!r} is a symbolic link, and links below the root are not followed: read the file that it leads to,"
             " or give follow_symlinks=True"
         )
     raise InvalidPath(f"{name!r} is a FIFO, socket or device, not a regular file")

@@ -55,7 +55,7 @@ async def test_a_link_as_a_target_stays_refused(cache: Path) -> None:
     """What it leads to is not replaced."""
     async with memory() as op:
         await op.write("k", b"new")
-        with pytest.raises(InvalidPath, match="name the file that it leads to"):
+        with pytest.raises(InvalidPath, match="read the file that it leads to"):
             await ap.copy((op, "k"), cache / "current" / "model.bin")
     assert (cache / "blobs" / "0a1b").read_bytes() == b"weights"
 
