@@ -237,6 +237,8 @@ def build_fields(rows: Sequence[ParsedMessage], *, path: str = "") -> tuple[Fiel
     children: dict[int, list[ParsedMessage]] = {-1: []}
     for row in rows:
         parent, identity = row.get("parent_id", 0), row.get("id", 0)
+        if identity == -1:  # A part of a blob's description in 2.2, which is one column.
+            continue
         if parent not in children or parent < -1:
             raise UntrustedMetadata(f"field {identity} stands before its parent {parent}", path=path)
         if identity < 0 or identity in children:

@@ -224,6 +224,10 @@ def _home(field: Field, fragment: Fragment) -> int | None:
 
 def placed(field: Field, columns: Mapping[int, int], file: LanceFile) -> Field:
     """A field of the dataset with its columns and those of its children in a file."""
+    if field.metadata.get("ARROW:extension:name") == b"lance.blob.v2":
+        raise Unsupported(
+            f"blob field {field.name!r} of version 2.2 is not supported: name the other columns", path=file.path
+        )
     if field.is_one_column(file.version):
         index = _column(field, columns, file)
         return replace(field, columns=range(index, index + 1))

@@ -89,6 +89,16 @@ async def test_blobs_of_later_versions_are_refused(version: str, blobs: Any) -> 
         assert (await ap_lance.read_table(operator, PATH, blobs=blobs, columns=["id"])).num_rows == ROWS
 
 
+async def test_other_columns_of_a_dataset_with_blobs_of_2_2(tmp_path: Path) -> None:
+    """Its files have fields without an id, the parts of the descriptions."""
+    lance.write_dataset(table(), str(tmp_path / "ds"), data_storage_version="2.2")
+    async with stored(dataset_objects(tmp_path / "ds", "ds")) as operator:
+        found = await ap_lance.read_table(operator, "ds", columns=["id"])
+        assert found.column("id").to_pylist() == list(range(ROWS))
+        with pytest.raises(Unsupported, match=r"blob field 'b' .*: name the other columns"):
+            await ap_lance.read_table(operator, "ds")
+
+
 @pytest.mark.parametrize("blobs", ["byte", None, 1, b"bytes", []])
 async def test_other_forms_are_refused_at_once(blobs: Any) -> None:
     async with stored({}) as operator:

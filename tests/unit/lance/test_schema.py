@@ -125,7 +125,7 @@ def row(identity: int, parent: int, kind: str = "int32", name: str = "f") -> dic
         ([row(1, 1)], "before its parent"),
         ([row(1, -2)], "before its parent"),
         ([row(1, -1), row(1, -1)], "two fields have the id 1"),
-        ([row(-1, -1)], "or it is negative"),
+        ([row(-2, -1)], "or it is negative"),
         ([row(0, -1, "list")], "0 child fields"),
         ([row(0, -1, "list"), row(1, 0), row(2, 0)], "2 child fields"),
         ([row(0, -1, "map"), row(1, 0, "struct")], "0 fields in its entries"),
