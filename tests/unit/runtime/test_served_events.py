@@ -126,7 +126,7 @@ async def test_a_scan_reports_the_chunks_that_it_decodes(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("tail_bytes", [8, 1000, 1 << 20])
 async def test_a_footer_is_reported_once(tail_bytes: int) -> None:
-    """As what the requests for it have brought, whatever they have brought beside it; a kept one is not reported."""
+    """Its own bytes, and no bytes that came with them; a footer that was kept is not reported."""
     sink = io.BytesIO()
     pq.write_table(pa.table({f"column {number}": [number] for number in range(100)}), sink)
     data = sink.getvalue()
