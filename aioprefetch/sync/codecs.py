@@ -74,6 +74,7 @@ class DecompressedFile(io.BufferedIOBase):
         super().__init__()
         self.name = name
         self._file = file
+        self._codec: Any = file  # What is collected is closed, also where the codec is missing.
         self._codec = codec_file(codec, io.BufferedReader(file, BUFFER_BYTES), "rb", name)
 
     def readable(self) -> bool:
