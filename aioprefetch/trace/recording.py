@@ -193,7 +193,9 @@ class Recording:
         self.retries: list[Retry] = []
         self.counts: Counter[str] = Counter()
         self.budget_ends: dict[int, float] = {}  # When operators gave up their memory.
-        self._alike: dict[tuple[str, str], list[str]] = {}  # Paths that are shown alike, because they hold secrets.
+        # Of paths that hold secrets: their numbers among those that are shown alike, and how many these are.
+        self._alike: dict[tuple[str, str], int] = {}
+        self._shown_alike: Counter[tuple[str, str]] = Counter()
         self.pending: deque[ReportedRequest | ServedRead | Event] = deque() if pending is None else pending
         self._kept: list[ReportedRequest] = []
         self._open: list[ReportedRequest] = []
@@ -507,16 +509,23 @@ class Recording:
             if len(self._texts) >= 2 * self._objects_max:  # They are made again when they are asked for.
                 self._texts.clear()
             shown = printable(redact(path))
-            if shown != path and len(others := self._alike.setdefault((store, shown), [])) < self._objects_max:
-                if path not in others:
-                    others.append(path)
-                number = others.index(path) + 1  # Two objects are two, also where their difference is not shown.
-                shown = shown if number == 1 else f"{shown} ({number})"
+            if shown != path:
+                shown = self._numbered(store, path, shown)
             if self._names_stores and store:
                 root = printable(redact(store))
                 shown = f"{root if root.endswith('/') else f'{root}/'}{shown}"
             text = self._texts[store, path] = shown
         return text
+
+    def _numbered(self, store: str, path: str, shown: str) -> str:
+        """The text of a path that holds a secret: two objects are two, also where their difference is not shown."""
+        number = self._alike.get((store, path))
+        if number is None:
+            if len(self._alike) >= self._objects_max:
+                return shown
+            number = self._alike[store, path] = 1 + self._shown_alike[store, shown]
+            self._shown_alike[store, shown] = number
+        return shown if number == 1 else f"{shown} ({number})"
 
 
 def _begin_of(item: ReportedRequest | ServedRead | Event) -> float:
