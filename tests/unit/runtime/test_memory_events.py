@@ -37,7 +37,8 @@ async def test_a_window_grows_and_shrinks_where_others_wait_for_memory() -> None
     shrunk = [event.facts["blocks"] for event in seen if event.name == "window.shrunk"]
     assert shrunk[0] < grown[-1]
     waited = [event.facts for event in seen if event.name == "budget.waited"]
-    assert {facts["lane"] for facts in waited} == {"demand"}
+    # A prefetch waits too where it was planned before the reads queued.
+    assert "demand" in {facts["lane"] for facts in waited} <= {"demand", "prefetch"}
     assert all(0 < facts["bytes"] <= 3 * MIB for facts in waited)
     assert all(facts["seconds"] > 0 for facts in waited)
 
