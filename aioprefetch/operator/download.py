@@ -211,6 +211,7 @@ class Download(ParallelRead):
 
     __slots__ = (
         "_drained",
+        "_emptied",
         "_failure",
         "_file",
         "_is_reserved",
@@ -246,6 +247,7 @@ class Download(ParallelRead):
         self._repeated_bytes = repeated_bytes  # To be written that were reported before.
         self._writing: set[asyncio.Future[int]] = set()
         self._drained: asyncio.Future[None] | None = None
+        self._emptied: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
         self._piece_bytes = _piece_bytes(runtime.options)
         self._is_reserved = is_reserved
@@ -261,8 +263,7 @@ class Download(ParallelRead):
             await ParallelRead.run(self)
             self._write_pieces()
         finally:
-            if self._writing:
-                await settled(asyncio.gather(*self._writing, return_exceptions=True))
+            await self._all_written()
         if self._failure is not None:
             raise self._failure
         if self._repeated_bytes:  # More was reported than the object has now.
@@ -299,8 +300,7 @@ class Download(ParallelRead):
 
     async def begin_again(self) -> bool:
         """Begin again with an empty file, when no thread writes a piece any more."""
-        if self._writing:
-            await settled(asyncio.gather(*self._writing, return_exceptions=True))
+        await self._all_written()
         await settled(self._threads.call(self._empty))
         self._repeated_bytes += self._position
         self._position = 0
@@ -366,6 +366,16 @@ class Download(ParallelRead):
             self._position += len(piece)
         self._pieces.clear()
 
+    async def _all_written(self) -> None:
+        """Wait until no thread writes a piece, and each is counted or its failure known; also if cancelled meanwhile.
+
+        ``gather`` would not do: a thread's future is done a turn of the loop before ``_written`` is called, and from
+        Python 3.12 on futures that are done are gathered without a turn.
+        """
+        if self._writing:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await settled(self._emptied)
+
     def _written(self, size: int, writing: asyncio.Future[int]) -> None:
         self._writing.discard(writing)
         if not self._is_reserved:
@@ -378,6 +388,9 @@ class Download(ParallelRead):
         if self._drained is not None:
             self._drained.set_result(None)
             self._drained = None
+        if self._emptied is not None and not self._writing:
+            self._emptied.set_result(None)
+            self._emptied = None
 
     def _write(self, start: int, part: memoryview) -> int:
         """For a thread: write a part of the object where it belongs."""

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,65 @@ async def test_a_full_disk_is_an_error_by_name(tmp_path: Path, monkeypatch: pyte
             monkeypatch.undo()
             assert names_in(tmp_path) == []
             await nothing_left(b)
+
+
+class LateFuture(asyncio.Future[Any]):
+    """Is done some turns of the loop before the first of its callbacks is called; all others are called in time."""
+
+    turns = 10
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
+        turns, self.turns = self.turns, 0
+
+        def call(done: Any, turns: int = turns) -> None:
+            if turns:
+                self.get_loop().call_soon(call, done, turns - 1, context=context)
+            else:
+                callback(done)
+
+        super().add_done_callback(call if turns else callback, context=context)
+
+
+@pytest.fixture
+def late_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece is on the disk at once, and the download learns of it late."""
+
+    def call(self: FileThreads, call: Callable[..., object], *arguments: object) -> LateFuture:
+        future = LateFuture()
+        try:
+            future.set_result(call(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    monkeypatch.setattr(FileThreads, "call", call)
+
+
+@pytest.mark.usefixtures("late_writes")
+async def test_all_bytes_are_reported_before_a_download_returns(tmp_path: Path) -> None:
+    counts = list[int]()
+    async with bench(SIZE, block_bytes=BLOCK) as b:
+        await b.operator.download("k", tmp_path / "file", on_progress=counts.append)
+        assert (len(b.calls), sum(counts)) == (1, SIZE)
+        assert b.runtime.budget.used_bytes == 0
+
+
+@pytest.mark.usefixtures("late_writes")
+async def test_the_failure_of_the_last_write_fails_the_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.pwrite
+
+    def pwrite(descriptor: int, data: Any, offset: int) -> int:
+        if offset + len(data) == SIZE:
+            raise OSError(errno.ENOSPC, "full")
+        return write(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    async with bench(SIZE, block_bytes=BLOCK, memory_bytes=6 * BLOCK) as b:
+        with pytest.raises(Unexpected, match="full"):
+            await b.operator.download("k", tmp_path / "file")
+    assert names_in(tmp_path) == []
 
 
 async def test_a_target_that_cannot_be_written_is_refused_before_a_request(tmp_path: Path) -> None:
