@@ -259,16 +259,19 @@ def test_a_forgotten_iterator_is_closed() -> None:
 
 
 def test_a_timeout_cancels_the_source() -> None:
-    closed = threading.Event()
+    hanging, closed = threading.Event(), threading.Event()
 
     async def hang() -> AsyncIterator[int]:
         try:
             yield 1
+            hanging.set()
             await wait_for_ever()
         finally:
             closed.set()
 
     items = iterate(hang(), timeout_seconds=0.1)
+    items.start()
+    assert hanging.wait(20)  # The first item is there, however late the loop's thread came to it.
     assert next(items) == 1
     with pytest.raises(TimedOut, match=r"timeout_seconds=0\.1"):
         next(items)

@@ -10,7 +10,7 @@ import pytest
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
 from aioprefetch.sync import run
-from aioprefetch.sync.loop_thread import LoopThread, loop_thread
+from aioprefetch.sync.loop_thread import Call, LoopThread, loop_thread
 
 
 async def current_thread() -> threading.Thread:
@@ -56,10 +56,24 @@ def test_the_loop_thread_refuses_to_wait_for_itself() -> None:
         run(nested(), timeout_seconds=5)
 
 
-def test_a_timeout_cancels_and_lets_the_coroutine_clean_up() -> None:
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set by the coroutine of a call: its time counts from then on, however late the loop's thread comes to it."""
+    begun, wait = threading.Event(), Call.wait
+
+    def wait_from_then(call: Call[Any], timeout_seconds: float) -> bool:
+        assert begun.wait(20)
+        return wait(call, timeout_seconds)
+
+    monkeypatch.setattr(Call, "wait", wait_from_then)
+    return begun
+
+
+def test_a_timeout_cancels_and_lets_the_coroutine_clean_up(begun: threading.Event) -> None:
     events: list[str] = []
 
     async def wait_for_ever() -> None:
+        begun.set()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -70,8 +84,9 @@ def test_a_timeout_cancels_and_lets_the_coroutine_clean_up() -> None:
     assert events == ["cleaned up"]
 
 
-def test_a_result_that_beats_the_cancellation_counts() -> None:
+def test_a_result_that_beats_the_cancellation_counts(begun: threading.Event) -> None:
     async def stubborn() -> str:
+        begun.set()
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
