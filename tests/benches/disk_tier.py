@@ -1,5 +1,6 @@
 """A bench with a disk tier: the gated store below it, and block files whose system calls may fail."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,8 +18,9 @@ from tests.benches.failing_disk import StillCalls, until
 from tests.benches.gated_reader import KIB, Bench, bench, file_of
 
 BLOCK = 64 * KIB
+READ_TIMEOUT_SECONDS = 20.0
 # A busy machine is no disk that hangs: what a test does not say itself is far away.
-OPTIONS: dict[str, Any] = {"cool_down_seconds": 1000.0, "read_timeout_seconds": 20.0}
+OPTIONS: dict[str, Any] = {"cool_down_seconds": 1000.0, "read_timeout_seconds": READ_TIMEOUT_SECONDS}
 
 
 def tier_of(b: Bench) -> DiskTier:
@@ -91,6 +93,13 @@ async def on_disk(b: Bench, reader: RangeReader, *indices: int) -> None:
     assert not set(indices) & set(file.blocks)
     assert all(key_in(b, reader, index).name in tier_of(b).cache for index in indices)
     b.calls.clear()
+
+
+def pass_time(seconds: float) -> None:
+    """Move the clock of the loop on, so that deadlines of a hanging disk pass without waiting for them."""
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    loop.time = lambda: time() + seconds  # type: ignore[method-assign]
 
 
 def counts(b: Bench) -> tuple[int, int, int]:

@@ -18,10 +18,12 @@ from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, answers, can_open
 from tests.benches.calls import counted_calls
 from tests.benches.disk_tier import (
     BLOCK,
+    READ_TIMEOUT_SECONDS,
     counts,
     disk_bench,
     key_in,
     on_disk,
+    pass_time,
     read_block,
     reader_of,
     tier_of,
@@ -470,9 +472,13 @@ class Hang:
 async def test_a_late_thread_writes_into_no_block(tmp_path: Path, n: int) -> None:
     """Not into the one that the store has filled meanwhile; its memory counts until it lets go."""
     calls, hang = WarmCalls(), Hang(n)
-    async with large_bench(tmp_path, calls, read_timeout_seconds=0.05) as (b, reader):
+    async with large_bench(tmp_path, calls) as (b, reader):
         calls.before = hang
-        view = await reader.view_at(0, LARGE)
+        reading = asyncio.ensure_future(reader.view_at(0, LARGE))
+        await until(hang.hanging.is_set)
+        pass_time(READ_TIMEOUT_SECONDS)
+        view = await reading
+        del reading
         assert b.ranges == [(0, LARGE)]
         assert b.runtime.budget.used_bytes >= 2 * LARGE
         overwrite(file_of(tmp_path, key_in(b, reader, 0)), 0, b"\xff" * (LARGE + 100))

@@ -12,10 +12,12 @@ from aioprefetch.testing.conformance.ids import checks
 from tests.benches.descriptors import descriptors_below, needs_proc
 from tests.benches.disk_tier import (
     BLOCK,
+    READ_TIMEOUT_SECONDS,
     counts,
     disk_bench,
     key_in,
     on_disk,
+    pass_time,
     read_all_over,
     read_block,
     reader_of,
@@ -24,6 +26,7 @@ from tests.benches.disk_tier import (
     written,
 )
 from tests.benches.failing_disk import FailingCalls, file_of, files_in, overwrite, until
+from tests.benches.gated_reader import settle
 
 
 class Hang:
@@ -56,14 +59,16 @@ async def test_a_disk_that_does_not_respond_is_bypassed(
     tmp_path: Path, hang: Hang, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The read waits for its deadline, the next ones not at all; when the disk responds again it is used again."""
-    options = {"read_timeout_seconds": 1.0, "cool_down_seconds": 0.001}  # A busy disk answers within it.
-    async with disk_bench(tmp_path, calls=FailingCalls(hang), disk=options) as b:
+    async with disk_bench(tmp_path, calls=FailingCalls(hang), disk={"cool_down_seconds": 0.001}) as b:
         reader = reader_of(b)
         await on_disk(b, reader, 0, 1)
         hang.on = True
-        await read_block(b, reader, 0)
+        reading = asyncio.create_task(read_block(b, reader, 0))
+        await until(hang.hanging.is_set)
+        assert b.ranges == []
+        pass_time(READ_TIMEOUT_SECONDS)
+        await reading
         assert b.ranges == [(0, BLOCK)]
-        assert hang.hanging.is_set()
         calls = tier_of(b).calls
         assert calls.is_off
         hang.hanging.clear()
@@ -84,12 +89,16 @@ async def test_a_disk_that_does_not_respond_is_bypassed(
 
 @checks("reliability:D27")
 async def test_a_late_thread_writes_into_no_readers_memory(tmp_path: Path, hang: Hang) -> None:
-    async with disk_bench(tmp_path, calls=FailingCalls(hang), disk={"read_timeout_seconds": 0.05}) as b:
+    async with disk_bench(tmp_path, calls=FailingCalls(hang)) as b:
         reader = reader_of(b)
         await on_disk(b, reader, 0)
         hang.on = True
         key = key_in(b, reader, 0)
-        view = await reader.view_at(0, BLOCK)
+        reading = asyncio.ensure_future(reader.view_at(0, BLOCK))
+        await until(hang.hanging.is_set)
+        pass_time(READ_TIMEOUT_SECONDS)
+        view = await reading
+        del reading
         overwrite(file_of(tmp_path, key), 0, b"\xff" * key.file_bytes)
         hang.released.set()
         await until(lambda: tier_of(b).calls.hanging_count == 0)
@@ -101,9 +110,7 @@ async def test_a_late_thread_writes_into_no_readers_memory(tmp_path: Path, hang:
 
 async def test_half_of_the_threads_may_hang(tmp_path: Path, hang: Hang) -> None:
     """Other users of the executor go on."""
-    async with disk_bench(
-        tmp_path, memory_blocks=8, calls=FailingCalls(hang), disk={"read_timeout_seconds": 0.05}, executor_threads=4
-    ) as b:
+    async with disk_bench(tmp_path, memory_blocks=8, calls=FailingCalls(hang), executor_threads=4) as b:
         first = reader_of(b)
         for index in range(8):
             await read_block(b, first, index)
@@ -114,7 +121,9 @@ async def test_half_of_the_threads_may_hang(tmp_path: Path, hang: Hang) -> None:
         hang.on = True
         reads = asyncio.gather(*(read_block(b, first, index) for index in known))
         await until(hang.hanging.is_set)
+        await settle()  # All of them wait.
         assert await b.runtime.run_blocking(lambda: "free") == "free"
+        pass_time(READ_TIMEOUT_SECONDS)
         await reads
         assert await b.runtime.run_blocking(lambda: "free") == "free"
         assert tier_of(b).calls.hanging_count <= 2
