@@ -4,7 +4,6 @@ import gc
 import io
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,8 +40,7 @@ from aioprefetch.values import ReadReply, ReadRequest, WriteRequest
 from tests.benches.arrow_stores import STORES, filesystem_over, s3_options
 from tests.benches.column_file import EXPECTED, GROUPS, NAMES, OTHERS, PARQUET, WANTED
 from tests.benches.computed_store import KIB, MIB, repeated
-from tests.benches.programs import run_program
-from tests.benches.source_tree import ROOT
+from tests.benches.programs import completed, run_program
 from tests.benches.stored_object import StoredObject
 from tests.libraries.conftest import Store
 from tests.profile import chosen
@@ -166,7 +164,7 @@ if __name__ == "__main__":
 """)
     with environment_of(s3_server) as operator:
         arguments = [sys.executable, str(program), json.dumps(operator.keywords)]
-        run = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        run = completed(arguments, timeout_seconds=120)
     assert (run.returncode, run.stdout) == (0, f"{sum(range(500)) + sum(range(1000))}\n"), run.stderr
 
 
@@ -556,7 +554,7 @@ stream.write(b"1")
 scanner = ds.dataset("t", filesystem=fs).to_batches()
 print(next(iter(scanner)).num_rows)
 """
-    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    run = completed([sys.executable, "-c", program])
     assert (run.returncode, run.stdout) == (0, "1000\n"), run.stderr
 
 

@@ -1,7 +1,6 @@
 """Over real sockets: closing while a body hangs, sizes that are lies, late threads."""
 
 import asyncio
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultServer, Rule
+from tests.benches.programs import completed
 
 DATA = bytes(range(256)) * 400
 
@@ -97,7 +97,7 @@ def test_files_are_read_by_threads_that_outlive_the_main_one(tmp_path: Path) -> 
         threading.Thread(target=work).start()
         """
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = completed([sys.executable, "-c", script])
     assert (done.stdout.strip(), done.stderr) == ("100", "")
 
 

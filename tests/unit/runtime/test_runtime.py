@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import pickle
-import subprocess
 import sys
 import textwrap
 import threading
@@ -21,6 +20,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import WriteRequest
 from tests.benches.gated_reader import bench
+from tests.benches.programs import completed
 
 DAY_SECONDS = 86_400.0
 ROOT = Path(__file__).resolve().parents[3]
@@ -281,15 +281,8 @@ def test_an_operator_works_before_and_after_a_fork() -> None:
 
 
 def _run(script: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(script), *arguments]
+    done = completed(command, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.strip()

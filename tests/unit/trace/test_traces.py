@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import aioprefetch as ap
 from aioprefetch.cli.demo import DropOnSeekReader, sample_parquet
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.oracle import content
+from tests.benches.programs import completed
 from tests.benches.source_tree import ROOT
 from tests.profile import chosen
 
@@ -343,7 +343,7 @@ def run(name: str, folder: Path, *, program: str = PROGRAM, child: str | None = 
     (folder / "k").write_bytes(content(1000))
     command = [sys.executable, "-c", program, str(folder / "k"), *([child] if child else [])]
     environment = {**os.environ, "AIOPREFETCH_TRACE": name, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = completed(command, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -398,8 +398,8 @@ def test_children_of_multiprocessing_write_files_of_their_own(method: str, first
     (tmp_path / "k").write_bytes(content(1000))
     environment = {**os.environ, "AIOPREFETCH_TRACE": "read.json", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "ignore", "job.py", str(tmp_path / "k")]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = completed(command, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
     files = {path.name: json.loads(path.read_text("utf-8")) for path in tmp_path.glob("read*")}
     assert ("read.json" in files) == bool(first)
     assert sum(any("request" in event.get("cat", "") for event in file["traceEvents"]) for file in files.values()) == 2

@@ -1,18 +1,17 @@
 """Processes that are killed while they write, and many that write the same: never a wrong byte, nothing left over."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 from aioprefetch.testing.conformance.ids import checks
-from tests.benches.source_tree import ROOT
+from tests.benches.programs import completed
 from tests.unit.blocks.spill.kills import BLOCKS, PROCESSES, ROUNDS
 
 
 def run(program: str, path: Path) -> int:
     """What a program of kills.py says, which fails when something was wrong."""
     command = [sys.executable, "-m", "tests.unit.blocks.spill.kills", program, str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    done = completed(command, timeout_seconds=100)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import re
-import subprocess
 import sys
 from typing import Any
 
@@ -22,6 +21,7 @@ from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from tests.benches.doc_pages import code, rows_under
+from tests.benches.programs import completed
 from tests.benches.source_tree import ROOT
 from tests.unit.services.obspec.plain import GetOnly
 from tests.unit.services.obspec.stores import SECRET
@@ -270,7 +270,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_child_gets_an_error(parent: str, outcome: str) -> None:
     """obstore's threads did not come along: without this its calls end as if they were cancelled."""
     command = [sys.executable, "-c", FORKING, parent]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    run = completed(command)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == outcome
 
@@ -287,7 +287,7 @@ def test_no_optional_package_is_needed() -> None:
         "print([name for name in ('obspec', 'obstore') if name in sys.modules])\n"
     )
     command = [sys.executable, "-c", program]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    run = completed(command)
     assert (run.returncode, run.stdout.splitlines()) == (0, ["b'0123456789'", "[]"]), run.stderr
 
 
