@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import sys
-import threading
 import traceback
 import weakref
 from functools import lru_cache
@@ -203,13 +202,12 @@ class RedactingFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._scrubbers: weakref.WeakSet[Scrubber] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        # Without a lock, which a fork might leave locked: each operation is one step of the interpreter.
+        self._scrubbers: weakref.WeakValueDictionary[int, Scrubber] = weakref.WeakValueDictionary()
 
     def add(self, scrubber: Scrubber) -> None:
         """Remove the secrets of a client too, for as long as the client lives."""
-        with self._lock:
-            self._scrubbers.add(scrubber)
+        self._scrubbers[id(scrubber)] = scrubber
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Redact a record. It is never dropped."""
@@ -225,8 +223,8 @@ class RedactingFilter(logging.Filter):
         return True
 
     def _clean(self, text: str) -> str:
-        with self._lock:
-            scrubbers = list(self._scrubbers)
-        for scrubber in scrubbers:
-            text = scrubber.without_secrets(text)
+        for reference in self._scrubbers.valuerefs():
+            scrubber = reference()
+            if scrubber is not None:
+                text = scrubber.without_secrets(text)
         return redact(text)

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 from aioprefetch.errors import Error, InvalidType, excerpt
 from aioprefetch.operator.transfer.report import CopyProgress
 from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.forks import free_in_child
 
 
 class ProgressBar(Protocol):
@@ -33,7 +34,7 @@ class ProgressDisplay:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # Opening a bar may take it too.
+        self._lock = free_in_child(threading.RLock())  # Opening a bar may take it too.
         self._own: Reporter | None = None
 
     def open(self, name: str) -> ProgressBar:

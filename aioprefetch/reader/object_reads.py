@@ -12,7 +12,6 @@ import contextlib
 import io
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import cached_property
 from operator import attrgetter
 
 from aioprefetch.accessor.protocols import Accessor
@@ -30,6 +29,7 @@ from aioprefetch.reader.policy import Fill, Policy, extent, step_end, steps
 from aioprefetch.reader.warm_reads import WarmReads
 from aioprefetch.reader.window import NOTHING_AHEAD, WindowDecision
 from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.forks import cached_property
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
 from aioprefetch.values import Lane

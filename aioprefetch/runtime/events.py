@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import threading
 import time
 import weakref
@@ -20,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from aioprefetch.errors import InvalidArgument, InvalidType, redact
+from aioprefetch.runtime.forks import free_in_child
 
 logger = logging.getLogger("aioprefetch")
 
@@ -244,7 +244,7 @@ class EventBus:
         self._change_id = object()
         self._complained = False
         # The collector may run while it is held, and a finalizer may end a subscription: on this thread, in the middle.
-        self._lock = threading.RLock()
+        self._lock = free_in_child(threading.RLock())
         _process.join(self)
 
     def subscribe(self, listener: Listener, *names: str) -> Callable[[], None]:
@@ -330,10 +330,6 @@ class EventBus:
         """Be none of the buses of the process any more, for who listens to all: its store is a cache of another one."""
         _process.leave(self)
 
-    def forked(self) -> None:
-        """In a child process: another thread of the parent may have held the lock."""
-        self._lock = threading.RLock()
-
     def _choose(self, name: str) -> tuple[Listener, ...]:
         with self._lock:
             kept = self._chosen  # A change in the middle replaces it, and what is chosen here is not kept.
@@ -362,9 +358,9 @@ class _Process:
     """The buses of this process, and the listeners to all of them, those of operators to come included."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # The collector may run meanwhile, and code of its own with it.
+        # The collector may run meanwhile, and code of its own with it.
+        self._lock = free_in_child(threading.RLock())
         self._buses: weakref.WeakSet[EventBus] = weakref.WeakSet()
-        self._left: weakref.WeakSet[EventBus] = weakref.WeakSet()
         self._listeners: dict[object, Callable[[EventBus, object], None]] = {}
 
     def join(self, bus: EventBus) -> None:
@@ -380,7 +376,6 @@ class _Process:
         """Count a bus no more."""
         with self._lock:
             self._buses.discard(bus)
-            self._left.add(bus)
             for token in tuple(self._listeners):
                 bus.remove(token)
 
@@ -402,15 +397,8 @@ class _Process:
             for bus in tuple(self._buses):
                 bus.remove(token)
 
-    def forked(self) -> None:
-        """In a child process: another thread of the parent may have held a lock."""
-        self._lock = threading.RLock()
-        for bus in (*self._buses, *self._left):
-            bus.forked()
-
 
 _process = _Process()
-os.register_at_fork(after_in_child=_process.forked)
 
 
 def subscribe_to_all(listener: Listener, *names: str) -> Callable[[], None]:

@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, TypeVar
 
 from aioprefetch.runtime.events import EventBus
+from aioprefetch.runtime.forks import free_in_child
 from aioprefetch.runtime.kept import KeptRuntimes
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, fork_generation, leak_after_fork
@@ -89,7 +90,6 @@ class RuntimeFamily:
         """The runtime of the running loop, made if there is none or the last one was closed, held by ``holder``."""
         if self._generation != fork_generation():
             leak_after_fork(self._runtimes, self._lock)
-            self.events.forked()
             self._reset()
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -197,13 +197,12 @@ class _Register:
     """The families of this process that can be found. They live with their operators, and with kept runtimes."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = free_in_child(threading.Lock())
         self.families: weakref.WeakValueDictionary[Any, RuntimeFamily] = weakref.WeakValueDictionary()
         self.runtimes = KeptRuntimes()
 
     def forked(self) -> None:
-        """In a child: another thread of the parent may have held the lock, and runtimes are the parent's."""
-        self.lock = threading.Lock()
+        """In a child: the kept runtimes are the parent's."""
         leak_after_fork(self.runtimes)
         self.runtimes = KeptRuntimes()
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from aioprefetch.display.units import counted
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
 from aioprefetch.runtime.events import EventBus, follow_all, subscribe_to_all
+from aioprefetch.runtime.forks import free_in_child
 from aioprefetch.trace.advice import Advice, advise
 from aioprefetch.trace.chrome import chrome_json
 from aioprefetch.trace.page import page
@@ -56,7 +57,7 @@ class Trace:
         self._events = events
         self._recording = Recording(names_stores=events is None)
         self._pending = self._recording.pending  # Here requests, reads and events wait until there are many.
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
         self._has_begun = False
         self._leave: tuple[Callable[[], None], ...] = ()
 
@@ -97,8 +98,7 @@ class Trace:
             end()
 
     def forget(self) -> None:
-        """Begin again with nothing, as a forked child does: another thread of its parent may have held the lock."""
-        self._lock = threading.Lock()
+        """Begin again with nothing, as a forked child does."""
         self._pending.clear()
         self._recording = Recording(names_stores=self._events is None, pending=self._pending)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.accessor.http_headers import quote_etag, range_header, unquote_etag
@@ -12,6 +11,7 @@ from aioprefetch.accessor.request_events import OPERATIONS
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied
+from aioprefetch.runtime.forks import cached_property
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.s3.client import S3Client
