@@ -18,8 +18,10 @@ from aioprefetch.sync import SyncFile, SyncWriteFile
 
 # The files whose versions are remembered, the last ones that were read.
 FOOTERS_MAX = 1 << 16
-# How long the end of a program waits for files that Arrow has not closed.
+# How long the end of a program waits for files that Arrow has not closed: those of writes, and those that were read,
+# which the program itself may keep.
 EXIT_SECONDS_MAX = 1.0
+EXIT_READ_SECONDS_MAX = 0.1
 # How long after such a file Arrow has dropped what belongs to it.
 DROP_SECONDS = 0.05
 
@@ -60,6 +62,7 @@ class ReadFile(SyncFile):
 
     def __init__(self, operator: Operator, path: str, footers: Footers) -> None:
         super().__init__(operator, path)
+        _read[id(self)] = self
         self._footers = footers
         self._other_footer: str | None = None  # The version of a footer that Arrow may read by.
 
@@ -67,6 +70,11 @@ class ReadFile(SyncFile):
         """Send the first request: for the end of the object, which most formats need first, or for its start."""
         super().begin(at_end=at_end)
         self._other_footer = self._footers.other(self._path, self.etag)
+
+    def _end(self, *, wait: bool) -> None:
+        super()._end(wait=wait)
+        if not wait:
+            _dropped_at[:] = [time.monotonic()]
 
     def _read(self, start: int, length: int | None) -> bytes:
         self._check_footer(start, length)
@@ -104,23 +112,31 @@ class WriteFile(SyncWriteFile):
 
 
 _written: weakref.WeakValueDictionary[int, WriteFile] = weakref.WeakValueDictionary()
+_read: weakref.WeakValueDictionary[int, ReadFile] = weakref.WeakValueDictionary()
 _dropped_at: list[float] = []  # The time of the last drop, if there was one.
 
 
-def wait_for_dropped(timeout_seconds: float = EXIT_SECONDS_MAX) -> None:
-    """Wait until Arrow has dropped the files of writes that failed, which it does a moment later.
+def wait_for_dropped(
+    timeout_seconds: float = EXIT_SECONDS_MAX, read_seconds_max: float = EXIT_READ_SECONDS_MAX
+) -> None:
+    """Wait until Arrow has dropped its files: of writes that failed, and of tables that were read a moment before.
 
-    It drops each on a thread of its own, and the file system after it. If that happens while the interpreter ends, the
-    process aborts.
+    It drops each on a thread of its own, after the call that used it has returned, and the file system after it. If
+    that happens while the interpreter ends, the process aborts or hangs.
     """
-    deadline = time.monotonic() + timeout_seconds
-    while time.monotonic() < deadline and any(map(_is_open, _written.valuerefs())):
-        time.sleep(0.001)
+    _wait_for_none_of(_written, timeout_seconds)
+    _wait_for_none_of(_read, read_seconds_max)
     if _dropped_at:
         time.sleep(max(0.0, _dropped_at[0] + DROP_SECONDS - time.monotonic()))
 
 
-def _is_open(reference: weakref.ref[WriteFile]) -> bool:
+def _wait_for_none_of(files: weakref.WeakValueDictionary[int, Any], timeout_seconds: float) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline and any(map(_is_open, files.valuerefs())):
+        time.sleep(0.001)
+
+
+def _is_open(reference: weakref.ref[Any]) -> bool:
     file = reference()
     return file is not None and not file.closed
 
@@ -128,3 +144,4 @@ def _is_open(reference: weakref.ref[WriteFile]) -> bool:
 atexit.register(wait_for_dropped)
 # A child has none of Arrow's threads, which would drop them.
 os.register_at_fork(after_in_child=_written.clear)
+os.register_at_fork(after_in_child=_read.clear)

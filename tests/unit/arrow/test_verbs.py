@@ -18,7 +18,7 @@ from pyarrow.fs import FileSelector, FileType
 
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.arrow.files import WriteFile, wait_for_dropped
+from aioprefetch.arrow.files import Footers, ReadFile, WriteFile, wait_for_dropped
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection
@@ -559,12 +559,17 @@ async def _accessor(op: ap.Operator) -> object:
     return op.accessor()
 
 
-def test_the_end_of_a_program_waits_for_a_file_that_is_still_open() -> None:
+@pytest.mark.parametrize("is_read", [True, False])
+def test_the_end_of_a_program_waits_for_a_file_that_is_still_open(is_read: bool) -> None:
     """Arrow drops it on a thread of its own. A closed one that a caller still has is not waited for."""
+
+    def opened(path: str) -> ReadFile | WriteFile:
+        return ReadFile(op.operator, path, Footers()) if is_read else WriteFile(op.operator, path, {})
+
     with ap.sync.BlockingOperator(ap.Operator(ap.services.Memory())) as op:
-        closed, held = WriteFile(op.operator, "closed", {}), [WriteFile(op.operator, "k", {})]
+        closed, held = opened("closed"), [opened("k")]
         closed.close()
-        waiting = threading.Thread(target=wait_for_dropped, args=(60.0,))
+        waiting = threading.Thread(target=wait_for_dropped, args=(60.0, 60.0))
         waiting.start()
         waiting.join(0.1)
         assert waiting.is_alive()
