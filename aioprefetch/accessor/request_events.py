@@ -16,8 +16,7 @@ from typing import Any, TypeVar
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error
-from aioprefetch.runtime.budget import MemoryBudget
-from aioprefetch.runtime.events import FOLLOWED_MAX, EventBus, redacted
+from aioprefetch.runtime.events import FOLLOWED_MAX, redacted
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadRequest, Request, WriteRequest
 
@@ -82,44 +81,33 @@ class ReportedRequest:
     clock of the bus, ``None`` for what has not happened.
     Of ``memory_limit_bytes`` of memory ``memory_bytes`` were in use or reserved when it began, in the budget
     ``budget_id``: each operator has one on each loop.
-    ``error`` and ``message`` are empty unless it failed. ``is_counted_by_sink``: the sink gets all bytes of a body, as
-    it does those of a range.
+    ``error`` and ``message`` are empty unless it failed.
     ``sent_bytes`` and ``received_bytes`` are those of the two bodies. A transport counts what it receives; without one
     (-1) it is what the sink got. ``counted_bytes`` are both, once it has ended.
     """
 
     __slots__ = (
-        *(
-            "_budget",
-            "_bus",
-            "_received_before",
-            "_request",
-            "_sink",
-            "_url",
-            "attempt",
-            "begun_at_seconds",
-            "budget_id",
-        ),
-        *("connection", "counted_bytes"),
-        *("end", "ended_at_seconds", "error", "first_byte_at_seconds", "is_counted_by_sink", "lane", "memory_bytes"),
+        *("_received_before", "_request", "_request_id", "_runtime", "_sink", "_url"),
+        *("attempt", "begun_at_seconds", "budget_id", "connection", "counted_bytes"),
+        *("end", "ended_at_seconds", "error", "first_byte_at_seconds", "lane", "memory_bytes"),
         *("memory_limit_bytes", "message", "method"),
-        *("operation", "path", "reader_id", "received_bytes", "request_id", "sent_bytes", "start", "status", "store"),
+        *("operation", "path", "reader_id", "received_bytes", "sent_bytes", "start", "status", "store"),
     )
 
+    # Parameters of both kinds: passed by name, the first five cost a small read a percent.
     def __init__(
         self,
         runtime: Runtime,
         request: Request,
         sink: Sink | None = None,
-        *,
-        operation: str = "",
         method: str | None = None,
         url: str | None = None,
+        operation: str = "",
         sent_bytes: int = 0,
     ) -> None:
-        self.start: int | None = None
-        self.end: int | None = None
-        self.lane: Lane | str = "control"
+        self.lane: Lane | str
+        self.start: int | None
+        self.end: int | None
         self.reader_id: int | None = None
         if isinstance(request, ReadRequest):
             first = request if request.first_bytes is None else request.first_part()
@@ -129,18 +117,19 @@ class ReportedRequest:
             self.lane = "demand" if sink is not None and sink.is_promoted else request.lane
             if request.session is not None:
                 self.reader_id = request.session.reader_id
-        elif sent_bytes:
-            self.lane = "demand"
-            if isinstance(request, WriteRequest):
+        else:
+            self.start = self.end = None
+            self.lane = "demand" if sent_bytes else "control"
+            if sent_bytes and isinstance(request, WriteRequest):
                 self.start, self.end = 0, sent_bytes
         bus, budget = runtime.events, runtime.budget
-        self._bus: EventBus | None = bus
-        self._budget: MemoryBudget | None = budget
+        clock = bus.clock  # A call of an attribute takes longer.
+        self._runtime: Runtime | None = runtime
         self._request: Request | None = request
         self._sink = sink
-        self.is_counted_by_sink = sink is not None
         self._received_before = 0 if sink is None else sink.received
         self._url = url
+        self._request_id = 0
         self.path = request.path
         self.store = bus.store
         self.budget_id = budget.budget_id
@@ -152,39 +141,42 @@ class ReportedRequest:
         self.received_bytes = -1
         self.error = self.message = ""
         self.counted_bytes = 0
-        self.ended_at_seconds: float | None = None
-        self._begin(bus, budget)
-        for queue, look in bus.followers:
-            queue.append(self)
-            if len(queue) > FOLLOWED_MAX:
-                look()
-
-    def send_again(self, error: Error) -> None:
-        """The request was lost, and is sent another time, as another one."""
-        bus, budget = self._bus, self._budget
-        if bus is None or budget is None:  # It has ended.
-            return
-        lost = copy(self)  # This object goes on as the other one, and followers have that already.
-        for queue, _ in bus.followers:
-            queue.append(lost)
-        lost.failed(error)
-        self._begin(bus, budget)
-
-    def _begin(self, bus: EventBus, budget: MemoryBudget) -> None:
-        self.request_id = next(_request_ids)
         self.memory_bytes = budget.used_bytes
         self.status: int | None = None
         self.connection: int | None = None
         self.first_byte_at_seconds: float | None = None
+        self.ended_at_seconds: float | None = None
+        self.begun_at_seconds = clock()
+        if bus.hears_requests:
+            bus.publish_facts("request.started", self.path, self._asked())
+        for requests, _, look in bus.followers:
+            requests.append(self)
+            if len(requests) > FOLLOWED_MAX:
+                look()
+
+    def send_again(self, error: Error) -> None:
+        """The request was lost, and is sent another time, as another one."""
+        runtime = self._runtime
+        if runtime is None:  # It has ended.
+            return
+        bus = runtime.events
+        lost = copy(self)  # This object goes on as the other one, and followers have that already.
+        for requests, _, _ in bus.followers:
+            requests.append(lost)
+        lost.failed(error)
+        self._request_id = 0
+        self.memory_bytes = runtime.budget.used_bytes
+        self.status = self.connection = self.first_byte_at_seconds = None
         self.begun_at_seconds = bus.clock()
         if bus.hears_requests:
             bus.publish_facts("request.started", self.path, self._asked())
 
-    def responded(self, status: int | None, connection: int | None) -> None:
-        """The head of the response is here."""
-        bus = self._bus
-        if bus is None:  # It has ended.
-            return
+    def responded(self, status: int | None, connection: int | None) -> bool:
+        """The head of the response is here. Whether the sink gets all bytes of its body: it does those of a range."""
+        runtime = self._runtime
+        if runtime is None:  # It has ended.
+            return False
+        bus = runtime.events
         self.first_byte_at_seconds = bus.clock()
         self.status, self.connection = status, connection
         if bus.hears_requests:
@@ -194,15 +186,18 @@ class ReportedRequest:
                 "connection": connection,
             }
             bus.publish_facts("request.first_byte", self.path, facts)
+        return status == 206 and self._sink is not None
 
     def finished(self) -> None:
         """The response has ended well."""
         if self.ended_at_seconds is None:
             sink = self._sink
             if sink is not None and (head := sink.head) is not None:
-                self.start = head.start + self._received_before
-                self.end = head.start + head.size
-            self._end("request.finished", has_sent=True)
+                self.start = start = head.start
+                self.end = start + head.size
+                if before := self._received_before:
+                    self.start = start + before
+            self._end("request.finished", True)
 
     def failed(self, error: BaseException) -> None:
         """The request has ended by an error, whose message is shown if it is one of ours: those hold no secret.
@@ -212,16 +207,16 @@ class ReportedRequest:
         if self.ended_at_seconds is None:
             if isinstance(error, Error):
                 if self._request is not None and is_unmodified(self._request, error):
-                    self._end("request.finished", has_sent=True)
+                    self._end("request.finished", True)
                     return
                 self.error, self.message = error.kind, error.message
             else:
                 self.error = type(error).__name__
-            self._end("request.failed", has_sent=self.status is not None)  # It was answered.
+            self._end("request.failed", self.status is not None)  # It was answered.
 
     def _end(self, name: str, has_sent: bool) -> None:
-        bus, sink = self._bus, self._sink
-        assert bus is not None
+        assert self._runtime is not None
+        bus, sink = self._runtime.events, self._sink
         if self.received_bytes < 0:
             self.received_bytes = 0 if sink is None else sink.received - self._received_before
         self.counted_bytes = self.received_bytes + (self.sent_bytes if has_sent else 0)
@@ -229,7 +224,14 @@ class ReportedRequest:
         if bus.hears_requests:
             bus.publish_facts(name, self.path, self._ended(name))
         # A follower that keeps this object keeps neither memory of the read nor listeners.
-        self._sink = self._bus = self._budget = self._url = self._request = None
+        self._sink = self._runtime = self._url = self._request = None
+
+    @property
+    def request_id(self) -> int:
+        """Its number in events."""
+        if not self._request_id:
+            self._request_id = next(_request_ids)
+        return self._request_id
 
     def _asked(self) -> dict[str, object]:
         return {

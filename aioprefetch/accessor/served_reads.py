@@ -14,10 +14,11 @@ def publish_reply(
     events: EventBus, request: ReadRequest, reply: ReadReply, began: float, *, bytes_max: int | None = None
 ) -> None:
     """Publish ``read.served`` for a read that began then, without a reader: its first ``bytes_max`` bytes at most."""
+    now = events.clock()
     head = reply.head
     start = head.start
     size = head.size if bytes_max is None else min(head.size, bytes_max)
-    events.publish_served(request.path, start, start + size, reply.tier, events.clock() - began)
+    events.publish_served(request.path, start, start + size, reply.tier, now - began, None, now)
 
 
 class ServedReads(WrappedAccessor):

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -210,9 +209,10 @@ redacted = lru_cache(maxsize=1024)(redact)  # Many events have the same path, an
 _new_event = tuple.__new__  # As ``Event`` does, in one call less.
 
 Listener = Callable[[Event], object]
-# A queue of requests and reads, and what looks at it when it holds more than this many.
-Follower: TypeAlias = tuple[deque[Any], Callable[[], object]]
-FOLLOWED_MAX = 4_000
+# Lists of requests and of reads, and what looks at them when one holds more than this many: some 10 MB of both. Most
+# recordings are shorter, and are looked at when they have ended.
+Follower: TypeAlias = tuple[list[Any], list[ServedRead], Callable[[], object]]
+FOLLOWED_MAX = 20_000
 
 
 class EventBus:
@@ -261,14 +261,14 @@ class EventBus:
         self.add(token, listener, names)
         return lambda: self.remove(token)
 
-    def follow(self, queue: deque[Any], look: Callable[[], object]) -> Callable[[], None]:
-        """Put each ``ReportedRequest``, when it begins, and each ``ServedRead`` into a queue.
+    def follow(self, requests: list[Any], reads: list[ServedRead], look: Callable[[], object]) -> Callable[[], None]:
+        """Append each ``ReportedRequest``, when it begins, and each ``ServedRead`` to lists.
 
         For who keeps them and looks at them later: it costs a fraction of their events. With more than
-        ``FOLLOWED_MAX`` in the queue ``look`` is called, which must not raise. The function returned ends that.
+        ``FOLLOWED_MAX`` in one of the lists ``look`` is called, which must not raise. The function returned ends that.
         """
         token = object()
-        self.add_follower(token, (queue, look))
+        self.add_follower(token, (requests, reads, look))
         return lambda: self.remove(token)
 
     def add_follower(self, token: object, follower: Follower) -> None:
@@ -296,13 +296,18 @@ class EventBus:
         tier: str,
         waited_seconds: float | None = None,
         reader_id: int | None = None,
+        at_seconds: float | None = None,
     ) -> None:
-        """Publish that a caller got ``[start, end)`` of an object, from where, and how long the read took."""
+        """Publish that a caller got ``[start, end)`` of an object, from where, and how long the read took.
+
+        ``at_seconds`` is now, where the caller has asked the clock already.
+        """
         if followers := self.followers:
-            read = (path, start, end, tier, waited_seconds, self.clock(), self.store)
-            for queue, look in followers:
-                queue.append(read)
-                if len(queue) > FOLLOWED_MAX:
+            at_seconds = self.clock() if at_seconds is None else at_seconds
+            read = (path, start, end, tier, waited_seconds, at_seconds, self.store)
+            for _, reads, look in followers:
+                reads.append(read)
+                if len(reads) > FOLLOWED_MAX:
                     look()
         if self._hears_reads:
             facts = {"start": start, "end": end, "tier": tier, "waited_seconds": waited_seconds}
@@ -407,9 +412,9 @@ def subscribe_to_all(listener: Listener, *names: str) -> Callable[[], None]:
     return _process.listen(lambda bus, token: bus.add(token, listener, names))
 
 
-def follow_all(queue: deque[Any], look: Callable[[], object]) -> Callable[[], None]:
+def follow_all(requests: list[Any], reads: list[ServedRead], look: Callable[[], object]) -> Callable[[], None]:
     """``EventBus.follow`` for all operators of this process, those to come included."""
-    return _process.listen(lambda bus, token: bus.add_follower(token, (queue, look)))
+    return _process.listen(lambda bus, token: bus.add_follower(token, (requests, reads, look)))
 
 
 def _check_subscription(listener: Listener, names: Iterable[str]) -> None:

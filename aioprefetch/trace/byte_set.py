@@ -25,7 +25,7 @@ class ByteSet:
     def extend(self, ranges: Iterable[Range]) -> None:
         """Add ranges; empty ones add nothing."""
         kept = self._ranges
-        kept += [pair for pair in ranges if pair[0] < pair[1]]
+        kept += ranges
         self._is_joined = False
         if len(kept) > self._limit:
             self._limit = max(_UNJOINED_MIN, 2 * len(self.ranges))

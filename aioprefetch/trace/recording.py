@@ -6,11 +6,11 @@ Pure: requests, served reads and events are put into it. Times are seconds since
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from aioprefetch.errors import excerpt, printable, redact
 from aioprefetch.ranges import Range
@@ -20,6 +20,7 @@ from aioprefetch.trace.byte_set import ByteSet
 if TYPE_CHECKING:
     from aioprefetch.accessor.request_events import ReportedRequest
 
+T = TypeVar("T")
 Outcome = Literal["finished", "failed", "cancelled", "open"]
 TIERS = ("memory", "disk", "cache", "store")
 # The events of a recording, beside the requests and reads that it follows.
@@ -165,6 +166,21 @@ class TracedObject:
         return max((bytes_.ranges[-1][1] for bytes_ in (self.fetched, self.used) if bytes_.ranges), default=0)
 
 
+@dataclass(slots=True)
+class Pending:
+    """Requests, when they begin, served reads, and other events, until they are looked at."""
+
+    requests: list[ReportedRequest] = field(default_factory=list)
+    reads: list[ServedRead] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Drop all."""
+        self.requests.clear()
+        self.reads.clear()
+        self.events.clear()
+
+
 class Recording:
     """A trace as a value. Requests, when they begin, served reads and other events are put into ``pending``.
 
@@ -181,7 +197,7 @@ class Recording:
         requests_max: int = REQUESTS_MAX,
         objects_max: int = OBJECTS_MAX,
         ranges_max: int = RANGES_MAX,
-        pending: deque[ReportedRequest | ServedRead | Event] | None = None,
+        pending: Pending | None = None,
     ) -> None:
         self._names_stores = names_stores
         self._requests_max, self._objects_max, self._ranges_max = requests_max, objects_max, ranges_max
@@ -196,7 +212,7 @@ class Recording:
         # Of paths that hold secrets: their numbers among those that are shown alike, and how many these are.
         self._alike: dict[tuple[str, str], int] = {}
         self._shown_alike: Counter[tuple[str, str]] = Counter()
-        self.pending: deque[ReportedRequest | ServedRead | Event] = deque() if pending is None else pending
+        self.pending = Pending() if pending is None else pending
         self._kept: list[ReportedRequest] = []
         self._open: list[ReportedRequest] = []
         self._waits: list[ServedRead] = []
@@ -213,24 +229,23 @@ class Recording:
             "budget.closed": self._budget_closed,
         }
 
-    def settle(self) -> None:
-        """Look at what was taken since the last time, and at the requests that were in flight then."""
+    def settle(self, at_most: int | None = None) -> None:
+        """Look at what was taken since the last time, and at the requests that were in flight then.
+
+        With ``at_most`` only at that many requests, reads and events, the oldest.
+        """
         pending = self.pending
-        taken = [pending.popleft() for _ in range(len(pending))]
-        served: list[Any] = [item for item in taken if type(item) is tuple]
-        requests: list[Any] = [item for item in taken if not isinstance(item, tuple)]
-        events: list[Event] = []
-        if len(served) + len(requests) < len(taken):
-            events = [item for item in taken if isinstance(item, Event)]
+        events, reads = _taken(pending.events, at_most), _taken(pending.reads, at_most)
+        requests = _taken(pending.requests, at_most)  # Last: those of the reads have begun before.
         if self._origin is None:
-            if not taken:
+            if not (requests or reads or events):
                 return
-            self._origin = min(_begin_of(item) for item in taken)
-        if taken or self._open:
+            self._origin = min(_times(requests, reads, events))
+        if requests or reads or events or self._open:
             self._requests = self._read_waits = None
-        self._ended_at = max(self._ended_at, *map(_begin_of, taken[-1:]), self._origin)
+        self._ended_at = max(self._ended_at, self._origin, *_times(requests[-1:], reads[-1:], events[-1:]))
         self._settle_requests(requests)
-        self._settle_reads(served)
+        self._settle_reads(reads)
         self._settle_events(events, self._origin)
         self._bound_ranges()
 
@@ -325,7 +340,7 @@ class Recording:
             self.object(self._name(*place)).counts["requests"] += count
         seen, latest = [*self._open, *begun], self._ended_at
         self._open = []
-        fetched: dict[tuple[str, str], list[Range]] = {}
+        fetched: defaultdict[tuple[str, str], list[Range]] = defaultdict(list)
         for request in seen:
             ended_at = request.ended_at_seconds  # Asked once: it may end meanwhile on another thread.
             if ended_at is None:
@@ -340,11 +355,7 @@ class Recording:
                 if start < 0:  # The last bytes of an object whose size no response gave.
                     self.counts["unplaced_bytes"] += received
                     continue
-                place = request.store, request.path
-                ranges = fetched.get(place)
-                if ranges is None:
-                    ranges = fetched[place] = []
-                ranges.append((start, start + received))
+                fetched[request.store, request.path].append((start, start + received))
         self._ended_at = latest
         for place, ranges in fetched.items():
             item = self.object(self._name(*place))
@@ -357,22 +368,18 @@ class Recording:
 
     def _settle_reads(self, served: Sequence[ServedRead]) -> None:
         """Take the reads, of which there are many, object by object."""
-        by_place: dict[tuple[str, str, str], list[Range]] = {}
-        waits, waited_seconds, room = 0, 0.0, WAITS_MAX - len(self._waits)
+        by_place: defaultdict[tuple[str, str, str], list[Range]] = defaultdict(list)
+        waits: list[ServedRead] = []
+        waited_seconds, waited_min = 0.0, WAIT_SECONDS_MIN
         for read in served:
             path, start, end, tier, waited, _, store = read
-            place = store, path, tier
-            ranges = by_place.get(place)
-            if ranges is None:
-                ranges = by_place[place] = []
-            ranges.append((start, end))
-            if waited is not None and waited >= WAIT_SECONDS_MIN:
-                waits += 1
+            by_place[store, path, tier].append((start, end))
+            if waited is not None and waited >= waited_min:
+                waits.append(read)
                 waited_seconds += waited
-                if waits <= room:
-                    self._waits.append(read)
+        self._waits += waits[: max(0, WAITS_MAX - len(self._waits))]
         self.counts["read.served"] += len(served)
-        self.counts["waits"] += waits
+        self.counts["waits"] += len(waits)
         self.counts["wait_microseconds"] += round(1e6 * waited_seconds)
         for (store, path, tier), ranges in by_place.items():
             item = self.object(self._name(store, path))
@@ -528,10 +535,17 @@ class Recording:
         return shown if number == 1 else f"{shown} ({number})"
 
 
-def _begin_of(item: ReportedRequest | ServedRead | Event) -> float:
-    if isinstance(item, Event):
-        return item.at_seconds
-    return item[5] if isinstance(item, tuple) else item.begun_at_seconds
+def _times(requests: list[ReportedRequest], reads: list[ServedRead], events: list[Event]) -> list[float]:
+    """When they began, were served, and happened."""
+    begun, served = [request.begun_at_seconds for request in requests], [read[5] for read in reads]
+    return [*begun, *served, *(event.at_seconds for event in events)]
+
+
+def _taken(waiting: list[T], at_most: int | None) -> list[T]:
+    """The first in a list, which are taken out of it; others may append to it meanwhile."""
+    taken = waiting[:at_most]
+    del waiting[: len(taken)]
+    return taken
 
 
 def _has_object_bytes(request: ReportedRequest) -> bool:

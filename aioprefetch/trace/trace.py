@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from aioprefetch.display.units import counted
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
-from aioprefetch.runtime.events import EventBus, follow_all, subscribe_to_all
+from aioprefetch.runtime.events import FOLLOWED_MAX, Event, EventBus, follow_all, subscribe_to_all
 from aioprefetch.runtime.forks import free_in_child
 from aioprefetch.trace.advice import Advice, advise
 from aioprefetch.trace.chrome import chrome_json
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from aioprefetch.sync.blocking_operator import BlockingOperator
 
 logger = logging.getLogger("aioprefetch")
+
+# How many requests and reads are looked at while a read waits for it: a few milliseconds.
+LOOKED_AT_MAX = 2_000
 
 
 def record(operator: Operator | BlockingOperator | None = None) -> Trace:
@@ -69,12 +72,14 @@ class Trace:
                     "a trace records one block: take another record() for the next", operation="record"
                 )
             self._has_begun = True
+        requests, reads = self._pending.requests, self._pending.reads
         if self._events is None:
-            pending = self._pending
-            self._leave = follow_all(pending, self._look), subscribe_to_all(pending.append, *NAMES)
+            self._leave = follow_all(requests, reads, self._look), subscribe_to_all(self._take, *NAMES)
         else:
-            pending = self._pending
-            self._leave = self._events.follow(pending, self._look), self._events.subscribe(pending.append, *NAMES)
+            self._leave = (
+                self._events.follow(requests, reads, self._look),
+                self._events.subscribe(self._take, *NAMES),
+            )
         return self
 
     def __exit__(
@@ -144,10 +149,16 @@ class Trace:
         else:
             self.write_html(path)
 
+    def _take(self, event: Event) -> None:
+        events = self._pending.events
+        events.append(event)
+        if len(events) > FOLLOWED_MAX:
+            self._look()
+
     def _look(self) -> None:
         if self._lock.acquire(blocking=False):
             try:
-                self._recording.settle()
+                self._recording.settle(LOOKED_AT_MAX)
             except Exception:  # It would be the error of a read.
                 logger.exception("requests or events could not be recorded")
             finally:

@@ -417,8 +417,7 @@ class Connection(asyncio.BufferedProtocol):
             self._finish(is_clean=len(body) == len(data) and not self._has_more())
 
     def _begin_reported(self, head: ResponseHead, receiver: Receiver, reported: ReportedRequest) -> Destination | None:
-        reported.responded(head.status, self.number)
-        if reported.is_counted_by_sink and head.status == 206:
+        if reported.responded(head.status, self.number):
             return receiver.begin(head, self)
         reported.received_bytes = 0
         destination = receiver.begin(head, self)

@@ -109,7 +109,7 @@ class Exchange:
         for _ in range(REDIRECTS_MAX + 1):
             reported = None
             if self._runtime.events.wants_requests:
-                reported = ReportedRequest(self._runtime, request, sink, method=method, url=target.url)
+                reported = ReportedRequest(self._runtime, request, sink, method, target.url)
             head, error_text = await self._fetch(target, fields, receive, reported)
             redirected_to = None if origin == options.origin else origin
             if reported is not None and head.status < 400:

@@ -106,7 +106,7 @@ class SignedRequests:
         counters = self._ledger.current
         reported = None
         if self._events.wants_requests:
-            reported = ReportedRequest(self._runtime, request, sink, method="GET", url=signed.target.url)
+            reported = ReportedRequest(self._runtime, request, sink, "GET", signed.target.url)
         receiver = _ReadReceiver(request, sink, self._runtime)
         before = sink.received
         counters[_GET] += 1

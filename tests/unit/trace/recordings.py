@@ -82,9 +82,12 @@ class Script:
         """What a recorder of these has."""
         recording = Recording(**options)
         for request in sorted(self.requests, key=lambda request: request.begun_at_seconds):
-            recording.pending.append(request)
+            recording.pending.requests.append(request)
         for _, _, event in sorted(self.events, key=lambda event: event[:2]):
-            recording.pending.append(event)
+            if isinstance(event, Event):
+                recording.pending.events.append(event)
+            else:
+                recording.pending.reads.append(event)
         recording.settle()
         return recording
 

@@ -75,7 +75,7 @@ def test_what_is_not_known_is_no_figure() -> None:
     assert 'aria-label="Fetched: parts of' in body
     assert {row[12] for row in data_of(text)["rows"]} == {None}
     bus, recording = EventBus(), Recording()
-    bus.follow(recording.pending, recording.settle)
+    bus.follow(recording.pending.requests, recording.pending.reads, recording.settle)
     ReportedRequest(runtime_of(bus), ReadRequest(path="k", offset=0, size=10))
     recording.settle()
     assert "1 still in flight, whose bytes are not counted" in written(recording)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.accessor.request_events import ReportedRequest
-from aioprefetch.runtime.events import Event, EventBus
+from aioprefetch.runtime.events import FOLLOWED_MAX, Event, EventBus
 from aioprefetch.trace.advice import advise
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import Recording
@@ -70,7 +70,7 @@ def test_the_last_bytes_of_an_object_are_where_the_response_says() -> None:
     recording.settle()
     (request,) = recording.requests
     assert (request.start, request.end, request.received) == (92, 100, (92, 100))
-    recording.pending.append(script.request("k", -8, None, at=1.0, error="TimedOut", bytes=3))
+    recording.pending.requests.append(script.request("k", -8, None, at=1.0, error="TimedOut", bytes=3))
     recording.settle()
     assert recording.fetched_bytes == 8
     assert recording.counts["unplaced_bytes"] == 3
@@ -133,7 +133,7 @@ def test_a_recording_of_nothing_is_empty() -> None:
     recording = Recording()
     recording.settle()
     assert (recording.requests, recording.waits, recording.ended_at_seconds) == ([], [], 0.0)
-    recording.pending.append(Event("of.another.kind", 1.0, "k", {}))
+    recording.pending.events.append(Event("of.another.kind", 1.0, "k", {}))
     recording.settle()
     assert (recording.requests, recording.counts.total()) == ([], 0)
 
@@ -173,7 +173,7 @@ def test_a_request_that_ends_meanwhile_counts_once() -> None:
     recording = Recording()
     request = EndsBetweenLooks(runtime_of(EventBus()), ReadRequest(path="k", offset=0, size=10))
     request.begun_at_seconds, request.counted_bytes = BEGIN, 10
-    recording.pending.append(request)
+    recording.pending.requests.append(request)
     recording.settle()
     assert (recording.fetched_bytes, recording.requests[0].outcome, recording.requests[0].ended_at_seconds) == (
         0,
@@ -207,9 +207,54 @@ def test_a_request_that_has_ended_has_its_bytes() -> None:
     request = LookedAtWhenEnded(runtime_of(EventBus()), ReadRequest(path="k", offset=0, size=10))
     request.recording = recording
     request.received_bytes = 10
-    recording.pending.append(request)
+    recording.pending.requests.append(request)
     request.finished()
     assert (recording.fetched_bytes, recording.requests[0].received_bytes) == (10, 10)
+
+
+def test_a_long_recording_is_looked_at_in_small_steps() -> None:
+    """What waits is bounded, one look is short, and nothing is left out or counted twice."""
+    recording, bus, waiting = Recording(), EventBus(), []
+
+    def look() -> None:
+        waiting.append((len(recording.pending.requests), len(recording.pending.reads)))
+        recording.settle(at_most=5000)
+
+    bus.follow(recording.pending.requests, recording.pending.reads, look)
+    count = FOLLOWED_MAX + 8000
+    runtime = runtime_of(bus)
+    for number in range(count):
+        start = 10 * number
+        request = ReportedRequest(runtime, ReadRequest(path="k", offset=start, size=10))
+        request.received_bytes = 10
+        request.finished()
+        bus.publish_served("k", start, start + 10, "store", 0.0)
+        if number % 2:
+            bus.publish_served("k", start, start + 10, "memory")
+    assert max(max(one) for one in waiting) == FOLLOWED_MAX + 1
+    assert len(waiting) == 5
+    recording.settle()
+    assert (recording.counts["request.started"], recording.counts["read.served"]) == (count, count + count // 2)
+    assert [request.start for request in recording.requests] == list(range(0, 10 * count, 10))
+    assert (recording.fetched_bytes, recording.distinct_bytes, recording.wasted_bytes) == (10 * count, 10 * count, 0)
+
+
+def test_events_without_requests_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of what is in memory may evict block after block."""
+    waiting: list[int] = []
+    settle = Recording.settle
+
+    def looked(recording: Recording, at_most: int | None = None) -> None:
+        waiting.append(len(recording.pending.events))
+        settle(recording, at_most)
+
+    monkeypatch.setattr(Recording, "settle", looked)
+    with ap.sync.BlockingOperator(ap.Operator(ap.services.Memory())) as operator:
+        with ap.trace.record(operator) as trace:
+            for _ in range(FOLLOWED_MAX + 2):
+                operator.events.publish("block.evicted", "k", start=0, end=10, unused=True)
+        assert waiting == [FOLLOWED_MAX + 1]
+        assert trace.recording.counts["block.evicted"] == FOLLOWED_MAX + 2
 
 
 # --- more than is kept ----------------------------------------------------------------------------------------------
@@ -278,7 +323,6 @@ def test_the_bytes_that_reads_used_are_joined_once_for_all_requests() -> None:
     used = item.used
     assert (len(used), item.used is used) == (500, True)
     assert (recording.requests is recording.requests, recording.waits is recording.waits) == (True, True)
-    script.read("k", 10, 20, at=0.2)
-    recording.pending.append(script.events[-1][-1])
+    recording.pending.reads.append(("k", 10, 20, "store", 0.0, BEGIN + 0.2, ""))
     recording.settle()
     assert len(item.used) == 510
