@@ -1,12 +1,19 @@
-"""When a store is asked again, and for how long: after a response without news, and after failures."""
+"""When a store is asked again, and for how long: after a response without news, after failures, and in a run that ends.
+
+A run that ends is one listing of the tail and one whole sweep, with a limit on late arrivals and a progress log.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from aioprefetch.errors import BudgetExhausted, Error
+from aioprefetch.runtime.events import logger
+from aioprefetch.source.values import SourceFile, TailAndSweep
 
 # The layers of the operator have retried before that, several times and with their own pauses.
 PAUSE_SECONDS_BASE = 1.0
@@ -109,3 +116,129 @@ def is_transient(error: Error) -> bool:
 def loop_seconds() -> float:
     """The clock of the running loop."""
     return asyncio.get_running_loop().time()
+
+
+# The run ends after this many pages in a row that contain only files younger than its start: files then arrive as fast
+# as they are listed, and the run would never end. The next run lists the rest.
+YOUNG_PAGES_MAX = 100
+
+PROGRESS_SECONDS = 10.0
+# Clocks may differ by this much.
+FUTURE_MS_MIN = 60_000
+
+
+@dataclass(slots=True)
+class Overrun:
+    """Detects files that arrive as fast as they are listed."""
+
+    young_pages: int = 0
+
+    def after(self, old: int, young: int) -> bool:
+        """Count a page with ``old`` files from before the run and ``young`` later ones; whether it is the limit."""
+        if old:
+            self.young_pages = 0
+        elif young:
+            self.young_pages += 1
+        return self.young_pages >= YOUNG_PAGES_MAX
+
+
+@dataclass(slots=True)
+class Finishing:
+    """The state of one run that ends. Files younger than ``until_ms`` are left to a later run.
+
+    The sweep starts at the first key, and ends at the frontier of the first cursor: keys that the tail lists in this
+    run need no second look. A caller that returns to an earlier cursor starts the run again.
+    """
+
+    until_ms: int
+    tail_done: bool = False
+    sweep_done: bool = False
+    overrun: Overrun = field(default_factory=Overrun)
+    # The files that are left: their number and the youngest time. Each half counts a key once.
+    young: int = 0
+    youngest_ms: int = 0
+    is_reported: bool = False
+    _counted: dict[str, str] = field(default_factory=dict)
+    _sweep_end: str | None = None
+    _sweeps: int = 0
+
+    def begin(self, cursor: TailAndSweep) -> None:
+        """Keep the frontier of the first cursor; later calls have no effect."""
+        if self._sweep_end is None:
+            self._sweep_end = cursor.frontier
+            # A sweep in progress is given up. Counting it distinguishes its cursors from those of this run.
+            self._sweeps = cursor.sweeps + (cursor.sweep_key is not None)
+            self.sweep_done = self.sweep_done or not cursor.frontier
+
+    def count_young(self, half: str, files: Iterable[SourceFile]) -> None:
+        """Count the files of a page, in the order of their keys, that are left to a later run."""
+        last = self._counted.get(half, "")
+        for file in files:
+            if file.key > last:
+                self.young += 1
+                self.youngest_ms = max(self.youngest_ms, file.modified_ms or 0)
+                self._counted[half] = file.key
+
+    def is_sweeping(self, cursor: TailAndSweep) -> bool:
+        """Whether a cursor is in the middle of this run's sweep."""
+        return cursor.sweep_key is not None and cursor.sweeps >= self._sweeps
+
+    def sweep_from(self, cursor: TailAndSweep) -> TailAndSweep:
+        """The cursor at the beginning of this run's sweep."""
+        return replace(cursor, sweep_key="", sweep_end=self._sweep_end or "", sweeps=self._sweeps)
+
+
+class ListingProgress:
+    """Pages and keys listed since ``begin``, logged every ``PROGRESS_SECONDS`` of ``clock``.
+
+    A run that ends may list a whole bucket before it has anything to deliver.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float] | None = None) -> None:
+        self._url = url
+        self._clock = clock or loop_seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Start counting again."""
+        self._begun_at: float | None = None
+        self._logged_at = 0.0
+        self._pages = 0
+        self._keys = 0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the first page."""
+        return 0.0 if self._begun_at is None else self._clock() - self._begun_at
+
+    def left_young(self, files: int, ahead_ms: int) -> None:
+        """Log that the run leaves ``files`` younger than its start, the youngest of them by ``ahead_ms``.
+
+        Files that arrive during the run are normal. Times in the future are a warning: such files may wait for long.
+        """
+        is_future = ahead_ms > 1000 * self.seconds + FUTURE_MS_MIN
+        logger.log(
+            logging.WARNING if is_future else logging.INFO,
+            "%d files of %s are younger than the start of this run, and are left to a later one%s",
+            files,
+            self._url,
+            "; there are times in the future among them: look at the clocks of the writers" if is_future else "",
+        )
+
+    def listed(self, keys: int, last: str) -> None:
+        """Count a page with this number of keys, of which ``last`` is the last."""
+        now = self._clock()
+        if self._begun_at is None:
+            self._begun_at = self._logged_at = now
+        self._pages += 1
+        self._keys += keys
+        if now - self._logged_at >= PROGRESS_SECONDS:
+            self._logged_at = now
+            logger.info(
+                "listing all of %s: %d pages with %d keys in %.0f s, now at %r",
+                self._url,
+                self._pages,
+                self._keys,
+                now - self._begun_at,
+                last,
+            )

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.spark.data_source import AioPrefetchDataSource
-    from aioprefetch.spark.session import read, register, stream
+    from aioprefetch.spark.data_source import AioPrefetchDataSource, read, register, stream
     from aioprefetch.spark.udf import WarmOperator, map_batches, with_operator
 
 __all__ = ["AioPrefetchDataSource", "WarmOperator", "map_batches", "read", "register", "stream", "with_operator"]
@@ -24,9 +23,9 @@ load_at_first_use(
         "AioPrefetchDataSource": "data_source",
         "WarmOperator": "udf",
         "map_batches": "udf",
-        "read": "session",
-        "register": "session",
-        "stream": "session",
+        "read": "data_source",
+        "register": "data_source",
+        "stream": "data_source",
         "with_operator": "udf",
     },
     extra="spark",

@@ -1,26 +1,43 @@
-"""``format("aioprefetch")``: the object that Spark creates from options in a separate process, and then pickles.
+"""``format("aioprefetch")``, and the functions that take a session: ``register``, ``read`` and ``stream``.
 
-Spark calls ``schema()`` in one planning process, ``reader()`` and ``partitions()`` in another one, a stream's offsets
-in a third that lives as long as the query, and ``read()`` in tasks. Nothing but plain settings goes between them.
+Spark creates the data source from options in a separate process, and then pickles it. It calls ``schema()`` in one
+planning process, ``reader()`` and ``partitions()`` in another one, a stream's offsets in a third that lives as long as
+the query, and ``read()`` in tasks. Nothing but plain settings goes between them.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from weakref import WeakKeyDictionary
 
 import pyspark
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.datasource import DataSource
+from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.events import logger
 from aioprefetch.spark import worker
-from aioprefetch.spark.hadoop import SessionSettings, from_files
+from aioprefetch.spark.hadoop import TIME_ZONE, SessionSettings, from_files, from_session
 from aioprefetch.spark.operators import explaining
-from aioprefetch.spark.options import check_scope
+from aioprefetch.spark.options import check_scope, filters_to_text, option_name
 from aioprefetch.spark.readers import SAFE_SINCE, BatchReader, FilteringBatchReader, StreamReader, is_safe
-from aioprefetch.spark.schema import Inferred, batch_fields, projected, stream_fields, with_policy
+from aioprefetch.spark.schema import (
+    Inferred,
+    batch_fields,
+    narrowed,
+    projected,
+    stream_fields,
+    with_metadata,
+    with_policy,
+)
 from aioprefetch.spark.settings import SourceSettings, parse_options
+
+if TYPE_CHECKING:
+    from aioprefetch.spark.read_options import BatchOptions, StreamOptions
 
 NAME = "aioprefetch"
 
@@ -89,3 +106,142 @@ class AioPrefetchDataSource(DataSource):
         if settings.left_out is not None:
             logger.warning("%s: %s", settings.url, settings.left_out)
         return settings
+
+
+# The settings that each session registered last, so that it registers only changed ones.
+_registered: WeakKeyDictionary[SparkSession, SessionSettings] = WeakKeyDictionary()
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("aioprefetch")`` known to a session, with the settings of S3A and the time zone that it has now.
+
+    Endpoint, region and keys come from ``spark.hadoop.fs.s3a.*`` (of a bucket too) for URLs of S3. They travel inside
+    the pickled data source: no option of a DataFrame, no plan and no log shows them. Times without a zone are read in
+    ``spark.sql.session.timeZone``, as by Spark's own readers, where no option ``timeZone`` says otherwise. Call it
+    again when any of these change.
+    """
+    settings = from_session(spark)
+    if _registered.get(spark) != settings:
+        spark.dataSource.register(_data_source(settings))
+        _registered[spark] = settings
+
+
+def read(
+    spark: SparkSession,
+    url: str,
+    *,
+    schema: StructType | str | None = None,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[Any] | None = None,
+    format: str | None = None,  # noqa: A002 - the name of the option
+    **options: Unpack[BatchOptions],
+) -> DataFrame:
+    """A DataFrame of the files at ``url``: one object, a directory, or a glob.
+
+    Only ``columns`` are read, of a ``schema`` that describes the files. ``filters`` is a list of ``(column, operator,
+    value)`` that all hold, or a list of such lists of which one does; row groups that cannot match are not read, nor
+    are rows kept that do not. ``options`` are those of docs/reference/spark-options.md, also in snake case
+    (``on_missing="skip"``). ``ConfigInvalid`` names an unknown one.
+    """
+    register(spark)
+    texts = _texts(spark, url, columns, filters, format, options)
+    check_scope(texts, "batch")
+    return _load(spark.read, texts, _registered[spark], schema, columns)
+
+
+def stream(
+    spark: SparkSession,
+    url: str,
+    *,
+    checkpoint: str,
+    schema: StructType | str | None = None,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[Any] | None = None,
+    format: str | None = None,  # noqa: A002 - the name of the option
+    **options: Unpack[StreamOptions],
+) -> DataFrame:
+    """A streaming DataFrame of the new files at ``url``, each delivered once.
+
+    ``checkpoint`` is the ``checkpointLocation`` that the writer must be given, too: Spark does not tell it to a source.
+    The state of the source is below it, at ``<checkpoint>/aioprefetch`` (the option ``stateLocation``). One
+    checkpoint belongs to one query; a second query takes ``attach_to`` to share the listing of the first.
+    Other arguments are those of ``read``.
+    """
+    register(spark)
+    if "state_location" in options or "stateLocation" in options:
+        raise ConfigInvalid(
+            "stream() keeps the state in the checkpoint; elsewhere: readStream with the option stateLocation",
+            operation="configure",
+        )
+    location = f"{checkpoint.rstrip('/')}/aioprefetch"
+    texts = _texts(spark, url, columns, filters, format, {**options, "stateLocation": location})
+    check_scope(texts, "stream")
+    return _load(spark.readStream, texts, _registered[spark], schema, columns)
+
+
+def _data_source(settings: SessionSettings) -> type[AioPrefetchDataSource]:
+    """A subclass with the settings of a session. It is pickled by value, and they with it."""
+    return type(AioPrefetchDataSource.__name__, (AioPrefetchDataSource,), {"session": settings})
+
+
+def _load(
+    reader: DataFrameReader | DataStreamReader,
+    texts: dict[str, str],
+    session: SessionSettings,
+    schema: StructType | str | None,
+    columns: Sequence[str] | None,
+) -> DataFrame:
+    """If ``columns`` select from a ``schema``, all fields of the files are passed as ``fileSchema``."""
+    settings = parse_options(texts, session)
+    reader = reader.format(NAME)
+    if schema is not None:
+        everything = _struct(schema)
+        reader = reader.schema(with_metadata(narrowed(everything, columns), settings))
+        if texts.pop("columns", None) is not None:
+            texts["fileSchema"] = everything.json()
+    return reader.options(**texts).load()
+
+
+def _struct(schema: StructType | str) -> StructType:
+    parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, StructType):
+        raise ConfigInvalid(f"schema must be a StructType or its DDL, not {schema!r}", operation="configure")
+    return parsed
+
+
+def _texts(
+    spark: SparkSession,
+    url: str,
+    columns: Sequence[str] | None,
+    filters: Sequence[Any] | None,
+    format_name: str | None,
+    options: Mapping[str, Any],
+) -> dict[str, str]:
+    """Arguments of Python as options of a DataFrame."""
+    if isinstance(columns, str):
+        raise ConfigInvalid(f"columns must be a list of names, not the text {columns!r}", operation="configure")
+    texts = {option_name(name): _text(name, value) for name, value in options.items() if value is not None}
+    if format_name is not None:
+        texts["format"] = format_name
+    if columns is not None:
+        texts["columns"] = json.dumps(list(columns))
+    if filters is not None:
+        try:
+            texts["filters"] = filters_to_text(filters)
+        except TypeError as error:
+            raise ConfigInvalid(f"filters: {error}", operation="configure") from None
+    zone = spark.conf.get(TIME_ZONE)
+    return {"path": url, **({"sessionTimeZone": zone} if zone else {}), **texts}
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    # Not the value: it may be a secret.
+    raise ConfigInvalid(f"the option {name} cannot be a {type(value).__name__}", operation="configure")

@@ -27,8 +27,7 @@ from aioprefetch.operator.shared import shared_twin
 from aioprefetch.source.reading import reason_of
 from aioprefetch.spark import worker
 from aioprefetch.spark.options import OPTIONS
-from aioprefetch.spark.settings import SourceSettings
-from aioprefetch.spark.source_url import SourceUrl
+from aioprefetch.spark.settings import SourceSettings, SourceUrl
 
 # The planned version is gone, so that the same batch fails each time.
 _CHANGED = (

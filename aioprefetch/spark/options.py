@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 from aioprefetch.errors import ConfigInvalid, excerpt
 from aioprefetch.ranges import bytes_at_least
-from aioprefetch.source.columns.zones import zone_named
+from aioprefetch.source.columns.casts import zone_named
 from aioprefetch.source.formats import format_named, format_names, formats_that_take
-from aioprefetch.source.formats.encodings import codec_name
 from aioprefetch.source.formats.record_format import COMMON_OPTIONS
+from aioprefetch.source.formats.records import codec_name
 from aioprefetch.source.options import COMPRESSIONS
 
 Parse = Callable[[str, str], Any]

@@ -57,19 +57,24 @@ from pyspark.sql.types import (
 from aioprefetch.errors import ConfigInvalid, NotFound, StateConflict
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger
-from aioprefetch.source.fetch.cleaning import CleanOptions, move_directories
-from aioprefetch.source.fetch.cleaning_notes import DEAD
+from aioprefetch.source.fetch.cleaning import DEAD, CleanOptions, move_directories
 from aioprefetch.source.fetch.source import FileSource, StateLocation
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import can_split
-from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import METADATA_COLUMNS, RESCUED_COLUMN, AdmissionOptions
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, quarantine_to, read_items
+from aioprefetch.source.values import FetchItem, Offset, SourceFile
 from aioprefetch.spark import worker
 from aioprefetch.spark.operators import explaining, locate, operator_at, source_operator, state_operator
-from aioprefetch.spark.schema import FileFields, Inferred, arrow_schema, file_fields_of_batch, file_fields_of_stream
+from aioprefetch.spark.schema import (
+    FileFields,
+    Inferred,
+    arrow_schema,
+    file_fields_of_batch,
+    file_fields_of_stream,
+    keep_stream,
+    resolved,
+)
 from aioprefetch.spark.settings import SourceSettings, with_location
-from aioprefetch.spark.stream_metadata import keep_stream, resolved
 from aioprefetch.sync import iterate, run
 
 

@@ -15,15 +15,11 @@ test instead of skipping it silently.
 """
 
 from aioprefetch.testing.conformance.conditions import ConditionChecks, VersionChecks
-from aioprefetch.testing.conformance.errors import ErrorChecks
-from aioprefetch.testing.conformance.listing import ListChecks
-from aioprefetch.testing.conformance.paths import PathChecks
-from aioprefetch.testing.conformance.read import ReadChecks
-from aioprefetch.testing.conformance.read_ranges import ReadRangesChecks
-from aioprefetch.testing.conformance.remove_and_copy import CopyChecks, DeleteChecks
-from aioprefetch.testing.conformance.stat import StatChecks
+from aioprefetch.testing.conformance.every_operation import ErrorChecks, PathChecks
+from aioprefetch.testing.conformance.listing import ListChecks, StatChecks
+from aioprefetch.testing.conformance.read import ReadChecks, ReadRangesChecks
 from aioprefetch.testing.conformance.suite import skipped_tests
-from aioprefetch.testing.conformance.write import CreateDirChecks, WriteChecks, WriterChecks
+from aioprefetch.testing.conformance.write import CopyChecks, CreateDirChecks, DeleteChecks, WriteChecks, WriterChecks
 
 
 class AccessorSuite(

@@ -23,8 +23,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import unquote
 
-from aioprefetch.testing.faults import NO_FAULT, Fault, ReceivedRequest, Rule
-from aioprefetch.testing.planned_response import PlannedResponse, plan_response
+from aioprefetch.testing.faults import NO_FAULT, Fault, PlannedResponse, ReceivedRequest, Rule, plan_response
 
 HEAD_BYTES_MAX = 64 << 10
 PIECE_BYTES = 64 << 10

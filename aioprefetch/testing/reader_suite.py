@@ -4,9 +4,7 @@ The hooks are those of `AccessorSuite`, so that one mixin with the hooks can ser
 """
 
 from aioprefetch.testing.conformance.reader_lifecycle import LifecycleChecks
-from aioprefetch.testing.conformance.reader_pread import PositionedReadChecks
-from aioprefetch.testing.conformance.reader_seek import SeekChecks
-from aioprefetch.testing.conformance.reader_vectored import VectoredChecks
+from aioprefetch.testing.conformance.reader_reads import PositionedReadChecks, SeekChecks, VectoredChecks
 from aioprefetch.testing.conformance.suite import skipped_tests
 
 

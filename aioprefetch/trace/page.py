@@ -1,21 +1,288 @@
-"""The page of a trace: one HTML file that needs no network. What moves in it is drawn by ``page.js``."""
+"""The page of a trace: one HTML file that needs no network. What moves in it is drawn by ``page.js``.
+
+The data for that script has one row for each request, or for each few of them where there are many; its times are whole
+microseconds since the recording began. The bytes of an object are a map as SVG: what was fetched, used, fetched again,
+and which tier served it.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import heapq
 import html
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from string import Template
+from typing import Any
 
 from aioprefetch.display.units import bytes_text, counted, seconds_text, share_text
+from aioprefetch.ranges import Range, joined
 from aioprefetch.trace.advice import advise, unused_bytes
-from aioprefetch.trace.byte_map import HATCH, fetched_again, object_section
-from aioprefetch.trace.payload import payload
-from aioprefetch.trace.recording import Recording, TracedRequest, Wait
-from aioprefetch.trace.timeline import busy_seconds, in_flight, interval_of, memory_in_use
+from aioprefetch.trace.byte_set import ByteSet
+from aioprefetch.trace.recording import TIERS, Recording, TracedObject, TracedRequest, Wait
+from aioprefetch.trace.timeline import (
+    busy_seconds,
+    chunks,
+    highest_in_bins,
+    in_flight,
+    interval_of,
+    memory_in_use,
+    microseconds,
+    packed,
+)
+
+# A browser draws as many bars at once without a pause, and the page stays below three MiB.
+ROWS_MAX = 20_000
+WAITS_MAX = 800
+WAIT_LEVELS_MAX = 8
+WAIT_COLUMNS = 250
+FLIGHT_BINS = 1200
+WAIT_TIERS = ("store", "cache", "disk", "memory", "budget")
+LANES = ("demand", "prefetch", "control")
+
+
+class _Texts:
+    """Texts that occur often, each once, referred to by position."""
+
+    def __init__(self) -> None:
+        self.positions: dict[str, int] = {}
+
+    def of(self, text: str) -> int:
+        return self.positions.setdefault(text, len(self.positions))
+
+
+def payload(recording: Recording) -> str:
+    """The data as JSON that may stand in a ``script`` element."""
+    requests = recording.requests
+    until = recording.ended_at_seconds
+    steps = in_flight(interval_of(request, until) for request in requests)
+    memory = memory_in_use(requests, recording.budget_ends)
+    paths, operations, errors = _Texts(), _Texts(), _Texts()
+    rows = [_row(recording, part, paths, operations, errors) for part in chunks(requests, ROWS_MAX)]
+    data: dict[str, Any] = {
+        "end": microseconds(until),
+        "rows": rows,
+        "waits": _waits(recording.waits, until, paths),
+        "memory": _waits(recording.memory_waits, until, paths),
+        "flight": highest_in_bins(steps, until, FLIGHT_BINS),
+        "flightMax": max((number for _, number in steps), default=0),
+        "used": highest_in_bins([(use.at_seconds, use.used_bytes) for use in memory], until, FLIGHT_BINS),
+        "usedMax": max((use.used_bytes for use in memory), default=0),
+        "paths": list(paths.positions),
+        "operations": list(operations.positions),
+        "errors": list(errors.positions),
+        "lanes": LANES,
+        "tiers": WAIT_TIERS,
+        "single": len(paths.positions) == 1,
+    }
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True)
+    return text.replace("<", "\\u003c")  # No text of ours ends the element.
+
+
+def _row(
+    recording: Recording, part: Sequence[TracedRequest], paths: _Texts, operations: _Texts, errors: _Texts
+) -> list[Any]:
+    """The order of the values is that of the constants at the top of the script."""
+    first = part[0]
+    failed = next((request for request in part if request.outcome == "failed"), None)
+    is_cancelled = all(request.outcome == "cancelled" for request in part)
+    ends = [request.ended_at_seconds for request in part]
+    starts = [request.start for request in part if request.start is not None]
+    end = first.end if len(part) == 1 else max((request.end or 0 for request in part), default=None)
+    return [
+        len(part),
+        paths.of(first.path),
+        operations.of(first.operation),
+        LANES.index(first.lane) if first.lane in LANES else LANES.index("control"),
+        max(request.attempt for request in part),
+        min(starts, default=None),
+        end,
+        microseconds(first.begun_at_seconds),
+        None if first.first_byte_at_seconds is None else microseconds(first.first_byte_at_seconds),
+        None if None in ends else microseconds(max(end for end in ends if end is not None)),
+        1 if failed is not None else 2 if is_cancelled else 0,
+        sum(request.received_bytes for request in part),
+        sum(unused_bytes(recording, request) for request in part) if recording.knows_use else None,
+        first.status if failed is None else failed.status,
+        first.connection if len(part) == 1 else "",
+        None if failed is None or not failed.error else errors.of(failed.error),
+        microseconds(first.retry_wait_seconds),
+        first.number,
+    ]
+
+
+def _waits(waits: Sequence[Wait], until: float, paths: _Texts) -> list[list[Any]]:
+    """Waits as bars on a few levels. Where there are too many, one column for each part of the time that has any."""
+    levels = packed([(wait.begun_at_seconds, wait.ended_at_seconds) for wait in waits])
+    if len(waits) > WAITS_MAX or max(levels, default=0) >= WAIT_LEVELS_MAX:
+        return _wait_columns(waits, until, paths)
+    return [
+        [
+            microseconds(wait.begun_at_seconds),
+            microseconds(wait.ended_at_seconds),
+            1,
+            _tier(wait),
+            paths.of(wait.path),
+            wait.start,
+            wait.end,
+            microseconds(wait.seconds),
+            level,
+            0,
+        ]
+        for wait, level in zip(waits, levels, strict=True)
+    ]
+
+
+def _wait_columns(waits: Sequence[Wait], until: float, paths: _Texts) -> list[list[Any]]:
+    """Columns as high as the number of waits at once, with the number of waits and their time in each."""
+    steps = in_flight((wait.begun_at_seconds, wait.ended_at_seconds) for wait in waits)
+    heights = highest_in_bins(steps, until, WAIT_COLUMNS)
+    highest, width = max(heights, default=0), until / WAIT_COLUMNS
+    members: list[list[Wait]] = [[] for _ in heights]
+    for wait in waits:
+        first = min(WAIT_COLUMNS - 1, max(0, int(wait.begun_at_seconds / width)))
+        last = min(WAIT_COLUMNS - 1, max(first, int(wait.ended_at_seconds / width)))
+        for column in members[first : last + 1]:
+            column.append(wait)
+    return [
+        [
+            microseconds(number * width),
+            microseconds((number + 1) * width),
+            len(inside),
+            min(map(_tier, inside)),
+            paths.of(inside[0].path),
+            0,
+            0,
+            sum(
+                microseconds(
+                    min(wait.ended_at_seconds, (number + 1) * width) - max(wait.begun_at_seconds, number * width)
+                )
+                for wait in inside
+            ),
+            0,
+            height,
+            highest,
+        ]
+        for number, (height, inside) in enumerate(zip(heights, members, strict=True))
+        if inside and height
+    ]
+
+
+def _tier(wait: Wait) -> int:
+    return WAIT_TIERS.index(wait.tier) if wait.tier in WAIT_TIERS else 0
+
+
+WIDTH = 1000
+# More pieces than this are drawn as columns, each as high as its share of a part of the object.
+PIECES_MAX = 250
+COLUMNS = 250
+# A piece that is narrower could not be seen.
+PIECE_WIDTH_MIN = 1.5
+
+HATCH = (
+    '<svg width="0" height="0" aria-hidden="true" style="position:absolute"><defs>'
+    '<pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect width="5" height="5" style="fill:var(--wasted-soft)"/><rect width="2.2" height="5" '
+    'style="fill:var(--wasted)"/></pattern></defs></svg>'
+)
+
+
+def fetched_again(requests: Sequence[TracedRequest]) -> list[Range]:
+    """The bytes of one object that came in more than one request."""
+    again, reached = [], 0
+    for start, end in sorted(request.received for request in requests):
+        again.append((start, min(end, reached)))
+        reached = max(reached, end)
+    return joined(again)
+
+
+def object_section(item: TracedObject, requests: Sequence[TracedRequest], *, knows_use: bool) -> str:
+    """The heading, the figures and the map of one object. ``requests`` are those for its bytes.
+
+    Unless ``knows_use``, ranges were joined: which bytes were used, and how many came again, is not said then.
+    """
+    name = html.escape(item.path)
+    fetched, wasted = len(item.fetched), len(item.wasted)
+    facts = [
+        f"{bytes_text(item.received_bytes)} in {counted(item.counts['requests'], 'request')}",
+        f"{share_text(fetched - wasted, fetched)} used" if fetched and knows_use else "",
+        f"{bytes_text(wasted)} not used" if wasted and knows_use else "",
+        f"{bytes_text(item.refetched_bytes)} came again" if item.refetched_bytes and knows_use else "",
+        f"{counted(item.counts['reads'], 'read')}: {_tiers(item)}" if item.counts["reads"] else "",
+        f"{bytes_text(item.counts['evicted_unused_bytes'])} evicted unread"
+        if item.counts["evicted_unused_bytes"]
+        else "",
+    ]
+    text = " · ".join(fact for fact in facts if fact)
+    facts_text = f'<p class="quiet">{html.escape(text)}</p>'
+    return f'<section class="object"><h3>{name}</h3>{facts_text}{_map(item, requests, knows_use)}</section>'
+
+
+def _tiers(item: TracedObject) -> str:
+    return ", ".join(f"{bytes_text(item.tier_bytes[tier])} from {tier}" for tier in TIERS if item.tier_bytes[tier])
+
+
+def _map(item: TracedObject, requests: Sequence[TracedRequest], knows_use: bool) -> str:
+    end = item.end
+    if not end:
+        return ""
+    layers = [("used", item.fetched & item.used), ("wasted", item.wasted)]
+    lanes = [("Fetched", 20, layers if knows_use else [("fetched", item.fetched)])]
+    again = ByteSet(fetched_again(requests))
+    if len(again):
+        lanes.append(("Fetched again", 7, [("again", again)]))
+    lanes += [(f"Read from {tier}", 7, [(tier, item.by_tier[tier])]) for tier in TIERS if len(item.by_tier[tier])]
+    lines = []
+    for title, height, layers in lanes:
+        shares = ", ".join(
+            f"{share_text(len(bytes_), end)} {'not used' if name == 'wasted' else name}" for name, bytes_ in layers
+        )
+        spoken = shares if knows_use else "parts"
+        drawing = "".join(shapes(name, bytes_.ranges, end, height, below) for name, bytes_, below in _stacked(layers))
+        lines.append(
+            f'<span aria-hidden="true">{title}</span><svg viewBox="0 0 {WIDTH} {height}" height="{height}" '
+            f'preserveAspectRatio="none" role="img" aria-label="{title}: {spoken} of {bytes_text(end)}">{drawing}</svg>'
+        )
+    lines.append(f'<span></span><div class="ends"><span>0</span><span>{end:,}</span></div>')
+    return f'<div class="map">{"".join(lines)}</div>'
+
+
+def _stacked(layers: Sequence[tuple[str, ByteSet]]) -> list[tuple[str, ByteSet, ByteSet]]:
+    """Each layer with what lies below it, where shares are stacked."""
+    stacked, below = [], ByteSet()
+    for name, bytes_ in layers:
+        stacked.append((name, bytes_, below))
+        below = below | bytes_
+    return stacked
+
+
+def shapes(name: str, ranges: Sequence[Range], end: int, height: int, below: ByteSet) -> str:
+    """Rectangles of the ranges in an object of ``end`` bytes; of many, the shares of columns, above ``below``."""
+    if len(ranges) <= PIECES_MAX and len(below.ranges) <= PIECES_MAX:
+        pieces = [(WIDTH * low / end, max(PIECE_WIDTH_MIN, WIDTH * (high - low) / end)) for low, high in ranges]
+        return "".join(
+            f'<rect class="{name}" x="{_number(min(left, WIDTH - width))}" width="{_number(width)}" height="{height}"/>'
+            for left, width in pieces
+        )
+    whole, drawing, columns = ByteSet(ranges), [], min(COLUMNS, end)
+    for column in range(columns):
+        low, high = column * end // columns, (column + 1) * end // columns
+        share, base = whole.count_in(low, high) / (high - low), below.count_in(low, high) / (high - low)
+        if share:
+            tall = max(1.0, height * share)
+            left, width = WIDTH * low / end, WIDTH * (high - low) / end
+            drawing.append(
+                f'<rect class="{name}" x="{_number(left)}" width="{_number(width)}" '
+                f'y="{_number(max(0.0, height * (1 - base) - tall))}" height="{_number(tall)}"/>'
+            )
+    return "".join(drawing)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
 
 OBJECTS_MAX = 8
 OBJECT_LINES_MAX = 200

@@ -16,9 +16,9 @@ from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
 from aioprefetch.runtime.events import FOLLOWED_MAX, Event, EventBus, follow_all, subscribe_to_all
 from aioprefetch.runtime.forks import free_in_child
 from aioprefetch.trace.advice import Advice, advise
-from aioprefetch.trace.chrome import chrome_json
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import NAMES, Recording
+from aioprefetch.trace.timeline import chrome_json
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

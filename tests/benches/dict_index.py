@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from aioprefetch.source.cursor import Cursor, Diff, TailAndSweep
-from aioprefetch.source.feed import Feed
-from aioprefetch.source.file_index import KnownFile
-from aioprefetch.source.files import Change
 from aioprefetch.source.options import Overwrites
+from aioprefetch.source.values import Change, Cursor, Diff, Feed, KnownFile, TailAndSweep
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.reading import ReadTask, read_items
+from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.values import ReadReply, ReadRequest
 
 URL = "s3://bucket/landing"

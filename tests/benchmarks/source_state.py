@@ -21,11 +21,9 @@ from pathlib import Path
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import Fs
 from aioprefetch.source.fetch.source import FileSource
-from aioprefetch.source.files import FetchItem
 from aioprefetch.source.list import file_of
-from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions
-from aioprefetch.source.record import Record
+from aioprefetch.source.values import FetchItem, Offset, Record
 from aioprefetch.values import Entry
 from tests.benches.computed_listing import ArithmeticStore
 from tests.benchmarks.process_usage import memory_bytes

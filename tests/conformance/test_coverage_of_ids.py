@@ -7,8 +7,7 @@ import re
 import pytest
 
 from aioprefetch.testing.accessor_suite import AccessorSuite
-from aioprefetch.testing.conformance.ids import ALL_IDS, CHECKED, NOT_APPLICABLE, checks
-from aioprefetch.testing.conformance.suite import ConformanceSuite
+from aioprefetch.testing.conformance.suite import ALL_IDS, CHECKED, NOT_APPLICABLE, ConformanceSuite, checks
 from aioprefetch.testing.reader_suite import ReaderSuite
 from tests.benches.source_tree import ROOT, parse, python_files
 

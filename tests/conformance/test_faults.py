@@ -12,7 +12,7 @@ from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import Fault, FaultServer, Rule
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
 
 SIZE = 200_000

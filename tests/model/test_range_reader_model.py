@@ -13,8 +13,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import run_virtual
-from aioprefetch.testing.conformance.ids import checks
-from aioprefetch.testing.conformance.probes import GateLayer
+from aioprefetch.testing.conformance.suite import GateLayer, checks
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
 from aioprefetch.values import WriteRequest
 from tests.benches.gated_reader import in_case

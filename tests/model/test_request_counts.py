@@ -8,7 +8,7 @@ import pytest
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content, pattern
 from aioprefetch.values import WriteRequest
 from tests.benches.computed_store import KIB, MIB, Arithmetic, Distance, Read, repeated

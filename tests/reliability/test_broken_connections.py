@@ -6,7 +6,7 @@ import pytest
 
 from aioprefetch.errors import Error, ProtocolError, Unavailable
 from aioprefetch.testing import Fault, ReceivedRequest, Rule
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes
 from tests.reliability.scripted import (
     ATTEMPTS,

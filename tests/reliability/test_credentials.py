@@ -16,7 +16,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.key_source import LOOK_SECONDS, RENEW_SECONDS_MIN
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import CopyRequest
 from tests.benches.gated_reader import in_case

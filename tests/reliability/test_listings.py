@@ -9,7 +9,7 @@ import pytest
 from aioprefetch.errors import Error, ProtocolError
 from aioprefetch.layers.retry import PROTOCOL_ERRORS_MAX
 from aioprefetch.testing import Fault, ReceivedRequest, Rule
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.reliability.scripted import Scripted, Serve
 
 

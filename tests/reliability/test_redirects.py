@@ -4,7 +4,7 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid, Error, RedirectRefused
 from aioprefetch.testing import Fault, FaultServer, Rule
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
 from tests.reliability.scripted import SIZE, Serve, always
 

@@ -17,7 +17,7 @@ from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer, TimeoutLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest, Request
 

@@ -21,7 +21,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.layers import RetryLayer
 from aioprefetch.testing import Fault, ReceivedRequest, Rule
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes
 from tests.reliability.scripted import ATTEMPTS, LENGTH, OFFSET, PAGE, Serve, always, once
 

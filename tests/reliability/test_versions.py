@@ -15,7 +15,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import CountingS3Server, Fault, ReceivedRequest, Rule
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from tests.reliability.scripted import LENGTH, OFFSET, SIZE, Scripted, Serve, always, once
 

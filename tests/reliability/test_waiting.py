@@ -15,7 +15,7 @@ from aioprefetch.layers import RetryLayer
 from aioprefetch.layers.retry import NAME_FAILURES_MAX, NAME_FAILURES_SECONDS_MAX
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import Fault, FaultServer
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
 from tests.benches.tls_servers import self_signed
 from tests.reliability.scripted import (

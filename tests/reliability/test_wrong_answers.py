@@ -8,7 +8,7 @@ import pytest
 
 from aioprefetch.errors import ConditionNotMatch, ObjectChanged, ProtocolError, Unavailable
 from aioprefetch.testing import Fault, Rule
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
 from tests.reliability.scripted import ATTEMPTS, LENGTH, OFFSET, PAGE, SIZE, Serve, always, once
 

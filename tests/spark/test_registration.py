@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aioprefetch.spark import AioPrefetchDataSource, register
+from aioprefetch.spark.data_source import _registered
 from aioprefetch.spark.java import use_java
-from aioprefetch.spark.session import _registered
 from aioprefetch.testing import CountingS3Server
 from tests.spark.conftest import SETTINGS
 from tests.spark.files import records, write_jsonl

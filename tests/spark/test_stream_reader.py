@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, StateConflict, Unsupported, UntrustedMetadata
-from aioprefetch.source.state.checksummed_json import seal
+from aioprefetch.source.stored_json import seal
 from aioprefetch.spark.data_source import AioPrefetchDataSource
 from aioprefetch.spark.operators import source_operator
 from aioprefetch.spark.readers import FILES_MAX_DEFAULT, BatchReader, FilteringBatchReader, StreamReader

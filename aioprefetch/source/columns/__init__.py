@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.source.columns.conform import Conformer, conform
-    from aioprefetch.source.columns.plain_types import plain_schema
+    from aioprefetch.source.columns.casts import plain_schema
     from aioprefetch.source.columns.row_filter import RowFilter
-    from aioprefetch.source.columns.schema_union import united
+    from aioprefetch.source.columns.schemas import Conformer, conform, united
 
 __all__ = ["Conformer", "RowFilter", "conform", "plain_schema", "united"]
 
 load_at_first_use(
     __name__,
     {
-        "Conformer": "conform",
-        "conform": "conform",
-        "plain_schema": "plain_types",
+        "Conformer": "schemas",
+        "conform": "schemas",
+        "plain_schema": "casts",
         "RowFilter": "row_filter",
-        "united": "schema_union",
+        "united": "schemas",
     },
 )

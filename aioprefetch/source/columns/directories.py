@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.source.columns.casts import CannotCast, cast_plain
-from aioprefetch.source.columns.names import match_names
+from aioprefetch.source.columns.casts import CannotCast, cast_plain, in_zone
 from aioprefetch.source.columns.row_filter import RowFilter, normalized
-from aioprefetch.source.columns.zones import in_zone
+from aioprefetch.source.columns.schemas import match_names
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)

@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.filters import Clause, Filters, check_expression, checked_filters, filtered
-from aioprefetch.source.columns.casts import CannotCast, cast_plain, is_number
-from aioprefetch.source.columns.names import match_names
-from aioprefetch.source.columns.zones import in_zone
+from aioprefetch.source.columns.casts import CannotCast, cast_plain, in_zone, is_number
+from aioprefetch.source.columns.schemas import match_names
 
 _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
     "=": operators.eq,

@@ -1,6 +1,6 @@
 """File formats: JSON lines, CSV, text, binary, Parquet and Lance, read as record batches, and compression.
 
-A format is a ``RecordFormat``, or a ``LineFormat`` if its records are lines. ``registry`` lists all of them.
+A format is a ``RecordFormat``, or a ``LineFormat`` if its records are lines. ``record_format`` lists all of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from aioprefetch.first_use import load_at_first_use
 if TYPE_CHECKING:
     from aioprefetch.source.formats.file_bytes import read_content
     from aioprefetch.source.formats.line_stream import LineFormat
-    from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
-    from aioprefetch.source.formats.registry import (
+    from aioprefetch.source.formats.record_format import (
+        FoundBatch,
+        RecordFormat,
+        Wanted,
         can_split,
         compression_of,
         format_named,
@@ -48,13 +50,13 @@ load_at_first_use(
         "FoundBatch": "record_format",
         "RecordFormat": "record_format",
         "Wanted": "record_format",
-        "can_split": "registry",
-        "compression_of": "registry",
-        "format_named": "registry",
-        "format_names": "registry",
-        "format_of": "registry",
-        "formats_that_take": "registry",
-        "formats_with_datasets": "registry",
-        "register_format": "registry",
+        "can_split": "record_format",
+        "compression_of": "record_format",
+        "format_named": "record_format",
+        "format_names": "record_format",
+        "format_of": "record_format",
+        "formats_that_take": "record_format",
+        "formats_with_datasets": "record_format",
+        "register_format": "record_format",
     },
 )

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.file_bytes import read_content
 from aioprefetch.source.formats.line_stream import check_splits
 from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.source.values import FetchItem, SourceFile
 
 BINARY_SCHEMA = pa.schema(
     [

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.ranges import Range
-from aioprefetch.source.columns.names import match_names
-from aioprefetch.source.columns.plain_types import plain_type
+from aioprefetch.source.columns.casts import plain_type
+from aioprefetch.source.columns.schemas import match_names
 from aioprefetch.source.formats.corruption import warn_of_unknown
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 

@@ -1,7 +1,7 @@
 """JSON lines: each line that is not blank is a record, which is a JSON object.
 
 pyarrow parses a part of the file at once with an explicit schema, so types do not depend on where parts are cut. A part
-that it refuses, or would read differently, is read by ``json_rows``, whose errors are exact.
+that it refuses, or would read differently, is read line by line (``conversion``), with exact errors.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ import pyarrow.json as pj
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.columns.casts import in_256_bits
-from aioprefetch.source.columns.zones import local_times, parsed_instants, warn_of_no_zone, zone_of
-from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.formats.conversion import is_unicode
+from aioprefetch.source.columns.casts import in_256_bits, local_times, parsed_instants, warn_of_no_zone, zone_of
+from aioprefetch.source.formats.conversion import is_unicode, parse_record, read_rows
 from aioprefetch.source.formats.corruption import corrupt, warn_of_unknown
-from aioprefetch.source.formats.json_rows import parse_record, read_rows
 from aioprefetch.source.formats.line_stream import Cutter, LineFormat, line_cutter, line_ends, on_thread, sample_lines
-from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import (
     JoinedRecords,
+    LineEnds,
+    Lines,
     ParseLines,
     has_infinity,
     is_narrow,
@@ -38,6 +36,7 @@ from aioprefetch.source.formats.records import (
     split_lines,
 )
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.source.values import FetchItem, SourceFile
 
 
 class JsonLinesFormat(LineFormat):
@@ -186,7 +185,7 @@ def _is_instant(kind: pa.DataType) -> bool:
 
 
 def _is_direct(kind: pa.DataType, is_utc: bool) -> bool:
-    """Whether pyarrow reads the type from JSON as ``json_rows`` does."""
+    """Whether pyarrow reads the type from JSON as ``conversion`` does."""
     types = pa.types
     if types.is_struct(kind):
         return all(_is_direct(field.type, is_utc) for field in kind)

@@ -23,11 +23,11 @@ from aioprefetch.lance.scan import file_scan
 from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
 from aioprefetch.scheduler.pages import PreparedScan
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowCounter, WantedColumns, budget_bytes
 from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file
 from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted, is_dataset
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.values import Entry
 
 _MANIFEST = re.compile(r"(|.*/)_versions/\d{1,20}\.manifest")

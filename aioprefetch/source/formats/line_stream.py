@@ -1,24 +1,57 @@
-"""Reads the lines of an item in parts of about 1 MiB: reads, decompresses, decodes and cuts."""
+"""Reads the lines of an item in parts of about 1 MiB, or of several small files at once: decompresses, decodes, cuts.
+
+pyarrow takes as long to start as to parse a thousand lines. Small files are therefore read by one GET each, and
+adjacent ones of one likeness are parsed as one text, by the same rules as large files. A file that differs is parsed
+alone.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
-from aioprefetch.errors import InvalidArgument
+from aioprefetch.errors import Error, InvalidArgument
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.formats.compression import THREAD_BYTES, decompressed, decompressor
-from aioprefetch.source.formats.encodings import UTF8_MARK, Transcoder, codec_name, is_line_safe, to_utf8
-from aioprefetch.source.formats.file_bytes import beginning, pieces
-from aioprefetch.source.formats.lines import LineCutter, LineEnds, Lines, overlaps_itself
-from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted
-from aioprefetch.source.formats.records import JoinedRecords, ParseLines, in_batches
-from aioprefetch.source.formats.registry import can_split, compression_of
+from aioprefetch.source.formats.corruption import UNDECODABLE
+from aioprefetch.source.formats.file_bytes import (
+    THREAD_BYTES,
+    WHOLE_BYTES_MAX,
+    beginning,
+    comes_whole,
+    decompressed,
+    decompressed_whole,
+    decompressor,
+    pieces,
+    read_whole,
+)
+from aioprefetch.source.formats.record_format import (
+    FoundBatch,
+    RecordFormat,
+    Wanted,
+    can_split,
+    compression_of,
+    format_of,
+)
+from aioprefetch.source.formats.records import (
+    UTF8_MARK,
+    JoinedRecords,
+    LineCutter,
+    LineEnds,
+    Lines,
+    ParseLines,
+    Transcoder,
+    codec_name,
+    in_batches,
+    is_line_safe,
+    overlaps_itself,
+    to_utf8,
+)
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.source.values import FetchItem, SourceFile
 
 T = TypeVar("T")
 
@@ -251,3 +284,85 @@ def _plain(raw: bytes, file: SourceFile, options: FormatOptions) -> tuple[bytes,
         parts.append(output)
         size += len(output)
     return b"".join(parts)[: options.sample_bytes], False
+
+
+# Larger files take longer to parse than pyarrow takes to start.
+SMALL_BYTES_MAX = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SmallText:
+    """A small file as UTF-8, whose lines are records. Files of one ``likeness`` can be parsed together."""
+
+    data: bytes
+    likeness: tuple[str, bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the text in memory. Its parsed rows take about as much."""
+        return len(self.data)
+
+
+class SmallFiles:
+    """Reads and parses the small files among the items of one task."""
+
+    def __init__(self, operator: Operator, want: Wanted) -> None:
+        self._operator = operator
+        self._want = want
+
+    def suits(self, item: FetchItem) -> bool:
+        """Whether an item is the whole of a small file of lines."""
+        options, file = self._want.options, item.file
+        return (
+            file.size <= SMALL_BYTES_MAX
+            and comes_whole(file)
+            and item.is_whole
+            and options.line_separator in (None, "\n")
+            and not options.multi_line
+            and isinstance(format_of(file.key, options), LineFormat)
+        )
+
+    async def read(self, item: FetchItem) -> AsyncGenerator[SmallText | FoundBatch, None]:
+        """The text of a file, to be parsed together with others, or its records if it must be parsed alone."""
+        file, want = item.file, self._want
+        line_format = self._format(file)
+        raw = await read_whole(self._operator, file, want.read.open_file)
+        compression = compression_of(file.key, want.options)
+        data = raw if compression == "none" else decompressed_whole(raw, compression, file.key, WHOLE_BYTES_MAX)
+        if data is None:
+            cutter, parse = line_format.cutter(item, want.options), line_format.parser(want, file.key)
+            async with aclosing(read_records(self._operator, item, want, cutter, parse, raw)) as batches:
+                async for batch in batches:
+                    yield batch
+            return
+        lines = Decoding(file, want.options).whole(data)
+        if not lines.data:
+            return
+        if len(lines.data) <= SMALL_BYTES_MAX and not lines.offset and lines.length is len:
+            likeness = line_format.likeness(lines.data, want.options)
+            if likeness is not None:
+                yield SmallText(lines.data, (line_format.name, likeness))
+                return
+        parsed = await on_thread(self._operator, len(lines.data), partial(self._alone, file, lines))
+        if parsed is not None:
+            for batch in in_batches(parsed, want.read.batch_rows):
+                yield batch
+
+    def together(self, files: Sequence[SourceFile], texts: Sequence[SmallText]) -> JoinedRecords | None:
+        """The records of files of one likeness; ``None`` if each must be parsed alone."""
+        if len(texts) < 2:
+            return None
+        try:
+            return self._format(files[0]).joined([text.data for text in texts], self._want)
+        except (Error, *UNDECODABLE):
+            return None
+
+    def alone(self, file: SourceFile, text: SmallText) -> FoundBatch | None:
+        """The records of one file. Raises as ``RecordFormat.read`` does."""
+        return self._alone(file, Lines(text.data, 0))
+
+    def _alone(self, file: SourceFile, lines: Lines) -> FoundBatch | None:
+        return self._format(file).parser(self._want, file.key)(lines)
+
+    def _format(self, file: SourceFile) -> LineFormat:
+        return cast("LineFormat", format_of(file.key, self._want.options))

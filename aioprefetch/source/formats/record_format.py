@@ -1,17 +1,27 @@
-"""The interface between file formats and the packages that plan and read items."""
+"""The interface between file formats and the packages that plan and read items, and the formats by name and suffix.
+
+A format of this package is a line of ``_BUILT_IN``: its name, the suffixes of keys that select it, and its class, which
+is imported at first use. A module of another package calls ``register_format`` when it is imported, and is named by an
+entry point of the group ``aioprefetch.formats``: an unknown name or suffix imports the modules of that group, also in
+Spark's processes. docs/guides/format.md has an example.
+"""
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from aioprefetch.errors import ConfigInvalid, Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.source.options import COMPRESSIONS, FormatOptions, ReadOptions
+from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.values import Entry
 
 
@@ -140,3 +150,181 @@ COMMON_OPTIONS = frozenset({"format", "time_zone", "sample_files", "sample_bytes
 def is_dataset(file: SourceFile) -> bool:
     """Whether a file stands for the directory of a dataset."""
     return not file.key or file.key.endswith("/")
+
+
+ENTRY_POINTS = "aioprefetch.formats"
+
+COMPRESSION_SUFFIXES = {
+    ".gz": "gzip",
+    ".gzip": "gzip",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+    ".snappy": "snappy",
+    ".sz": "snappy",
+}
+# The suffixes of unsupported compressions.
+_OTHER_COMPRESSIONS = (".bz2", ".deflate", ".lz4", ".br", ".xz")
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """``format`` is the format, or ``module:class`` in this package. ``has_datasets`` enables ``dataset_of``."""
+
+    format: RecordFormat | str
+    suffixes: tuple[str, ...] = ()
+    has_datasets: bool = False
+
+
+# One line for each format, in the order of error messages.
+_BUILT_IN = {
+    "parquet": _Registration("parquet:ParquetFormat", (".parquet", ".pq")),
+    "jsonl": _Registration("jsonl:JsonLinesFormat", (".jsonl", ".ndjson", ".json")),
+    "csv": _Registration("csv_format:CsvFormat", (".csv",)),
+    "text": _Registration("text:TextFormat", (".txt", ".text", ".log")),
+    "binary": _Registration("binary:BinaryFormat", (".bin",)),
+    "lance": _Registration("lance:LanceFormat", (".lance",), has_datasets=True),
+}
+_formats: dict[str, _Registration] = dict(_BUILT_IN)
+
+
+def register_format(record_format: RecordFormat, *suffixes: str, has_datasets: bool = False) -> Callable[[], None]:
+    """Register a format in this process under its name, and for keys that end with one of ``suffixes``.
+
+    ``suffixes`` are in lower case and begin with a dot. With ``has_datasets`` a directory can be one file of the format
+    (``RecordFormat.dataset_of``). Returns a function that removes the format again.
+    ``ConfigInvalid`` for a name or suffix of another format.
+    """
+    name = record_format.name
+    taken = {suffix: other for other, registration in _formats.items() for suffix in registration.suffixes}
+    for suffix in suffixes:
+        if not suffix.startswith(".") or suffix != suffix.lower():
+            raise ConfigInvalid(
+                f"the suffix {suffix!r} must be in lower case and begin with a dot", operation="configure"
+            )
+        if suffix in taken:
+            raise ConfigInvalid(f"the suffix {suffix!r} belongs to format={taken[suffix]}", operation="configure")
+    if name in _formats:
+        raise ConfigInvalid(f"there is a format={name} already", operation="configure")
+    _formats[name] = _Registration(record_format, suffixes, has_datasets)
+
+    def remove() -> None:
+        _formats.pop(name, None)
+
+    return remove
+
+
+def format_names() -> tuple[str, ...]:
+    """The names of all registered formats."""
+    return tuple(_formats)
+
+
+def format_named(name: str) -> RecordFormat:
+    """The format with this name. ``ConfigInvalid`` for an unknown name."""
+    if name not in _formats:
+        _load_entry_points()
+    registration = _formats.get(name)
+    if registration is None:
+        raise ConfigInvalid(f"format={name!r} must be one of {', '.join(_formats)}")
+    return _imported(registration.format) if isinstance(registration.format, str) else registration.format
+
+
+def format_of(key: str, options: FormatOptions) -> RecordFormat:
+    """The format of a file. ``ConfigInvalid`` if neither the option nor the suffix of the key names it."""
+    try:
+        return format_named(options.format or _name_by_suffix(key))
+    except ConfigInvalid as error:
+        error.add_context(operation="read_items", path=key)
+        raise
+
+
+def formats_with_datasets(options: FormatOptions) -> list[RecordFormat]:
+    """The formats, among those allowed by the options, for which a directory can be one file."""
+    names = format_names() if options.format is None else (options.format,)
+    return [format_named(name) for name in names if name in _formats and _formats[name].has_datasets]
+
+
+def formats_that_take(option: str) -> tuple[str, ...]:
+    """The names of the formats that use a field of ``FormatOptions``. Imports all formats."""
+    return tuple(name for name in _formats if option in COMMON_OPTIONS or option in format_named(name).options)
+
+
+def compression_of(key: str, options: FormatOptions) -> str:
+    """The compression of a file as a whole: ``none``, ``gzip``, ``zstd`` or ``snappy``.
+
+    An explicit option overrides the suffix of the key. ``Unsupported`` for the suffix of another compression.
+    """
+    if options.compression not in COMPRESSIONS:
+        raise ConfigInvalid(
+            f"compression={options.compression!r} must be one of {', '.join(COMPRESSIONS)}",
+            operation="read_items",
+            path=key,
+        )
+    record_format = format_of(key, options)
+    if record_format.compresses_within:
+        return "none"
+    if "compression" not in record_format.options:
+        if options.compression in ("auto", "none"):
+            return "none"
+        raise ConfigInvalid(
+            f"compression={options.compression!r} does not go with format={record_format.name!r}, which takes files "
+            "as they are",
+            operation="read_items",
+            path=key,
+        )
+    if options.compression != "auto":
+        return options.compression
+    name = key.lower()
+    if name.endswith(_OTHER_COMPRESSIONS):
+        suffix = name[name.rindex(".") :]
+        raise Unsupported(
+            f"files that end with {suffix!r} cannot be decompressed, only {', '.join(COMPRESSIONS[2:])}; give "
+            "compression=none if it is not compressed",
+            operation="read_items",
+            path=key,
+        )
+    return next((value for suffix, value in COMPRESSION_SUFFIXES.items() if name.endswith(suffix)), "none")
+
+
+def can_split(file: SourceFile, options: FormatOptions) -> bool:
+    """Whether ranges of the file can be read separately, each record in exactly one of them."""
+    return format_of(file.key, options).can_split(file, options)
+
+
+def _name_by_suffix(key: str) -> str:
+    """The name of the format with the longest suffix that the key ends with, before a suffix of compression."""
+    stem = key.rpartition("/")[2].lower()
+    for suffix in COMPRESSION_SUFFIXES:
+        stem = stem.removesuffix(suffix)
+    name = _name_by_stem(stem)
+    if name is None:
+        _load_entry_points()
+        name = _name_by_stem(stem)
+    if name is None:
+        raise ConfigInvalid(
+            f"the suffix of the key is of no format: give the option format, one of {', '.join(_formats)}"
+        )
+    return name
+
+
+def _name_by_stem(stem: str) -> str | None:
+    length, name = 0, None
+    for candidate, registration in _formats.items():
+        if stem.endswith(registration.suffixes):
+            longest = max(len(suffix) for suffix in registration.suffixes if stem.endswith(suffix))
+            if longest > length:
+                length, name = longest, candidate
+    return name
+
+
+@cache
+def _imported(place: str) -> RecordFormat:
+    module, _, class_name = place.partition(":")
+    kind: type[RecordFormat] = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)
+    return kind()
+
+
+@cache
+def _load_entry_points() -> None:
+    """Import the modules of the entry point group, which register their formats. Done once in a process."""
+    for entry_point in entry_points(group=ENTRY_POINTS):
+        entry_point.load()

@@ -9,12 +9,19 @@ import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats.line_stream import LineFormat, line_ends
-from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
-from aioprefetch.source.formats.records import JoinedRecords, ParseLines, line_starts, parse_joined, split_lines
+from aioprefetch.source.formats.records import (
+    JoinedRecords,
+    LineEnds,
+    Lines,
+    ParseLines,
+    line_starts,
+    parse_joined,
+    split_lines,
+)
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.source.values import SourceFile
 
 TEXT_SCHEMA = pa.schema([("value", pa.string())])
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.source.list.diff_lister import DiffLister
+    from aioprefetch.source.list.diff_lister import BloomFilter, DiffLister
     from aioprefetch.source.list.follower import Followed, Follower
-    from aioprefetch.source.list.key_sets import BloomFilter
-    from aioprefetch.source.list.selection import Selection, file_of
+    from aioprefetch.source.list.pages import Selection, file_of
     from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 
 __all__ = ["BloomFilter", "DiffLister", "Followed", "Follower", "Selection", "TailSweepLister", "file_of"]
@@ -21,9 +20,9 @@ load_at_first_use(
         "DiffLister": "diff_lister",
         "Followed": "follower",
         "Follower": "follower",
-        "BloomFilter": "key_sets",
-        "Selection": "selection",
-        "file_of": "selection",
+        "BloomFilter": "diff_lister",
+        "Selection": "pages",
+        "file_of": "pages",
         "TailSweepLister": "tail_sweep_lister",
     },
 )

@@ -13,16 +13,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from aioprefetch.errors import Error, InvalidArgument, NotFound, StateConflict, excerpt
-from aioprefetch.source.cursor import Cursor, Follow
-from aioprefetch.source.feed import FoundPage
-from aioprefetch.source.file_index import FileIndex, KnownFile
-from aioprefetch.source.files import Change, SourceFile
-from aioprefetch.source.list.comparison import ChangeSteps, compare, kind_of
-from aioprefetch.source.list.selection import Selection
+from aioprefetch.source.list.pages import ChangeSteps, Selection, compare, kind_of
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.polling import PollTimer
-from aioprefetch.source.record import Record
-from aioprefetch.source.state.delta import Changes, carried_files, changes_of
+from aioprefetch.source.state.index import Changes, carried_files, changes_of
+from aioprefetch.source.values import Change, Cursor, FileIndex, Follow, FoundPage, KnownFile, Record, SourceFile
 
 # Records read at once, at most.
 RECORDS = 16

@@ -20,15 +20,10 @@ from typing import Literal
 
 from aioprefetch.errors import Error, InvalidArgument, excerpt
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.cursor import Cursor, TailAndSweep
-from aioprefetch.source.feed import FoundPage
-from aioprefetch.source.file_index import FileIndex
-from aioprefetch.source.list.comparison import Compared, compare_sweep, compare_tail
-from aioprefetch.source.list.finishing import Finishing, ListingProgress
-from aioprefetch.source.list.listing_pages import KeyPages
-from aioprefetch.source.list.selection import Selection
+from aioprefetch.source.list.pages import Compared, KeyPages, Selection, compare_sweep, compare_tail
 from aioprefetch.source.options import ListOptions
-from aioprefetch.source.polling import PollTimer
+from aioprefetch.source.polling import Finishing, ListingProgress, PollTimer
+from aioprefetch.source.values import Cursor, FileIndex, FoundPage, TailAndSweep
 
 # Known files compared with one page: at least this many, as the page has fewer after many deletions.
 KNOWN_FILES = 1000

@@ -11,11 +11,9 @@ import aioprefetch.lance.scan  # noqa: F401 - its import takes longer than a loo
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.source.reading.batch_plan import list_files, plan_batch
-    from aioprefetch.source.reading.failures import quarantine_to, reason_of
-    from aioprefetch.source.reading.infer import InferredSchema, infer_schema
+    from aioprefetch.source.reading.planning import InferredSchema, infer_schema, list_files, plan_batch
     from aioprefetch.source.reading.read_items import read_items
-    from aioprefetch.source.reading.task import Quarantine, ReadTask
+    from aioprefetch.source.reading.task import Quarantine, ReadTask, quarantine_to, reason_of
 
 __all__ = [
     "InferredSchema",
@@ -32,12 +30,12 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "list_files": "batch_plan",
-        "plan_batch": "batch_plan",
-        "quarantine_to": "failures",
-        "reason_of": "failures",
-        "InferredSchema": "infer",
-        "infer_schema": "infer",
+        "list_files": "planning",
+        "plan_batch": "planning",
+        "quarantine_to": "task",
+        "reason_of": "task",
+        "InferredSchema": "planning",
+        "infer_schema": "planning",
         "read_items": "read_items",
         "Quarantine": "task",
         "ReadTask": "task",

@@ -1,24 +1,278 @@
-"""Items read into batches of one schema: ahead in a window, with policies for failures."""
+"""Items read into batches of one schema: ahead in a window, with policies for failures.
+
+Several items are read at once, and their records are returned in the order of the items. While the records of one item
+are consumed, later items are fetched and decoded ahead, up to ``files_in_flight``, as long as their pieces fit in
+``bytes_in_flight`` and in the runtime's budget. The first item always makes progress. An item that has ended and waits
+for its turn does not count as in flight: one slow file holds back rows, not requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from aioprefetch.errors import Error
+from aioprefetch.errors import Closed, Error
 from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
+from aioprefetch.scheduler.scan_memory import ScanMemory
 from aioprefetch.source.columns.row_filter import RowFilter
-from aioprefetch.source.files import FetchItem
 from aioprefetch.source.formats import FoundBatch, format_of
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
-from aioprefetch.source.formats.small_files import SmallText
-from aioprefetch.source.reading.failures import Failures
-from aioprefetch.source.reading.layout import DirectoryLayout, Layouts, Records
-from aioprefetch.source.reading.output import Output
-from aioprefetch.source.reading.task import ReadTask
-from aioprefetch.source.reading.window import ItemWindow
+from aioprefetch.source.formats.line_stream import SmallText
+from aioprefetch.source.options import ReadOptions
+from aioprefetch.source.reading.output import DirectoryLayout, Layouts, Output, Records
+from aioprefetch.source.reading.task import Failures, ReadTask
+from aioprefetch.source.values import FetchItem
+
+# The estimated memory of an item beside its bytes, and its maximum, since large items come in pieces.
+_ITEM_BYTES_MIN = 16 << 10
+_ITEM_BYTES_MAX = 8 << 20
+# The memory of a batch beside its buffers.
+_PIECE_BYTES_MIN = 4 << 10
+# The rows of a file that may be left out are held back up to this share (1 / n) of the window.
+_HELD_SHARE = 2
+
+
+class Piece(Protocol):
+    """Records of one item, decoded or not."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size in memory, in bytes."""
+        ...
+
+
+P = TypeVar("P", bound=Piece)
+ReadPieces = Callable[[FetchItem], AsyncGenerator[P, None]]
+
+
+@dataclass(slots=True, eq=False)
+class _BegunItem(Generic[P]):
+    """An item that has begun. ``is_let_go``: its records may be consumed before it has ended."""
+
+    item: FetchItem
+    reserved_bytes: int
+    is_let_go: bool
+    pieces: deque[tuple[P, int]] = field(default_factory=deque)
+    held_bytes: int = 0
+    is_half_taken: bool = False
+    is_done: bool = False
+    error: BaseException | None = None
+    changed: asyncio.Future[None] | None = None
+    room: asyncio.Future[None] | None = None
+
+
+class ItemWindow(Generic[P]):
+    """Reads ``items`` by ``read``, and returns their pieces. Belongs to the loop of ``runtime``; one consumer.
+
+    Work runs in the background of the runtime and ends with it, or by ``aclose``, which waits until all memory is
+    returned.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        items: Iterable[FetchItem],
+        read: ReadPieces[P],
+        options: ReadOptions,
+        failures: Failures,
+    ) -> None:
+        self._runtime = runtime
+        self._items: Iterator[FetchItem] = iter(items)
+        self._next: FetchItem | None = next(self._items, None)
+        self._read = read
+        self._files_max = options.files_in_flight
+        self._held_max = max(options.bytes_in_flight // _HELD_SHARE, 1)
+        self._failures = failures
+        self._memory = ScanMemory(runtime.budget, options.bytes_in_flight, self._fill_soon)
+        self._entries: deque[_BegunItem[P]] = deque()
+        # Entries that wait for room, in the order of their items.
+        self._waiting: deque[_BegunItem[P]] = deque()
+        self._workers: set[_ItemWorker[P]] = set()
+        self._active = 0
+        self._ended: asyncio.Future[None] | None = None
+        self._closed = False
+
+    async def next(self) -> tuple[FetchItem, P] | None:
+        """The next piece, with its item; ``None`` after the last one.
+
+        Raises the error of an item at its turn, unless the item is left out.
+        """
+        while True:
+            ready = self._next_ready()
+            if ready is not None or not self._entries:
+                return ready
+            entry = self._entries[0]
+            entry.changed = self._runtime.loop.create_future()
+            await entry.changed
+
+    def _next_ready(self) -> tuple[FetchItem, P] | None:
+        """The next piece if there is one. Drops items that are consumed; the caller awaits the first one left."""
+        while True:
+            self._fill()
+            if not self._entries:
+                return None
+            entry = self._entries[0]
+            if entry.error is not None:
+                self._leave_out(entry, entry.error)
+            if entry.pieces and (entry.is_done or entry.is_let_go):
+                return entry.item, self._take(entry)
+            if not entry.is_done:
+                return None
+            self._entries.popleft()
+            self._make_room()
+
+    async def aclose(self) -> None:
+        """Stop all work and return its memory."""
+        self._closed = True
+        self._memory.leave_queue()
+        for worker in tuple(self._workers):
+            worker.work.cancel()
+        if self._workers:
+            self._ended = self._runtime.loop.create_future()
+            await self._ended
+        while self._entries:
+            self._drop(self._entries.popleft())
+
+    # --- results ----------------------------------------------------------------------------------------
+
+    def _take(self, entry: _BegunItem[P]) -> P:
+        piece, size = entry.pieces.popleft()
+        entry.is_half_taken = True
+        entry.held_bytes -= size
+        self._memory.give_back(size)
+        self._make_room()
+        return piece
+
+    def _drop(self, entry: _BegunItem[P]) -> None:
+        entry.pieces.clear()
+        self._memory.give_back(entry.held_bytes)
+        entry.held_bytes = 0
+
+    def _leave_out(self, entry: _BegunItem[P], error: BaseException) -> None:
+        """Drop all pieces of a failed item, or raise its error if it must not be left out."""
+        if entry.is_half_taken or not self._failures.leave_out(entry.item, error):
+            self._failures.explain(entry.item, error, is_half_taken=entry.is_half_taken)
+            raise error
+        entry.error = None
+        self._drop(entry)
+
+    # --- reads -----------------------------------------------------------------------------------------
+
+    def _fill_soon(self) -> None:
+        # The budget calls this while it grants memory, and must not be asked for more meanwhile.
+        self._runtime.loop.call_soon(self._fill)
+
+    def _fill(self) -> None:
+        """Begin as many items as the limits allow."""
+        while self._active < self._files_max and not self._closed and (entry := self._begin()) is not None:
+            self._active += 1
+            worker = _ItemWorker(entry)
+            self._workers.add(worker)
+            worker.work = self._runtime.supervisor.spawn(
+                self._run(worker), name="read items", on_end=partial(self._on_end, worker)
+            )
+
+    def _begin(self) -> _BegunItem[P] | None:
+        """The next item, if there is one and memory for it. The first item always begins."""
+        item = self._next
+        if item is None:
+            return None
+        need = min(_ITEM_BYTES_MIN + item.bytes, _ITEM_BYTES_MAX)
+        free = self._memory.free_bytes(need)
+        if self._entries and free is not None and free < need:
+            if self._memory.left_bytes >= need:
+                self._memory.queue_for(need)  # The window has room, and the runtime has none.
+            return None
+        self._memory.take(need)
+        entry: _BegunItem[P] = _BegunItem(item, need, self._failures.is_strict)
+        self._entries.append(entry)
+        self._next = next(self._items, None)
+        return entry
+
+    async def _run(self, worker: _ItemWorker[P]) -> None:
+        """Read one item after the other as long as another may begin."""
+        entry: _BegunItem[P] | None = worker.entry
+        while entry is not None:
+            worker.entry = entry
+            error: BaseException | None = None
+            try:
+                async with aclosing(self._read(entry.item)) as pieces:
+                    async for piece in pieces:
+                        await self._put(entry, piece)
+            except Exception as caught:  # Raised by ``next`` at the item's turn.
+                error = caught
+            self._finish(entry, error)
+            entry = None if self._closed else self._begin()
+        self._active -= 1
+
+    def _on_end(self, worker: _ItemWorker[P]) -> None:
+        self._workers.discard(worker)
+        if not worker.entry.is_done:  # Cancelled, because this or the operator is closed; perhaps before it began.
+            self._active -= 1
+            self._finish(worker.entry, Closed("the reading was closed", operation="read_items"))
+        if self._ended is not None and not self._workers:
+            _wake(self._ended)
+
+    async def _put(self, entry: _BegunItem[P], piece: P) -> None:
+        """Add a piece when there is room for it; at once if it is the only piece of the first item."""
+        size = piece.nbytes + _PIECE_BYTES_MIN
+        while self._must_wait(entry, size):
+            entry.room = self._runtime.loop.create_future()
+            self._waiting.append(entry)
+            await entry.room
+        self._memory.take(size)
+        entry.pieces.append((piece, size))
+        entry.held_bytes += size
+        if entry.held_bytes > self._held_max:
+            entry.is_let_go = True
+        if entry.is_let_go:
+            _wake(entry.changed)
+
+    def _must_wait(self, entry: _BegunItem[P], size: int) -> bool:
+        if self._memory.left_bytes + entry.reserved_bytes >= size:
+            return False
+        return self._entries[0] is not entry or (entry.is_let_go and bool(entry.pieces))
+
+    def _finish(self, entry: _BegunItem[P], error: BaseException | None) -> None:
+        entry.is_done, entry.error = True, error
+        self._memory.give_back(entry.reserved_bytes)
+        entry.reserved_bytes = 0
+        _wake(entry.changed)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Wake the entries that wait for room: the first item always, others if there is memory."""
+        waiting, self._waiting = self._waiting, deque()
+        for entry in waiting:
+            if self._memory.left_bytes > 0 or (self._entries and self._entries[0] is entry):
+                _wake(entry.room)
+            else:
+                self._waiting.append(entry)
+
+
+class _ItemWorker(Generic[P]):
+    """A background task, and the item that it reads."""
+
+    __slots__ = ("entry", "work")
+
+    def __init__(self, entry: _BegunItem[P]) -> None:
+        self.entry = entry
+        self.work = Work()
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
 
 # The text of small files that is parsed at once, which takes some milliseconds.
 TOGETHER_BYTES = 256 << 10

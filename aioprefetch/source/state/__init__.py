@@ -23,8 +23,7 @@ How the log stays short: ``CompactionSchedule`` runs the ``Compactor`` in the ba
 then deletes the runs and records that neither this snapshot nor the one before it needs. A lookup (``StateIndex``)
 reads the runs of the snapshot and applies the delta on top.
 
-Modules, lowest first: ``checksummed_json`` and ``store`` (objects), ``meta``, ``delta``, ``runs``, ``snapshot``,
-``index``, ``state_data``, ``journal``, ``compaction``, ``opening``, ``compaction_schedule``, ``source_state``.
+Modules, lowest first: ``store`` (objects), ``snapshot``, ``index``, ``journal``, ``compaction``, ``source_state``.
 """
 
 from __future__ import annotations
@@ -35,16 +34,15 @@ from aioprefetch.first_use import load_at_first_use
 from aioprefetch.source.options import StateOptions
 
 if TYPE_CHECKING:
-    from aioprefetch.source.state.meta import SourceIdentity
     from aioprefetch.source.state.source_state import SourceState, StateStatistics
-    from aioprefetch.source.state.store import SideFiles
+    from aioprefetch.source.state.store import SideFiles, SourceIdentity
 
 __all__ = ["SideFiles", "SourceIdentity", "SourceState", "StateOptions", "StateStatistics"]
 
 load_at_first_use(
     __name__,
     {
-        "SourceIdentity": "meta",
+        "SourceIdentity": "store",
         "SourceState": "source_state",
         "StateStatistics": "source_state",
         "SideFiles": "store",

@@ -14,6 +14,9 @@ still has the expected ETag. ``StateStore.require_conditional_writes`` refuses a
 
 If the response to a write is lost, the write may have happened. Before a write is repeated, the object is therefore
 read, and our own write is recognised by its bytes.
+
+A state may lie in the store of its source, so URLs are compared here: whether two name one directory, whether one lies
+in another.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ import asyncio
 import contextlib
 import re
 import secrets
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from aioprefetch.errors import (
@@ -37,9 +42,71 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.json_fields import parsed
-from aioprefetch.source.state.checksummed_json import damaged, to_bytes
-from aioprefetch.values import Metadata
+from aioprefetch.source.stored_json import (
+    check_version,
+    damaged,
+    fields_of,
+    flag,
+    milliseconds,
+    optional,
+    parsed,
+    seal,
+    text,
+    texts,
+    to_bytes,
+    unseal,
+)
+from aioprefetch.values import Metadata, ServiceInfo
+
+# Names of the objects of a state, and of the files beside it.
+WRITTEN = (
+    "meta.json",
+    "snapshot.json",
+    "snapshot-000000000000.json",
+    "schema.json",
+    "stream.json",
+    "cleaned.json",
+    "log/000000000000.json.zst",
+    "seen/run-000000000000-0000-0000.parquet",
+    "dead/000000000000-0.jsonl",
+)
+
+
+def canonical_root(url: str) -> str:
+    """The canonical URL of a directory: ``s3`` for ``s3a``, the host in lower case, no slashes at the end.
+
+    A store in memory has a name instead of a host. Slashes within a path stay, as they are part of keys.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url.rstrip("/")
+    scheme = scheme.lower()
+    scheme = "s3" if scheme == "s3a" else scheme
+    host, slash, path = rest.partition("/")
+    if scheme != "memory":
+        host = host.lower()
+    return f"{scheme}://{host}{slash}{path}".rstrip("/") if host or path.strip("/") else f"{scheme}:///"
+
+
+def path_below(root: str, place: str) -> str | None:
+    """The path of ``place`` below ``root``, with a slash at its end (empty: equal); ``None`` if it lies elsewhere."""
+    inner, outer = (url if url.endswith("/") else f"{url}/" for url in map(canonical_root, (place, root)))
+    return inner.removeprefix(outer) if inner.startswith(outer) else None
+
+
+def store_path_below(source: ServiceInfo, store: ServiceInfo, directory: str) -> str | None:
+    """The path of a directory of ``store`` below the root of ``source``, by their service information."""
+    if (source.scheme, source.endpoint, source.name) != (store.scheme, store.endpoint, store.name):
+        return None
+    outer = source.root.strip("/")
+    inner = f"{store.root.strip('/')}/{directory}".strip("/")
+    return path_below(f"{source.scheme}:///{outer}", f"{source.scheme}:///{inner}")
+
+
+def would_be_read(below: str | None, takes: Callable[[str], bool]) -> bool:
+    """Whether a source that ``takes`` these paths would read objects of a state in the directory ``below`` its root."""
+    return below is not None and any(takes(f"{below}{name}") for name in WRITTEN)
+
 
 ATTEMPTS_MAX = 4
 PAUSE_SECONDS = 0.2
@@ -329,3 +396,128 @@ class SideFiles:
                 raise
         content = await self.get_json(name)
         return value if content is None else content
+
+
+# Format 1 also had the flags ``creates`` and ``replaces``, for stores without conditional writes.
+META_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIdentity:
+    """The settings that must not change between runs of one source: its URL, its glob, and options by their names.
+
+    They are stored and shown, so they contain no secrets.
+    """
+
+    url: str
+    glob: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def differences(self, other: SourceIdentity) -> list[str]:
+        """The differences of ``other``, in words."""
+        differences = [
+            f"{name} was {mine!r} and is {theirs!r}"
+            for name, mine, theirs in (("url", self.url, other.url), ("glob", self.glob, other.glob))
+            if mine != theirs and not (name == "url" and canonical_root(self.url) == canonical_root(other.url))
+        ]
+        for name in sorted({*self.options, *other.options}):
+            mine, theirs = self.options.get(name), other.options.get(name)
+            if mine != theirs:
+                differences.append(f"option {name!r} was {mine!r} and is {theirs!r}")
+        return differences
+
+
+@dataclass(frozen=True, slots=True)
+class StateMeta:
+    """The content of ``meta.json``."""
+
+    uuid: str
+    identity: SourceIdentity
+    created_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON fields in a fixed order."""
+        return {
+            "v": META_VERSION,
+            "state": self.uuid,
+            "url": self.identity.url,
+            "glob": self.identity.glob,
+            "options": dict(self.identity.options),
+            "created_ms": self.created_ms,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any, *, path: str) -> StateMeta:
+        """The meta of these fields. ``Unsupported`` for a newer format, ``UntrustedMetadata`` for other values."""
+        check_version(value, META_VERSION, path=path)
+        try:
+            flags = ("creates", "replaces") if value["v"] == 1 else ()
+            fields = fields_of(value, ("v", "state", "url", "glob", "options", *flags, "created_ms"))
+            for name in flags:
+                flag(fields[name])
+            return cls(
+                uuid=text(fields["state"]),
+                identity=SourceIdentity(text(fields["url"]), optional(text, fields["glob"]), texts(fields["options"])),
+                created_ms=milliseconds(fields["created_ms"]),
+            )
+        except ValueError as error:
+            raise damaged(f"a field is not what it should be: {error}", path) from error
+
+
+async def load_meta(store: StateStore) -> StateMeta | None:
+    """The meta; ``None`` if there is no state. ``UntrustedMetadata`` if only the meta is missing."""
+    path = store.path(META)
+    content = await store.read(META)
+    if content is None:
+        others = [name for prefix in (LOG, SNAPSHOT, KEPT_SNAPSHOTS, RUNS) for name in await store.names(prefix)]
+        if not others:
+            return None
+        content = await store.read(META)  # Another process may have made the whole state in between.
+        if content is None:
+            raise damaged(f"{META} is missing, although {others[0]} is there", path)
+    return StateMeta.from_json(unseal(content, path=path)[0], path=path)
+
+
+async def create_meta(store: StateStore, identity: SourceIdentity, *, now_ms: int) -> StateMeta:
+    """Make a new state, or take the one that another process has made meanwhile."""
+    meta = StateMeta(str(uuid.uuid4()), identity, now_ms)
+    content = await store.create(META, seal(meta.to_json())[0])
+    return StateMeta.from_json(unseal(content, path=store.path(META))[0], path=store.path(META))
+
+
+def new_writer() -> str:
+    """A unique name for one opening of a state."""
+    return secrets.token_hex(8)
+
+
+def check_identity(meta: StateMeta, identity: SourceIdentity, *, url: str) -> None:
+    """``StateConflict`` unless the state belongs to that source."""
+    different = meta.identity.differences(identity)
+    if different:
+        raise StateConflict(
+            f"the state at {url} belongs to another source: {'; '.join(different)}. Give this source a state location"
+            " and a checkpoint of its own, or its former settings",
+            operation="open_state",
+            path=META,
+        )
+
+
+def check_capable(store: StateStore, *, writer: bool) -> None:
+    """``ConfigInvalid`` for a store without an operation that a state needs."""
+    capability = store.operator.capability
+    needed = ("read", "write", "list", "delete") if writer else ("read", "list")
+    lacking = [name for name in needed if not getattr(capability, name)]
+    if lacking:
+        raise ConfigInvalid(
+            f"{store.url} cannot hold the state of a source: the store does not support {', '.join(lacking)}",
+            operation="open_state",
+        )
+
+
+def missing_state(store: StateStore) -> NotFound:
+    """The error for a reader where no state was made."""
+    return NotFound(
+        f"there is no state of a source at {store.url}: start the source that lists, then attach to it",
+        operation="open_state",
+        path=store.path(META),
+    )

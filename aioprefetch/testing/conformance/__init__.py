@@ -1,1 +1,1 @@
-"""The checks behind `AccessorSuite` and `ReaderSuite`, one module per operation."""
+"""The checks behind `AccessorSuite` and `ReaderSuite`, by operation."""

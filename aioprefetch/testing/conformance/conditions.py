@@ -9,8 +9,7 @@ import pytest
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConditionNotMatch, InvalidArgument, NotFound, Unsupported
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.ids import checks
-from aioprefetch.testing.conformance.suite import ConformanceSuite, needs
+from aioprefetch.testing.conformance.suite import ConformanceSuite, checks, needs
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import Entry, ListRequest, ReadRequest
 

@@ -7,9 +7,7 @@ import pytest
 
 from aioprefetch.errors import Closed, NotFound, ObjectChanged
 from aioprefetch.operator.operator import Operator
-from aioprefetch.testing.conformance.ids import checks
-from aioprefetch.testing.conformance.probes import GateLayer, RecordingLayer
-from aioprefetch.testing.conformance.suite import ConformanceSuite, needs
+from aioprefetch.testing.conformance.suite import ConformanceSuite, GateLayer, RecordingLayer, checks, needs
 from aioprefetch.testing.oracle import assert_same_bytes, content
 
 KIB = 1024

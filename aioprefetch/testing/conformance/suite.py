@@ -1,16 +1,208 @@
-"""The base of the conformance classes: the hooks of a store, and the rule by which tests are skipped."""
+"""The base of the conformance classes: the hooks of a store, the rule by which tests are skipped, and what tests share.
 
-from collections.abc import Callable, Iterable, Iterator
+A test is marked with the lines of the conformance lists that it stands for: `opendal:R9` is from the list of OpenDAL's
+behaviour tests, `s3a:P09` from that of Hadoop's contract tests for S3A streams, `reliability:D06` a fault that block
+files must survive, `reliability:S35` a fault at the wire, `source:L5` a line of the design of the file source.
+docs/reference/conformance.md explains the lists.
+
+Shared are keys that break clients which quote, unquote or normalise paths wrongly, and layers that record, hold back or
+fail the requests of a reader, so that tests need no timing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
 
+from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
-from aioprefetch.values import Capability
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import Capability, ReadRequest, Request
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_OPENDAL = {"R": 34, "S": 10, "L": 12, "W": 11, "D": 6, "C": 7, "P": 4, "E": 6}
+_S3A = {"S": 20, "C": 10, "P": 14, "V": 24}
+_RELIABILITY = {"D": 32, "S": 70}
+_SOURCE = {"L": 12, "F": 10, "R": 2, "Q": 8}
+
+OPENDAL_IDS = [f"opendal:{letter}{n}" for letter, last in _OPENDAL.items() for n in range(1, last + 1)]
+S3A_IDS = [f"s3a:{letter}{n:02}" for letter, last in _S3A.items() for n in range(1, last + 1)]
+RELIABILITY_IDS = [f"reliability:{letter}{n:02}" for letter, last in _RELIABILITY.items() for n in range(1, last + 1)]
+SOURCE_IDS = [f"source:{letter}{n}" for letter, last in _SOURCE.items() for n in range(1, last + 1)]
+ALL_IDS = frozenset(OPENDAL_IDS + S3A_IDS + RELIABILITY_IDS + SOURCE_IDS)
+
+NOT_APPLICABLE: dict[str, str] = {
+    "opendal:W7": "objects are written whole; no store of ours can append without rewriting",
+    "opendal:C6": (
+        "`op.copy` takes no condition: S3's CopyObject has none that every store honours. `ap.copy(overwrite=False)`"
+        " replaces nothing"
+    ),
+    "opendal:C7": "there is no rename: `op.move` is a copy and a delete, and not atomic",
+    "s3a:S20": "a seek beyond the end is allowed, as POSIX has it, whether or not the size is known; reads there "
+    "return b''",
+    "s3a:P05": "no read takes an offset into the destination buffer: slice a memoryview instead",
+    "s3a:P07": "no read takes a length beside the destination buffer: the buffer's length is the length",
+    "s3a:V18": "the caller hands in no allocator: buffers come from the byte budget and go back to it",
+    "s3a:V20": "merged ranges are internal and no public call accepts them",
+}
+
+CHECKED: dict[str, set[str]] = {}
+
+
+def checks(*ids: str) -> Callable[[F], F]:
+    """Mark a test as the check of these lines. `ValueError` for an unknown line or one that does not apply."""
+    unknown = [line_id for line_id in ids if line_id not in ALL_IDS]
+    excused = [line_id for line_id in ids if line_id in NOT_APPLICABLE]
+    if unknown or excused:
+        raise ValueError(f"unknown ids {unknown}, ids that do not apply {excused}")
+
+    def mark(test: F) -> F:
+        for line_id in ids:
+            CHECKED.setdefault(line_id, set()).add(f"{test.__module__}.{test.__qualname__}")
+        return test
+
+    return mark
+
+
+SPECIAL_KEYS = (
+    "with space and\u00a0another",
+    "plus+sign",
+    "percent%20encoded %",
+    "hash#fragment",
+    "question?mark=1&other",
+    '" !@$^&()_+-=;\',.txt"',
+    "über/日本語/\U0001f980",
+    "brackets[0]{1}<2>|~`",
+    "trailing ",
+    "back\\slash",
+    "colon:semicolon;equals=",
+    "/".join(["k" * 200] * 5)[:1000],
+)
+
+DOUBLE_SLASH_KEYS = ("a//b", "/leading", "a///b")
+ESCAPING_PATHS = ("../outside", "a/../../outside", "a/..", "..", ".", "./a", "a/./b")
+
+
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
+
+class RecordingLayer(Layer):
+    """Records every request in `requests`."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        """The live layer."""
+        return _Recording(inner, self.requests)
+
+    @property
+    def reads(self) -> list[ReadRequest]:
+        """The recorded read requests."""
+        return [request for request in self.requests if isinstance(request, ReadRequest)]
+
+
+class _Recording(WrappedAccessor):
+    def __init__(self, inner: Accessor, requests: list[Request]) -> None:
+        super().__init__(inner)
+        self._requests = requests
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        self._requests.append(request)
+        return await forward(request)
+
+
+class GateLayer(Layer):
+    """Holds reads back while it is closed. `arrived` counts the reads, `cancelled` the cancelled ones.
+
+    `holds` selects the reads to hold, by default all.
+    """
+
+    def __init__(self, holds: Callable[[ReadRequest], bool] = lambda request: True) -> None:
+        self.holds = holds
+        self.arrived = 0
+        self.cancelled = 0
+        self._open: asyncio.Event = asyncio.Event()
+        self._change = asyncio.Condition()
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        """The live layer."""
+        return _Gate(inner, self)
+
+    def open(self) -> None:
+        """Let all reads pass, waiting and later ones."""
+        self._open.set()
+
+    async def wait_for_arrivals(self, number: int) -> None:
+        """Wait until ``number`` reads have arrived in total."""
+        async with asyncio.timeout(30), self._change:
+            await self._change.wait_for(lambda: self.arrived >= number)
+
+    async def wait_for_cancellations(self, number: int) -> None:
+        """Wait until ``number`` of the held reads were cancelled."""
+        async with asyncio.timeout(30), self._change:
+            await self._change.wait_for(lambda: self.cancelled >= number)
+
+    async def pass_through(self) -> None:
+        """Called for each held read; returns when it may pass."""
+        self.arrived += 1
+        await self._tell()
+        try:
+            await self._open.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            await self._tell()
+            raise
+
+    async def _tell(self) -> None:
+        async with self._change:
+            self._change.notify_all()
+
+
+class _Gate(WrappedAccessor):
+    def __init__(self, inner: Accessor, gate: GateLayer) -> None:
+        super().__init__(inner)
+        self._gate = gate
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        if isinstance(request, ReadRequest) and self._gate.holds(request):
+            await self._gate.pass_through()
+        return await forward(request)
+
+
+class FailingLayer(Layer):
+    """Fails the reads that `fails` selects, with the error that `error` returns. `failed` counts them."""
+
+    def __init__(self, error: Callable[[ReadRequest], Error], fails: Callable[[ReadRequest], bool]) -> None:
+        self.error = error
+        self.fails = fails
+        self.failed = 0
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        """The live layer."""
+        return _Failing(inner, self)
+
+
+class _Failing(WrappedAccessor):
+    def __init__(self, inner: Accessor, layer: FailingLayer) -> None:
+        super().__init__(inner)
+        self._layer = layer
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        if isinstance(request, ReadRequest) and self._layer.fails(request):
+            self._layer.failed += 1
+            raise self._layer.error(request)
+        return await forward(request)
+
 
 # Traits that a store may lack although no capability covers them. A subclass names the missing ones in `lacks`.
 TRAITS = {
@@ -31,7 +223,7 @@ class RequestCounts:
     head: int = 0
     list: int = 0
 
-    def __sub__(self, earlier: "RequestCounts") -> "RequestCounts":
+    def __sub__(self, earlier: RequestCounts) -> RequestCounts:
         return RequestCounts(get=self.get - earlier.get, head=self.head - earlier.head, list=self.list - earlier.list)
 
 

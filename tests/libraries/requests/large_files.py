@@ -28,7 +28,7 @@ from PIL import Image
 
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultServer, Rule
-from aioprefetch.testing.planned_response import etag_of
+from aioprefetch.testing.faults import etag_of
 from tests.libraries.requests.cost import Cost, Costs, Section, kinds_of
 
 BUCKET = "bucket"

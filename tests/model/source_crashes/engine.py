@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.fetch.source import FileSource
-from aioprefetch.source.files import FetchItem
-from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions
+from aioprefetch.source.values import FetchItem, Offset
 from tests.model.source_crashes.strikes import Process
 
 # Key, ETag, where the line begins, the line.

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from aioprefetch.source import polling
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.model.source_crashes.engine import Checkpoint
 from tests.model.source_crashes.scenes import SHAPES, Scene, Shape
 from tests.model.source_crashes.strikes import MODES, Mode, Strikes

@@ -9,8 +9,8 @@ import pytest
 
 from aioprefetch.errors import StateConflict
 from aioprefetch.source.fetch.source import FileSource
-from aioprefetch.source.offset import Offset
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import Offset
+from aioprefetch.testing.conformance.suite import checks
 from tests.model.source_crashes.engine import Checkpoint, ConcurrentUpdateError
 from tests.model.source_crashes.scenes import SHAPES, Scene
 from tests.model.source_crashes.strikes import Process, Strikes

@@ -5,7 +5,7 @@ import pytest
 from aioprefetch import Operator
 from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListRequest
 from tests.benches.computed_listing import ArithmeticStore
 from tests.benches.dict_index import Consumer, DictIndex

@@ -8,7 +8,7 @@ import pytest
 from aioprefetch import Operator
 from aioprefetch.source.list import TailSweepLister
 from aioprefetch.source.options import ListOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.dict_index import Consumer, DictIndex
 from tests.benches.simulated_bucket import SimulatedBucket
 from tests.model.source_listing.document_scheme import DocumentScheme, ExactSet, SmallFilter

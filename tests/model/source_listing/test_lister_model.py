@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from aioprefetch import Operator
 from aioprefetch.errors import Throttled
-from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions, Overwrites
+from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing import run_virtual
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListRequest
 from tests.benches.dict_index import Consumer, DictIndex
 from tests.benches.simulated_bucket import SimulatedBucket

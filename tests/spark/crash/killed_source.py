@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceState
+from aioprefetch.source.values import Record
 from aioprefetch.spark.data_source import AioPrefetchDataSource
 from aioprefetch.spark.readers import StreamReader
 from tests.spark.crash.kill_points import reached

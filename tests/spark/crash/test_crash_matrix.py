@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.profile import chosen
 from tests.spark.crash.file_sets import SHAPES
 from tests.spark.crash.harness import Row, crash

@@ -21,7 +21,7 @@ from aioprefetch.layers.hedge import (
     FirstByteTimes,
     HedgeAllowance,
 )
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ReadRequest
 from tests.benches.layer_stack import KIB, Stack, open_stack, pattern, settle, slots_of, take_slots, was_cancelled

@@ -16,7 +16,7 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.errors import Unavailable
 from aioprefetch.testing import FaultLayer, Injection, run_virtual
-from aioprefetch.testing.conformance.probes import RecordingLayer
+from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.testing.oracle import assert_same_bytes
 from aioprefetch.values import Lane

@@ -15,7 +15,7 @@ from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, run_virtual
-from aioprefetch.testing.conformance.probes import RecordingLayer
+from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest
 from tests.benches.gated_reader import KIB, MIB, bench, settle, with_etag

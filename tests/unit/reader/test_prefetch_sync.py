@@ -9,7 +9,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.sync import SyncFile, run
 from aioprefetch.sync.loop_thread import LoopThread
-from aioprefetch.testing.conformance.probes import RecordingLayer
+from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadRequest, WriteRequest
 from tests.benches.gated_reader import KIB, settle

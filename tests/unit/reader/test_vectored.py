@@ -13,8 +13,7 @@ from aioprefetch.reader.iterators import RangeIterator
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.buffers import Buffer
 from aioprefetch.services.memory import Memory
-from aioprefetch.testing.conformance.ids import checks
-from aioprefetch.testing.conformance.probes import RecordingLayer
+from aioprefetch.testing.conformance.suite import RecordingLayer, checks
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import WriteRequest
 from tests.benches.gated_reader import KIB, MIB, Bench, settle

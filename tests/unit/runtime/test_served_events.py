@@ -11,8 +11,8 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.ranges import joined, total_length
 from aioprefetch.runtime.events import Event
-from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats.file_bytes import read_content
+from aioprefetch.source.values import SourceFile
 from aioprefetch.sync import BlockingOperator
 
 DATA = os.urandom(1 << 20)

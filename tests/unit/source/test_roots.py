@@ -2,7 +2,7 @@
 
 import pytest
 
-from aioprefetch.source.roots import canonical_root, path_below, store_path_below
+from aioprefetch.source.state.store import canonical_root, path_below, store_path_below
 from aioprefetch.values import ServiceInfo
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, InputPartiti
 from pyspark.sql.types import LongType, StructField, StructType
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.source.columns.zones import warn_of_no_zone
+from aioprefetch.source.columns.casts import warn_of_no_zone
 from aioprefetch.spark import AioPrefetchDataSource
 from aioprefetch.spark.hadoop import SessionSettings
 from aioprefetch.spark.registration import DefaultSource

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from aioprefetch.errors import ConfigInvalid, Unsupported
-from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.spark.readers import ItemsPartition, clauses, is_safe
 from aioprefetch.spark.schema import arrow_schema, narrowed, spark_schema
 

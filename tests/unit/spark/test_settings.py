@@ -25,7 +25,7 @@ from aioprefetch.spark.options import (
     size_bytes,
 )
 from aioprefetch.spark.settings import SourceSettings, parse_options
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")

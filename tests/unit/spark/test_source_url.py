@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.listing import compile_glob, literal_glob
-from aioprefetch.spark.source_url import SourceUrl, name_filter, source_url
+from aioprefetch.spark.settings import SourceUrl, name_filter, source_url
 
 
 @pytest.mark.parametrize(

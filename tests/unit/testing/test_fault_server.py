@@ -11,8 +11,7 @@ from aiobotocore.session import get_session
 from botocore.exceptions import ClientError
 
 from aioprefetch.testing import Fault, FaultServer, Rule
-from aioprefetch.testing.faults import NO_HEAD
-from aioprefetch.testing.planned_response import etag_of
+from aioprefetch.testing.faults import NO_HEAD, etag_of
 
 DATA = bytes(range(256)) * 4
 OBJECTS = {"bucket/key": DATA, "bucket/empty": b"", "bucket/ü %?/x": b"odd"}

@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 
-from aioprefetch.trace.chrome import chrome_json
+from aioprefetch.trace.timeline import chrome_json
 from tests.unit.trace.recordings import Script, busy_recording
 
 

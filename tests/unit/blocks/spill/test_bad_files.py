@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aioprefetch.blocks.spill.entry import BadEntry
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.failing_disk import (
     FailingCalls,
     StillCalls,

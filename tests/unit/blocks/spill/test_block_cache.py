@@ -21,7 +21,7 @@ from aioprefetch.blocks.spill.write_behind import (
     SAMPLE,
     WriteFilter,
 )
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.failing_disk import (
     FailingCalls,
     StillCalls,

@@ -19,7 +19,7 @@ from aioprefetch.blocks.spill.directory import (
     temporary_name,
 )
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.descriptors import descriptors_below, needs_proc
 from tests.benches.failing_disk import (
     FailingCalls,

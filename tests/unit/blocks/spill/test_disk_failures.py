@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aioprefetch.reader.reader import RangeReader
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.disk_tier import (
     BLOCK,
     counts,

@@ -29,7 +29,7 @@ from aioprefetch.blocks.spill.entry import (
     header_length,
 )
 from aioprefetch.services.s3 import S3
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.failing_disk import cache_in, data_of, file_of, identity, is_bad, key_of, put, read
 from tests.benches.source_tree import PACKAGE, imports_of, parse, python_files
 from tests.profile import chosen

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.programs import completed
 from tests.unit.blocks.spill.kills import BLOCKS, PROCESSES, ROUNDS
 

@@ -14,7 +14,7 @@ import aioprefetch as ap
 from aioprefetch.blocks.spill.entry import PIECE_BYTES
 from aioprefetch.errors import Unavailable
 from aioprefetch.reader.reader import RangeReader
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.disk_tier import (
     BLOCK,
     counts,

@@ -20,7 +20,7 @@ from aioprefetch import Operator
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, Unavailable, Unsupported
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import CountingS3Server, Fault, FaultServer, Rule
-from aioprefetch.testing.keep_alive_server import KeepAliveServer
+from aioprefetch.testing.s3_server import KeepAliveServer
 from aioprefetch.values import Checksum, CopyPartRequest
 from tests.reliability.scripted import NO_PAUSES
 

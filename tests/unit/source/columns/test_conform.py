@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.source.columns.conform import Conformer, conform
+from aioprefetch.source.columns.schemas import Conformer, conform
 
 UTC = dt.UTC
 INSTANT = pa.timestamp("us", "UTC")

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.source.columns.casts import cast_plain
-from aioprefetch.source.columns.plain_types import plain_schema, plain_type
-from aioprefetch.source.columns.schema_union import united, wider
+from aioprefetch.source.columns.casts import cast_plain, plain_schema, plain_type
+from aioprefetch.source.columns.schemas import united, wider
 
 LEAVES = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(5, 2)),

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from aioprefetch.errors import Error, StateConflict
-from aioprefetch.source.cursor import Cursor, TailAndSweep
-from aioprefetch.source.feed import FoundPage
-from aioprefetch.source.file_index import KnownFile
-from aioprefetch.source.files import Change, ChangeKind, SourceFile
-from aioprefetch.source.record import Record
+from aioprefetch.source.values import Change, ChangeKind, Cursor, FoundPage, KnownFile, Record, SourceFile, TailAndSweep
 
 
 def file_of(key: str, size: int = 10, etag: str = "1") -> SourceFile:

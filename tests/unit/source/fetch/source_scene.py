@@ -10,9 +10,8 @@ from typing import Any
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch.source import FileSource
-from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions, ListOptions
+from aioprefetch.source.values import FetchItem, Offset, SourceFile
 from aioprefetch.values import WriteRequest
 
 ALL = AdmissionOptions()

@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.source.fetch.admission import CUT_BYTES_MIN, ROW_BYTES_GUESS, Admission, CanSplit, limits_of, narrowed
-from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.fetch.partitioning import (
+    CUT_BYTES_MIN,
+    ROW_BYTES_GUESS,
+    Admission,
+    CanSplit,
+    limits_of,
+    narrowed,
+)
 from aioprefetch.source.options import AdmissionOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import FetchItem, SourceFile
+from aioprefetch.testing.conformance.suite import checks
 
 
 def admit(

@@ -13,7 +13,7 @@ from aioprefetch.services.fs import Fs
 from aioprefetch.source.fetch.cleaning import CleanOptions
 from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.options import ListOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.fetch.source_scene import Scene, batches_of
 
 

@@ -12,15 +12,21 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, NotFound, PermissionDenied, StateConflict, Unavailable
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
-from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.fetch.cleaning import MARKER_NAME, PIECE_BYTES, Cleaner, CleanOptions, move_directories
-from aioprefetch.source.fetch.cleaning_notes import DEAD, DeadLists, version_of
-from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.fetch.cleaning import (
+    DEAD,
+    MARKER_NAME,
+    PIECE_BYTES,
+    Cleaner,
+    CleanOptions,
+    DeadLists,
+    move_directories,
+    version_of,
+)
 from aioprefetch.source.reading import quarantine_to
-from aioprefetch.source.reading.failures import quarantine_line
-from aioprefetch.source.record import Record
+from aioprefetch.source.reading.task import quarantine_line
+from aioprefetch.source.values import FetchItem, Record, SourceFile, TailAndSweep
 from aioprefetch.testing import FaultLayer, Injection
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.fetch.fakes import FakeState
 
 

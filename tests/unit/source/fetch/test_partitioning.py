@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.fetch.partitioning import divide, partition_count, stable_hash
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import PartitionOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import FetchItem, SourceFile
+from aioprefetch.testing.conformance.suite import checks
 
 MIB = 1 << 20
 
@@ -82,7 +82,7 @@ def printed(code: str) -> set[str]:
 
 WORK_DIVIDED = """
 from aioprefetch.source.fetch.partitioning import divide, stable_hash
-from aioprefetch.source.files import FetchItem, SourceFile
+from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.source.options import PartitionOptions
 
 print(stable_hash("a/ü.jsonl"))

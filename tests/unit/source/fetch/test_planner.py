@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import ObjectChanged, Unavailable
-from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.feed import REST_SECONDS_MAX, FoundPage
-from aioprefetch.source.fetch.admission import BatchLimits
+from aioprefetch.source.fetch.partitioning import BatchLimits
 from aioprefetch.source.fetch.planner import Planner, PlanOptions
-from aioprefetch.source.files import Change, SourceFile
-from aioprefetch.source.record import Record
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import REST_SECONDS_MAX, Change, FoundPage, Record, SourceFile, TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.fetch.fakes import FakeFeed, FakeState, file_of
 
 ANY = BatchLimits(1000, None)

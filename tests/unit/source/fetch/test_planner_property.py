@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import Unavailable
-from aioprefetch.source.fetch.admission import BatchLimits
+from aioprefetch.source.fetch.partitioning import BatchLimits
 from aioprefetch.source.fetch.planner import Planner, PlanOptions
-from aioprefetch.source.files import SourceFile
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import SourceFile
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.fetch.fakes import FakeFeed, FakeState
 
 keys = st.sampled_from([f"{letter}.{suffix}" for letter in "abcdef" for suffix in ("jsonl", "gz")])

@@ -6,10 +6,10 @@ import pytest
 
 from aioprefetch.errors import ObjectChanged
 from aioprefetch.source.fetch.source import FileSource, StateLocation
-from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import ListOptions, Overwrites
 from aioprefetch.source.state import StateOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import Offset
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.fetch.source_scene import Scene, items_of
 
 

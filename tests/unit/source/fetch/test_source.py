@@ -13,10 +13,10 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch.cleaning import CleanOptions
 from aioprefetch.source.fetch.source import StateLocation
-from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions
 from aioprefetch.source.state import StateOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import Offset
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 

@@ -7,9 +7,9 @@ import pytest
 from aioprefetch.errors import NotFound
 from aioprefetch.source.fetch.planner import PlanOptions
 from aioprefetch.source.options import AdmissionOptions, ListOptions
-from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceState, StateOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import Record
+from aioprefetch.testing.conformance.suite import checks
 from tests.profile import chosen
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 

@@ -21,8 +21,8 @@ from aioprefetch.errors import (
 from aioprefetch.layers import RetryLayer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.fetch.source import FileSource
-from aioprefetch.source.offset import Offset
 from aioprefetch.source.options import AdmissionOptions, ListOptions
+from aioprefetch.source.values import Offset
 from aioprefetch.values import Request
 from tests.profile import chosen
 from tests.unit.source.fetch.source_scene import ALL, Scene, items_of

@@ -15,7 +15,7 @@ from aioprefetch.source.fetch.source import StateLocation
 from aioprefetch.source.options import AdmissionOptions, ListOptions
 from aioprefetch.source.state.store import log_name
 from aioprefetch.testing import FaultLayer, Injection
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, UntrustedMetadata
-from aioprefetch.source.files import FetchItem
 from aioprefetch.source.formats import can_split, compression_of
-from aioprefetch.source.formats.compression import decompressor
+from aioprefetch.source.formats.file_bytes import decompressor
 from aioprefetch.source.options import FormatOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import FetchItem
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.packed_files import PACKERS, SUFFIXES
 from tests.unit.source.formats.written_files import new_operator, put, read
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid, Error, Unsupported, UntrustedMetadata
-from aioprefetch.source.formats.json_rows import read_rows
+from aioprefetch.source.formats.conversion import read_rows
 from aioprefetch.source.formats.jsonl import JsonLinesFormat, JsonParts
-from aioprefetch.source.formats.lines import LineEnds, Lines
 from aioprefetch.source.formats.record_format import Wanted
+from aioprefetch.source.formats.records import LineEnds, Lines
 from aioprefetch.source.options import FormatOptions, ReadOptions
 from tests.unit.source.formats.written_files import new_operator, put, read
 

@@ -21,14 +21,13 @@ from backports import zstd
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.source.columns.casts import CannotCast, cast_plain
 from aioprefetch.source.columns.directories import DirectoryColumns
-from aioprefetch.source.formats import compression as zstd_stream
-from aioprefetch.source.formats.compression import decompressor
+from aioprefetch.source.formats import file_bytes as zstd_stream
+from aioprefetch.source.formats.conversion import DEPTH_MAX, read_rows
 from aioprefetch.source.formats.csv_records import Quoting, RecordCutter
-from aioprefetch.source.formats.encodings import Transcoder
-from aioprefetch.source.formats.json_rows import DEPTH_MAX, read_rows
+from aioprefetch.source.formats.file_bytes import decompressor
 from aioprefetch.source.formats.jsonl import infer_json
-from aioprefetch.source.formats.lines import LineCutter, LineEnds, Lines
 from aioprefetch.source.formats.record_format import Wanted
+from aioprefetch.source.formats.records import LineCutter, LineEnds, Lines, Transcoder
 from aioprefetch.source.options import FormatOptions, ReadOptions
 from tests.unit.source.formats.written_files import new_operator, put, read
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.source.formats.csv_records import Quoting, RecordCutter, record_spans
-from aioprefetch.source.formats.lines import LineCutter, LineEnds
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.formats.records import LineCutter, LineEnds
+from aioprefetch.testing.conformance.suite import checks
 
 CONTENT = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b"|", b"||", b"\n\n", b"x" * 9])).map(b"".join)
 SEPARATORS = st.sampled_from([None, b"\n", b"\r\n", b"|", b"a|", b"bc\n"])

@@ -9,7 +9,6 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import (
     FoundBatch,
     LineFormat,
@@ -21,10 +20,10 @@ from aioprefetch.source.formats import (
     register_format,
 )
 from aioprefetch.source.formats.line_stream import line_ends
-from aioprefetch.source.formats.lines import LineEnds, Lines
-from aioprefetch.source.formats.records import JoinedRecords, ParseLines, line_starts, parse_joined
+from aioprefetch.source.formats.records import JoinedRecords, LineEnds, Lines, ParseLines, line_starts, parse_joined
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, infer_schema, list_files, plan_batch, read_items
+from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.spark.options import OPTIONS, check_format
 from aioprefetch.values import Entry
 from tests.unit.source.formats.written_files import new_operator

@@ -12,10 +12,10 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, ObjectChanged, Unsupported, UntrustedMetadata
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import Wanted, can_split, compression_of, format_of
 from aioprefetch.source.options import FormatOptions, ReadOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import FetchItem, SourceFile
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])

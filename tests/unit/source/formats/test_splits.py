@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioprefetch.source.files import SourceFile
 from aioprefetch.source.formats import can_split
 from aioprefetch.source.options import FormatOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import SourceFile
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
 
 EXAMPLES = settings(max_examples=25, deadline=None)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.source.columns.zones import instants, parsed_instants, warn_of_no_zone, zone_of
+from aioprefetch.source.columns.casts import instants, parsed_instants, warn_of_no_zone, zone_of
 from aioprefetch.source.options import FormatOptions
 from tests.unit.source.formats.written_files import new_operator, put, read
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 import aioprefetch as ap
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import FoundBatch, Wanted, format_of
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.source.values import FetchItem, SourceFile
 
 _numbers = itertools.count()
 

@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 
 from aioprefetch.errors import NotFound
-from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.file_index import KnownFile
-from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.record import Record
-from aioprefetch.source.state.delta import Changes, KeyChange, carried_files, changes_of, fold, with_gone
+from aioprefetch.source.state.index import Changes, KeyChange, carried_files, changes_of, fold, with_gone
+from aioprefetch.source.values import FetchItem, KnownFile, Record, SourceFile, TailAndSweep
 from tests.benches.dict_index import DictIndex
 
 

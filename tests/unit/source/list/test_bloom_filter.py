@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.list import BloomFilter
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.profile import combinations
 
 

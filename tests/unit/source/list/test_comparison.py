@@ -3,12 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.file_index import KnownFile
-from aioprefetch.source.files import Change, SourceFile
-from aioprefetch.source.list.comparison import compare, compare_sweep, compare_tail
-from aioprefetch.source.list.selection import Selection
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.list.pages import Selection, compare, compare_sweep, compare_tail
+from aioprefetch.source.values import Change, KnownFile, SourceFile, TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Entry
 
 keys = st.text("ab/é\U0001f600", min_size=1, max_size=3)

@@ -10,14 +10,11 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, PermissionDenied, Unavailable
-from aioprefetch.source.cursor import Diff, TailAndSweep
-from aioprefetch.source.feed import REST_SECONDS_MAX
-from aioprefetch.source.file_index import KnownFile
-from aioprefetch.source.files import Change
 from aioprefetch.source.list import DiffLister
-from aioprefetch.source.list.key_sets import KeySpill
+from aioprefetch.source.list.diff_lister import KeySpill
 from aioprefetch.source.options import ListOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import REST_SECONDS_MAX, Change, Diff, KnownFile, TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListRequest
 from tests.benches.dict_index import Consumer, DictIndex
 from tests.benches.simulated_bucket import SimulatedBucket, hurried
@@ -113,7 +110,7 @@ async def test_certainly_new_keys_are_not_looked_up_and_others_are(bucket: Simul
 async def test_a_filter_that_is_always_unsure_loses_nothing(
     bucket: SimulatedBucket, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aioprefetch.source.list.key_sets.BloomFilter.__contains__", lambda self, key: True)
+    monkeypatch.setattr("aioprefetch.source.list.diff_lister.BloomFilter.__contains__", lambda self, key: True)
     one = consumer(operator)
     for number in range(30):
         bucket.put(f"k{number:02}")

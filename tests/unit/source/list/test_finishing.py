@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListRequest
 from tests.benches.dict_index import Consumer, DictIndex
 from tests.benches.simulated_bucket import SimulatedBucket
@@ -119,7 +119,7 @@ async def test_it_ends_while_files_are_added_with_every_request(
     kind: Kind, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind all others, before them, and in between."""
-    monkeypatch.setattr("aioprefetch.source.list.finishing.YOUNG_PAGES_MAX", YOUNG_PAGES)
+    monkeypatch.setattr("aioprefetch.source.polling.YOUNG_PAGES_MAX", YOUNG_PAGES)
     bucket = bucket_of(kind, 30)
     added = 0
 

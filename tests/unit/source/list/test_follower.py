@@ -7,14 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import InvalidArgument, StateConflict
-from aioprefetch.source.cursor import Follow, TailAndSweep
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.list import Follower
 from aioprefetch.source.list.follower import KNOWN_FILES
 from aioprefetch.source.options import ListOptions
-from aioprefetch.source.record import Record
+from aioprefetch.source.values import FetchItem, Follow, Record, SourceFile, TailAndSweep
 from aioprefetch.testing import run_virtual
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.dict_index import Consumer, DictIndex
 from tests.benches.simulated_bucket import hurried
 from tests.unit.source.list.followed_state import FollowedState

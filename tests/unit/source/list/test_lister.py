@@ -7,11 +7,11 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, ProtocolError
-from aioprefetch.source.cursor import Diff, TailAndSweep
 from aioprefetch.source.list import TailSweepLister
-from aioprefetch.source.list.listing_pages import UNUSED_SECONDS_MAX
+from aioprefetch.source.list.pages import UNUSED_SECONDS_MAX
 from aioprefetch.source.options import ListOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import Diff, TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.dict_index import Consumer, DictIndex
 from tests.benches.simulated_bucket import SimulatedBucket
 

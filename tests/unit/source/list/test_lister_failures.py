@@ -12,11 +12,11 @@ from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Throttled, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.fetch.planner import PlanOptions
 from aioprefetch.source.list import DiffLister, TailSweepLister
 from aioprefetch.source.options import ListOptions
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
 from tests.benches.dict_index import Consumer, DictIndex
 from tests.benches.simulated_bucket import SimulatedBucket

@@ -11,14 +11,11 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.services.memory import Memory
-from aioprefetch.source.cursor import Cursor, Follow, TailAndSweep
-from aioprefetch.source.feed import Feed
-from aioprefetch.source.files import Change, FetchItem
 from aioprefetch.source.list import Follower, TailSweepLister
 from aioprefetch.source.options import ListOptions, StateOptions
-from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import Change, Cursor, Feed, FetchItem, Follow, Record, TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.simulated_bucket import SimulatedBucket
 from tests.profile import chosen
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.fetch.partitioning import partition_count
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, plan_batch
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import FetchItem, SourceFile
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ObjectChanged, Unsupported, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
-from aioprefetch.source.files import FetchItem, SourceFile
 from aioprefetch.source.formats import can_split, format_of
 from aioprefetch.source.formats.columnar import RowCounter
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, read_items
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import FetchItem, SourceFile
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.source_files import URL, Shelf, parquet
 
 DEFAULTS = FormatOptions(), ReadOptions()

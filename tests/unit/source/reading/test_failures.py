@@ -17,14 +17,13 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import FailureOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, quarantine_to
-from aioprefetch.source.reading.failures import reason_of
+from aioprefetch.source.reading.task import reason_of
+from aioprefetch.source.values import FetchItem
 from aioprefetch.spark.operators import explaining
-from aioprefetch.spark.settings import SourceSettings
-from aioprefetch.spark.source_url import SourceUrl
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.spark.settings import SourceSettings, SourceUrl
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])

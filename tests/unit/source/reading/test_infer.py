@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, NotFound, UntrustedMetadata
-from aioprefetch.source.files import SourceFile
 from aioprefetch.source.options import FormatOptions
-from aioprefetch.source.reading import infer, infer_schema, list_files
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.reading import infer_schema, list_files, planning
+from aioprefetch.source.values import SourceFile
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.source_files import Shelf, jsonl, parquet
 
 
@@ -35,7 +35,7 @@ async def test_the_sample_is_spread_over_all_files_and_no_larger() -> None:
 async def test_small_files_are_sampled_in_larger_numbers(
     files: int, small_bytes: int, sampled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(infer, "SAMPLE_SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(planning, "SAMPLE_SMALL_BYTES", small_bytes)
     async with Shelf() as shelf:
         listed = [await shelf.put(f"{number:04}.jsonl", jsonl([{"n": 1}])) for number in range(files)]
         await infer_schema(shelf.operator, given(listed), FormatOptions())

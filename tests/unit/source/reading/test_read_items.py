@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, PermissionDenied
-from aioprefetch.source.files import FetchItem
 from aioprefetch.source.options import FormatOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, read_items
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import FetchItem
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])

@@ -10,11 +10,8 @@ import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.source.cursor import Cursor, TailAndSweep
-from aioprefetch.source.file_index import FileIndex, KnownFile
-from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
+from aioprefetch.source.values import Cursor, FetchItem, FileIndex, KnownFile, Record, SourceFile, TailAndSweep
 from aioprefetch.values import Metadata, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)

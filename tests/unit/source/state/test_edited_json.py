@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMetadata
-from aioprefetch.source.cursor import Cursor, Diff, Follow, TailAndSweep
-from aioprefetch.source.fetch.cleaning_notes import CleaningProgress, DeadLists, MarkerFile
-from aioprefetch.source.files import FetchItem, SourceFile
-from aioprefetch.source.offset import Offset
-from aioprefetch.source.record import Record
+from aioprefetch.source.fetch.cleaning import CleaningProgress, DeadLists, MarkerFile
 from aioprefetch.source.state import SideFiles, SourceIdentity
-from aioprefetch.source.state.checksummed_json import seal, unseal
-from aioprefetch.source.state.journal import decode, encode
-from aioprefetch.source.state.meta import StateMeta
-from aioprefetch.source.state.runs import RunInfo
-from aioprefetch.source.state.snapshot import Snapshot
-from aioprefetch.source.state.state_data import LoggedRecord
+from aioprefetch.source.state.journal import LoggedRecord, decode, encode
+from aioprefetch.source.state.snapshot import RunInfo, Snapshot
+from aioprefetch.source.state.store import StateMeta
+from aioprefetch.source.stored_json import seal, unseal
+from aioprefetch.source.values import Cursor, Diff, FetchItem, Follow, Offset, Record, SourceFile, TailAndSweep
 
 FILE = SourceFile("a/é\ud800", 10, '"e"', None, -5)
 ITEMS = (FetchItem(FILE, 2, 7), FetchItem(FILE, 0, None, (0, 3)))

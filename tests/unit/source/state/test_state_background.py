@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from aioprefetch.errors import Unavailable
-from aioprefetch.source.state.compaction_schedule import FAILURES_MAX
+from aioprefetch.source.state.compaction import FAILURES_MAX
 from aioprefetch.source.state.store import StateStore, Versioned
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.unit.source.state.stores import SMALL, Switch, add, memory, next_record, opened

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.errors import NotFound
-from aioprefetch.source.file_index import KnownFile
-from aioprefetch.source.files import FetchItem
-from aioprefetch.source.state.checksummed_json import unseal
 from aioprefetch.source.state.compaction import cut_rows, merge_rows, plan_rewrites
-from aioprefetch.source.state.delta import Delta, fold
-from aioprefetch.source.state.runs import RunInfo, encode_run, files_of, table_of
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.state.index import Delta, fold
+from aioprefetch.source.state.snapshot import RunInfo, encode_run, files_of, table_of
+from aioprefetch.source.stored_json import unseal
+from aioprefetch.source.values import FetchItem, KnownFile
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.profile import chosen
 from tests.unit.source.state.stores import SMALL, Model, Switch, add, check_known, file, memory, opened

@@ -20,12 +20,11 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceIdentity, SourceState
 from aioprefetch.source.state import journal as log
-from aioprefetch.source.state.checksummed_json import seal, unseal
 from aioprefetch.source.state.journal import decode, encode
+from aioprefetch.source.stored_json import seal, unseal
+from aioprefetch.source.values import Record, TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.unit.source.state.stores import IDENTITY, MeanwhileLayer, add, memory, opened
 

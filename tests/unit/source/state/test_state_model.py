@@ -11,13 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aioprefetch as ap
-from aioprefetch.source.files import FetchItem
-from aioprefetch.source.record import Record
 from aioprefetch.source.state import SourceState
 from aioprefetch.source.state import index as index_module
 from aioprefetch.source.state.snapshot import Snapshot
+from aioprefetch.source.values import FetchItem, Record
 from aioprefetch.testing.clock import run_virtual
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.testing.conformance.suite import checks
 from tests.profile import chosen
 from tests.unit.source.state.stores import (
     SMALL,

@@ -8,8 +8,7 @@ import pytest
 
 from aioprefetch.errors import StateConflict, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.state.journal import RECORDS_FEW, encode, read_records
-from aioprefetch.source.state.state_data import LoggedRecord
+from aioprefetch.source.state.journal import RECORDS_FEW, LoggedRecord, encode, read_records
 from aioprefetch.source.state.store import StateStore, log_name
 from tests.unit.source.state.stores import SMALL, add, memory, next_record, opened
 
@@ -57,7 +56,7 @@ async def test_a_reader_that_was_away_begins_at_the_snapshot(monkeypatch: pytest
         return await read_records(store, seqs)
 
     monkeypatch.setattr("aioprefetch.source.state.journal.read_records", counted)
-    monkeypatch.setattr("aioprefetch.source.state.opening.read_records", counted)
+    monkeypatch.setattr("aioprefetch.source.state.source_state.read_records", counted)
     assert await reader.newest() == state.head
     assert len(read) == 2
     assert len(await reader.index.page("", count=100)) == 3 * RECORDS_FEW + 1

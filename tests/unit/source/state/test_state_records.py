@@ -20,11 +20,9 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.source.cursor import TailAndSweep
-from aioprefetch.source.files import FetchItem
-from aioprefetch.source.offset import Offset
 from aioprefetch.source.state import SideFiles, SourceState
-from aioprefetch.testing.conformance.ids import checks
+from aioprefetch.source.values import FetchItem, Offset, TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.unit.source.state.stores import (
     IDENTITY,

@@ -18,9 +18,9 @@ from aioprefetch.errors import ConfigInvalid, StateConflict, Unavailable, Unsupp
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.accessor import S3Accessor
-from aioprefetch.source.cursor import TailAndSweep
 from aioprefetch.source.state import SourceState
 from aioprefetch.source.state.store import StateStore
+from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ListPage, ListRequest, Metadata, Request, StatRequest, WriteRequest
 from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, IgnoringLayer, add, memory, opened
