@@ -18,8 +18,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch import errors
-from aioprefetch.accessor.protocols import Accessor, Layer, Service
-from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer, Service, WrappedAccessor
 from aioprefetch.errors import *  # noqa: F403
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.options import DiskCache

@@ -2,15 +2,16 @@
 
 A **service** (``aioprefetch.services``) and a **layer** (``aioprefetch.layers``) are picklable recipes. Within a
 runtime the service is built and wrapped, innermost layer first; the result is the ``Accessor`` of all operations.
+``WrappedAccessor`` is the base of every live layer: it forwards all operations through one hook, and a layer overrides
+some of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     AbortUploadRequest,
@@ -28,6 +29,7 @@ from aioprefetch.values import (
     PresignRequest,
     ReadReply,
     ReadRequest,
+    Request,
     ServiceInfo,
     StatRequest,
     UploadedPart,
@@ -144,3 +146,114 @@ class Layer:
     def adapt(self, capability: Capability) -> Capability:
         """The capability of the stack with this layer, from the ``capability`` of the stack below it."""
         return capability
+
+
+def reports_requests_of(accessor: object) -> Collection[str]:
+    """The operations whose requests an accessor reports itself. A layer passes on what the accessor within it says."""
+    reported: Collection[str] = getattr(accessor, "reports_requests", ())
+    return reported
+
+
+class WriteBody(Protocol):
+    """An object being written piece by piece. Nothing appears before ``close``; after ``abort`` nothing ever does.
+
+    Every method raises errors of ``aioprefetch.errors`` alone. If one fails or is cancelled, call ``abort``.
+    """
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Append ``chunk``. The caller may change its memory as soon as the call returns."""
+        ...
+
+    async def close(self) -> Metadata:
+        """Make the object visible and return its metadata."""
+        ...
+
+    async def abort(self) -> None:
+        """Discard the written bytes, and remove them from the store.
+
+        Allowed at any time, more than once, and after ``close``, where it does nothing.
+        """
+        ...
+
+
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
+
+class WrappedAccessor:
+    """Forwards each operation to ``inner`` through ``around``.
+
+    Override ``around`` to change all operations, single methods to change these alone. The coroutine of ``around`` is
+    returned itself, which saves a step in each layer. For a streaming write ``around``
+    covers the opening; the body is the inner one unless the layer overrides ``open_write``.
+    """
+
+    def __init__(self, inner: Accessor) -> None:
+        self.inner = inner
+
+    @property
+    def info(self) -> ServiceInfo:
+        return self.inner.info
+
+    @property
+    def capability(self) -> Capability:
+        return self.inner.capability
+
+    @property
+    def reports_requests(self) -> Collection[str]:
+        """The operations whose requests the service reports itself: see ``aioprefetch.accessor.request_events``."""
+        return reports_requests_of(self.inner)
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        """Called for every operation; it may call ``forward`` with another request, several times, or not at all."""
+        return await forward(request)
+
+    def stat(self, request: StatRequest) -> Coroutine[Any, Any, Metadata]:
+        return self.around(request, self.inner.stat)
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        return await self.around(request, lambda changed: self.inner.read(changed, sink))
+
+    def list_page(self, request: ListRequest) -> Coroutine[Any, Any, ListPage]:
+        return self.around(request, self.inner.list_page)
+
+    def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
+        return self.around(request, lambda changed: self.inner.write(changed, data))
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        return await self.around(request, self.inner.open_write)
+
+    def begin_upload(self, request: WriteRequest) -> Coroutine[Any, Any, str]:
+        return self.around(request, self.inner.begin_upload)
+
+    def write_part(
+        self, request: PartRequest, data: bytes | bytearray | memoryview
+    ) -> Coroutine[Any, Any, UploadedPart]:
+        return self.around(request, lambda changed: self.inner.write_part(changed, data))
+
+    def copy_part(self, request: CopyPartRequest) -> Coroutine[Any, Any, UploadedPart]:
+        return self.around(request, self.inner.copy_part)
+
+    def complete_upload(self, request: CompleteUploadRequest) -> Coroutine[Any, Any, Metadata]:
+        return self.around(request, self.inner.complete_upload)
+
+    def abort_upload(self, request: AbortUploadRequest) -> Coroutine[Any, Any, None]:
+        return self.around(request, self.inner.abort_upload)
+
+    def list_uploads(self, request: ListUploadsRequest) -> Coroutine[Any, Any, UploadPage]:
+        return self.around(request, self.inner.list_uploads)
+
+    def copy(self, request: CopyRequest) -> Coroutine[Any, Any, Metadata]:
+        return self.around(request, self.inner.copy)
+
+    def delete(self, request: DeleteRequest) -> Coroutine[Any, Any, None]:
+        return self.around(request, self.inner.delete)
+
+    def create_dir(self, request: CreateDirRequest) -> Coroutine[Any, Any, None]:
+        return self.around(request, self.inner.create_dir)
+
+    def presign(self, request: PresignRequest) -> Coroutine[Any, Any, str]:
+        return self.around(request, self.inner.presign)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()

@@ -1,4 +1,6 @@
-"""The events of requests to a store, reported where they are sent. Nothing here runs without a listener or follower.
+"""The events of requests to a store, reported where they are sent, and those of a caller's reads without a reader.
+
+Nothing here runs without a listener or follower.
 
 A service whose requests are not the calls that it gets (one call may send several, and a transport knows the head and
 the connection) reports them itself: its live accessor has an attribute ``reports_requests``, the operations of which it
@@ -8,17 +10,18 @@ does. ErrorContext, next to the service, reports the others: one request for eac
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from copy import copy
 from typing import Any, TypeVar
 
+from aioprefetch.accessor.protocols import Accessor, WrappedAccessor
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error
-from aioprefetch.runtime.events import FOLLOWED_MAX, redacted
+from aioprefetch.runtime.events import FOLLOWED_MAX, EventBus, redacted
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import Lane, ReadRequest, Request, WriteRequest
+from aioprefetch.values import Lane, ReadReply, ReadRequest, Request, WriteRequest
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -35,12 +38,6 @@ OPERATIONS = frozenset(
 )
 
 _request_ids = itertools.count(1)
-
-
-def reports_requests_of(accessor: object) -> Collection[str]:
-    """The operations whose requests an accessor reports itself. A layer passes on what the accessor within it says."""
-    reported: Collection[str] = getattr(accessor, "reports_requests", ())
-    return reported
 
 
 def reporting(runtime: Runtime, forward: Callable[[R], Awaitable[T]], **facts: Any) -> Callable[[R], Awaitable[T]]:
@@ -258,3 +255,33 @@ class ReportedRequest:
             "seconds": ended - self.begun_at_seconds,
             "first_byte_seconds": None if first is None else first - self.begun_at_seconds,
         }
+
+
+def publish_reply(
+    events: EventBus, request: ReadRequest, reply: ReadReply, began: float, *, bytes_max: int | None = None
+) -> None:
+    """Publish ``read.served`` for a read that began then, without a reader: its first ``bytes_max`` bytes at most."""
+    now = events.clock()
+    head = reply.head
+    start = head.start
+    size = head.size if bytes_max is None else min(head.size, bytes_max)
+    events.publish_served(request.path, start, start + size, reply.tier, now - began, None, now)
+
+
+class ServedReads(WrappedAccessor):
+    """Publishes ``read.served`` for each read that ends well: those of which a larger one is made."""
+
+    def __init__(self, inner: Accessor, runtime: Runtime) -> None:
+        super().__init__(inner)
+        self._events = runtime.events
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        began = self._events.clock()
+        reply = await self.inner.read(request, sink)
+        publish_reply(self._events, request, reply, began)
+        return reply
+
+
+def served(accessor: Accessor, runtime: Runtime) -> Accessor:
+    """An accessor whose reads are published, if anybody listens."""
+    return ServedReads(accessor, runtime) if runtime.events.wants_reads else accessor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NoReturn
 
+from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import ConditionNotMatch, Error, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (

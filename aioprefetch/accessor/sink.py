@@ -1,18 +1,20 @@
 """The destination of a response's body: the reader of a range provides memory, and the service fills it.
 
 A sink allocates memory when the checked head of the response is there, so by the size that the store has confirmed. It
-outlives attempts: a retry continues at ``received``. It may scatter a body over several buffers.
+outlives attempts: a retry continues at ``received``. It may scatter a body over several buffers. ``copy_chunks`` fills
+one from a body that another library hands over in chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aioprefetch.accessor.version_pin import VersionPin
-from aioprefetch.errors import InvalidType, ProtocolError
+from aioprefetch.accessor.response_check import VersionPin
+from aioprefetch.errors import InvalidType, ProtocolError, Unavailable
 from aioprefetch.runtime.buffers import Owner, lend_buffer
-from aioprefetch.values import ReadHead
+from aioprefetch.runtime.statistics import Counters
+from aioprefetch.values import ReadHead, ReadRequest
 
 # A body is collected in pieces of at most this size: an object that claims terabytes allocates as bytes arrive.
 PIECE_BYTES_MAX = 64 << 20
@@ -338,3 +340,34 @@ class BufferSink(Sink):
 
     def _allocate(self, position: int, size: int) -> memoryview:
         return self._buffer[position:size]
+
+
+# The next chunk of a body, perhaps an empty one; ``None`` at its end.
+NextChunk = Callable[[], Awaitable[bytes | memoryview | None]]
+
+
+async def copy_chunks(
+    next_chunk: NextChunk, request: ReadRequest, sink: Sink, head: ReadHead, counters: Counters
+) -> None:
+    """Copy a body of ``head.size`` bytes into a sink that has begun, at the pace of the sink.
+
+    Raises ``Unavailable`` for a body that ends before its last byte, so that another attempt goes on there, and
+    ``ProtocolError`` for a chunk that goes beyond it, of which no byte reaches the sink. No chunk is asked for after
+    the last byte, so one that would follow is not noticed.
+    """
+    received = 0
+    while not sink.complete:
+        chunk = await next_chunk()
+        if chunk is None:
+            raise Unavailable(
+                f"the body ended after {received} of {head.size} bytes", operation="read", path=request.path
+            )
+        received += len(chunk)
+        counters["stream_read_total_bytes"] += len(chunk)
+        if received > head.size:
+            raise ProtocolError(
+                f"the body has more than the {head.size} bytes that its head promised",
+                operation="read",
+                path=request.path,
+            )
+        await sink.pour(memoryview(chunk))  # A chunk may be as large as the object.

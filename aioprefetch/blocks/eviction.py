@@ -18,8 +18,8 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import ref
 
-from aioprefetch.blocks.accounting import count_eviction
 from aioprefetch.blocks.block import Block, Segment, SegmentState
+from aioprefetch.blocks.fetch import count_eviction
 from aioprefetch.blocks.file import BlockFile, ReaderPosition
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane

@@ -11,9 +11,8 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Protocol
 
-from aioprefetch.blocks.accounting import count_first_read, count_ready, settle
 from aioprefetch.blocks.block import Block, Segment, SegmentState
-from aioprefetch.blocks.fetch import Fetch, FetchSource, Wait
+from aioprefetch.blocks.fetch import Fetch, FetchSource, Wait, count_first_read, count_ready, settle
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import BlockGrid, Range, subtract
 from aioprefetch.runtime.runtime import Runtime

@@ -21,7 +21,7 @@ from aioprefetch.cli.places import Stores, command
 from aioprefetch.cli.printing import note, print_json
 from aioprefetch.cli.screen import choose_display
 from aioprefetch.credentials import Secret
-from aioprefetch.display.units import bytes_text, seconds_text
+from aioprefetch.display import bytes_text, seconds_text
 from aioprefetch.errors import InvalidArgument, printable, redact
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import bytes_at_least

@@ -22,7 +22,7 @@ from aioprefetch.cli.completion import place_argument
 from aioprefetch.cli.places import Stores, command
 from aioprefetch.cli.printing import message_of, print_json
 from aioprefetch.cli.screen import choose_display
-from aioprefetch.display.units import bytes_text, seconds_text
+from aioprefetch.display import bytes_text, seconds_text
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, Unsupported, printable, redact
 from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator

@@ -16,8 +16,8 @@ from aioprefetch.cli.printing import path_text, print_json
 from aioprefetch.cli.reading import Slice, kind_of, kind_option, read_place, slices_of
 from aioprefetch.cli.scanning import column_names, read_filters
 from aioprefetch.cli.screen import choose_display
+from aioprefetch.display import bytes_text, count_text, counted, seconds_text
 from aioprefetch.display.bars import FROM_S3
-from aioprefetch.display.units import bytes_text, count_text, counted, seconds_text
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, shortened
 from aioprefetch.operator.listing import has_wildcard
 from aioprefetch.operator.operator import Operator

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from aioprefetch.display.units import bytes_text
+from aioprefetch.display import bytes_text
 from aioprefetch.errors import Error, printable, redact
 from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.transfer.sides import Side

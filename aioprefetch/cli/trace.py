@@ -15,7 +15,7 @@ import click
 from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.places import HELP_COLUMNS_MAX
 from aioprefetch.cli.printing import note
-from aioprefetch.display.units import counted
+from aioprefetch.display import counted
 from aioprefetch.errors import printable
 from aioprefetch.trace.process_files import BEFORE_VARIABLE, PID, VARIABLE, before_of, files_of
 

@@ -18,7 +18,7 @@ from aioprefetch.cli.completion import place_argument
 from aioprefetch.cli.places import Stores, command, objects_of, pairs, scheme_of, selection_of, stem_of, visit_each
 from aioprefetch.cli.printing import message_of, note, path_text, print_json, remark
 from aioprefetch.cli.reading import PIECE_BYTES, write_out
-from aioprefetch.display.units import bytes_text, counted, seconds_text
+from aioprefetch.display import bytes_text, counted, seconds_text
 from aioprefetch.errors import Error, InvalidArgument, IsADirectory, NotFound, printable, redact
 from aioprefetch.operator.listing import has_wildcard
 from aioprefetch.operator.progress import ProgressBar, ProgressDisplay

@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from aioprefetch.display.markup import (
+from aioprefetch.display import bytes_text, count_text, seconds_text
+from aioprefetch.display.tables import (
     DISK,
     FETCHING,
     LINE,
@@ -22,7 +23,6 @@ from aioprefetch.display.markup import (
     picture,
     table,
 )
-from aioprefetch.display.units import bytes_text, count_text, seconds_text
 from aioprefetch.ranges import Range, joined, total_length
 
 WIDTH = 720

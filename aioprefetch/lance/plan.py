@@ -84,8 +84,8 @@ class Plan:
         return sum(page.is_indirect for file in self.files for page in file.pages)
 
     def _repr_html_(self) -> str:
+        from aioprefetch.display import bytes_text
         from aioprefetch.display.bars import PlannedFile, plan_html
-        from aioprefetch.display.units import bytes_text
 
         later = f"; {self.indirect_pages:,} pages need more, which a plan cannot know" if self.indirect_pages else ""
         return plan_html(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aioprefetch.accessor.protocols import Layer
-from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.protocols import Layer, WrappedAccessor
 from aioprefetch.first_use import load_at_first_use
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer

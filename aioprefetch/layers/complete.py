@@ -13,12 +13,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of, stall_seconds_of
-from aioprefetch.accessor.response_check import check_etag, check_times
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
+from aioprefetch.accessor.response_check import VersionPin, check_etag, check_times
 from aioprefetch.accessor.sink import CollectSink, ForwardingSink, Sink, is_same_version
-from aioprefetch.accessor.version_pin import VersionPin
-from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,

@@ -10,11 +10,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of, stall_seconds_of
-from aioprefetch.accessor.request_events import OPERATIONS, ReportedRequest, reporting, reports_requests_of
+from aioprefetch.accessor.protocols import (
+    Accessor,
+    Layer,
+    WrappedAccessor,
+    WriteBody,
+    read_now_of,
+    reports_requests_of,
+    stall_seconds_of,
+)
+from aioprefetch.accessor.request_events import OPERATIONS, ReportedRequest, reporting
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Error, NotFound, Unexpected
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (

@@ -26,12 +26,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of, stall_seconds_of
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, read_now_of, stall_seconds_of
 from aioprefetch.accessor.sink import ForwardingSink, Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, Error, Throttled
-from aioprefetch.layers.concurrent_limit import ConcurrentLimitAccessor
-from aioprefetch.layers.slots import SlotQueue
+from aioprefetch.layers.concurrent_limit import ConcurrentLimitAccessor, SlotQueue
 from aioprefetch.layers.timeout import Watch
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime

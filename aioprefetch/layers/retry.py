@@ -37,11 +37,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, read_now_of
 from aioprefetch.accessor.request_events import attempt_number
+from aioprefetch.accessor.response_check import VersionPin, is_strong
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.version_pin import VersionPin, is_strong
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import (
     BudgetExhausted,
     ConditionNotMatch,

@@ -22,10 +22,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer, read_now_of, stall_seconds_of
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import Stalled, TimedOut
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import checked_seconds

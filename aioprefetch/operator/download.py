@@ -20,8 +20,8 @@ from functools import partial as bound
 
 from aioprefetch.accessor.parallel_parts import PART_BYTES_MAX, ParallelParts
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.served_reads import served
-from aioprefetch.accessor.version_pin import is_strong
+from aioprefetch.accessor.request_events import served
+from aioprefetch.accessor.response_check import is_strong
 from aioprefetch.errors import AlreadyExists, Error, InvalidPath, InvalidType, IsADirectory, NotFound, ObjectChanged
 from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.operator.parallel_read import ParallelRead, first_bytes_of

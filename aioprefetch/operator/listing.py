@@ -179,14 +179,14 @@ class EntryList(list[Entry]):
     """A list of entries, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        from aioprefetch.display.listing import entries_html
+        from aioprefetch.display.tables import entries_html
 
         return entries_html("Entries", self)
 
 
 def listing_html(entries: Iterable[Entry], *, is_over: bool) -> str:
     """A listing in progress as HTML: the entries that have arrived and were not taken yet."""
-    from aioprefetch.display.listing import entries_html
+    from aioprefetch.display.tables import entries_html
 
     ready = list(entries)
     state = "the listing is over" if is_over else "collect() has all entries that are left, as a table"

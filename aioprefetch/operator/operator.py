@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
-from aioprefetch.accessor.served_reads import publish_reply, served
+from aioprefetch.accessor.request_events import publish_reply, served
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
@@ -196,7 +196,7 @@ class Operator:
         return f"<Operator {self.info.url} [{layers}]>"
 
     def _repr_html_(self) -> str:
-        from aioprefetch.display.recipe import operator_html
+        from aioprefetch.display.tables import operator_html
 
         return operator_html(self.info.location, self._service, self._layers[::-1], self.options, self.statistics)
 

@@ -21,8 +21,8 @@ from dataclasses import replace
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.response_check import VersionPin, is_strong
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, is_same_version
-from aioprefetch.accessor.version_pin import VersionPin, is_strong
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, ProtocolError, RangeNotSatisfied
 from aioprefetch.ranges import Range, resolve_range
 from aioprefetch.runtime.buffers import ResultStream

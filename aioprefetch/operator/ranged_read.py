@@ -8,8 +8,8 @@ from functools import partial
 from typing import Protocol
 
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import ByteCount, MergedRange, Range, coalesce
 from aioprefetch.reader.policy import POLICIES, coalescing

@@ -28,7 +28,7 @@ from typing import Any
 
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import Range, joined
-from aioprefetch.services.fs.confined import ConfinedRoot, done_name, link_status, resumable_name
+from aioprefetch.services.fs.files import ConfinedRoot, done_name, link_status, resumable_name
 from aioprefetch.services.fs.writer import PartialFile, machine_token
 from aioprefetch.values import WriteRequest
 

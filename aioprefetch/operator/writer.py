@@ -13,8 +13,7 @@ from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.write_body import WriteBody
+from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.errors import Closed, Error, InvalidType, IsADirectory, ObjectChanged, TimedOut, redact
 from aioprefetch.operator.multipart import ABORT_SECONDS_MAX, MultipartBody
 from aioprefetch.operator.progress import reported
@@ -31,7 +30,7 @@ from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.services.fs.errors import from_os_error
-from aioprefetch.services.fs.open_file import etag_of
+from aioprefetch.services.fs.files import etag_of
 from aioprefetch.values import Metadata, WriteRequest
 
 T = TypeVar("T")

@@ -140,8 +140,8 @@ class Plan:
 
 def plans_html(path: str, plans: Sequence[Plan], rows: str) -> str:
     """The plan of a scan of files as HTML."""
+    from aioprefetch.display import bytes_text
     from aioprefetch.display.bars import PlannedFile, plan_html
-    from aioprefetch.display.units import bytes_text
 
     wanted, resident, requested = (
         sum(getattr(plan, name) for plan in plans) for name in ("projected_bytes", "resident_bytes", "requested_bytes")

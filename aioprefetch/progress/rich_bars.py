@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from aioprefetch.display.units import bytes_text
+from aioprefetch.display import bytes_text
 from aioprefetch.operator.progress import ProgressDisplay, checked_options, end_of, objects_of, short_name
 from aioprefetch.operator.transfer.report import CopyProgress
 

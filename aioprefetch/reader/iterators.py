@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 
-from aioprefetch.blocks.accounting import tier_of
-from aioprefetch.blocks.fetch import Wait
+from aioprefetch.blocks.fetch import Wait, tier_of
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import MergedRange, Range, coalesce

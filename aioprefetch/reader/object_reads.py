@@ -15,18 +15,16 @@ from collections.abc import Awaitable, Callable
 from operator import attrgetter
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.blocks.accounting import tier_of
 from aioprefetch.blocks.block import NO_MARK, Segment
-from aioprefetch.blocks.fetch import Fetch, Wait
+from aioprefetch.blocks.fetch import Fetch, Wait, tier_of
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied, Unexpected
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
-from aioprefetch.reader.long_read import LongRead, stream_of
+from aioprefetch.reader.direct_reads import LongRead, WarmReads, stream_of
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import Fill, Policy, extent, step_end, steps
-from aioprefetch.reader.warm_reads import WarmReads
 from aioprefetch.reader.window import NOTHING_AHEAD, WindowDecision
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.forks import cached_property

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.response_check import VersionPin, is_strong
 from aioprefetch.accessor.sink import BufferSink
-from aioprefetch.accessor.version_pin import VersionPin, is_strong
 from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, ReaderPosition
 from aioprefetch.errors import (

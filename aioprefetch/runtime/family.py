@@ -1,13 +1,17 @@
 """The runtimes that operators share: one family for all copies of an operator, and for all that look the same one up.
 
 A family has one runtime for each event loop. An operator that uses it there is one of its **holders**, from its first
-use until its ``aclose`` or until it is collected. A runtime closes with its last holder; one of copies from another
-process, of which the last was collected, stays for some seconds. Statistics are the family's.
+use until its ``aclose`` or until it is collected. A runtime closes with its last holder. Statistics are the family's.
+
+Runtimes that copies from another process left behind are **kept** for some seconds, for the copies that follow: Spark
+and dask unpickle an operator for each task and drop it with the task, and each task would connect, and look credentials
+up, again. A kept runtime has connections and credentials, and no bytes in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import threading
@@ -16,12 +20,52 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import Any, TypeVar
 
-from aioprefetch.runtime.events import EventBus
+from aioprefetch.runtime.events import EventBus, log_requests
 from aioprefetch.runtime.forks import free_in_child
-from aioprefetch.runtime.kept import KeptRuntimes
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, fork_generation, leak_after_fork
 from aioprefetch.runtime.statistics import Counters, Ledger, StatisticsSnapshot
+
+KEPT_SECONDS = 15.0
+RUNTIMES_MAX = 8
+
+
+class KeptRuntimes:
+    """Those of this process, of any loop, the one that was left first in front. It may be used again meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Runtime, asyncio.TimerHandle] = OrderedDict()
+
+    def keep(self, runtime: Runtime) -> None:
+        """On its loop: end a runtime that no operator uses in ``KEPT_SECONDS``, earlier if too many are kept by then.
+
+        One that an operator uses again goes on.
+        """
+        runtime.free_memory()
+        timer = runtime.loop.call_later(KEPT_SECONDS, self._expire, runtime)
+        with self._lock:
+            before = self._kept.pop(runtime, None)
+            self._kept[runtime] = timer
+            surplus = self._kept.popitem(last=False) if len(self._kept) > RUNTIMES_MAX else None
+        if before is not None:
+            before.cancel()
+        if surplus is not None:
+            with contextlib.suppress(RuntimeError):  # Its loop has ended, and with it the runtime.
+                surplus[0].loop.call_soon_threadsafe(_end, *surplus)
+
+    def _expire(self, runtime: Runtime) -> None:
+        with self._lock:
+            timer = self._kept.pop(runtime, None)
+        if timer is not None:
+            _end(runtime, timer)
+
+
+def _end(runtime: Runtime, timer: asyncio.TimerHandle) -> None:
+    timer.cancel()
+    if not runtime.holders:
+        runtime.supervisor.end()
+
 
 T = TypeVar("T")
 
@@ -41,8 +85,6 @@ class RuntimeFamily:
         self._kept: OrderedDict[str, Any] = OrderedDict()
         self.events = EventBus()
         if log := os.environ.get("AIOPREFETCH_LOG"):
-            from aioprefetch.runtime.request_log import log_requests
-
             log_requests(self.events, log)
         self._reset()
 

@@ -3,6 +3,12 @@
 An Operator is a recipe; the operators of a **family** (see ``family``) share runtimes. A runtime holds the supervisor,
 the byte budget, clock, random generator, executor, counters and events. Other parts keep theirs under ``shared``:
 connections, semaphores, the block store.
+
+Two more parts are here. ``LoopTurn`` bounds how much is read in one turn of the event loop without waiting for
+anything. ``Drains`` has the drained responses: such a response is received for the sake of its connection alone, and
+meanwhile it holds a slot, that connection and memory. When a read waits for one of these, drained responses are
+cancelled, and no further one begins. A prefetch that waits ends nothing: a stream has some in the queue at almost any
+time.
 """
 
 from __future__ import annotations
@@ -13,18 +19,18 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from aioprefetch.errors import Closed, WrongLoop
 from aioprefetch.runtime.budget import MemoryBudget
-from aioprefetch.runtime.drains import Drains
 from aioprefetch.runtime.events import EventBus, clock_of
-from aioprefetch.runtime.loop_turn import LoopTurn
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.statistics import Counters, Ledger, StatisticsSnapshot, Timer
 from aioprefetch.runtime.supervisor import Supervisor
+from aioprefetch.values import Lane
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -281,3 +287,134 @@ def _holder_collected(runtime: Runtime, holder_id: int) -> None:
         runtime.drop(holder_id)
     else:
         leak_after_fork(runtime)
+
+
+# The kernel copies this much in 10 µs into memory in use; into fresh memory, whose pages it zeroes, in 60 to 120 µs.
+TURN_BYTES = 64 << 10
+# What a read counts at least: the calls around it take longer than the copy of a few bytes.
+_LEAST_BYTES = 8 << 10
+# The most tasks that begin in one turn.
+_BEGINNERS_MAX = TURN_BYTES // _LEAST_BYTES
+
+
+class LoopTurn:
+    """Counts the bytes that tasks read on the loop, since a task that only reads what is in memory never waits.
+
+    ``spend`` them; when ``left_bytes`` is not positive, ``await end()`` before the next read.
+    """
+
+    __slots__ = ("_beginners", "_loop", "_waiting", "left_bytes")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.left_bytes = TURN_BYTES
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._beginners = 1
+
+    def spend(self, size_bytes: int) -> None:
+        """A read of ``size_bytes`` was made."""
+        self.left_bytes -= size_bytes if size_bytes > _LEAST_BYTES else _LEAST_BYTES
+
+    async def end(self) -> None:
+        """Wait for another turn of the loop, behind those that wait for one already."""
+        waiting = self._waiting
+        if not waiting:
+            self._loop.call_soon(self._begin)
+        waiter = self._loop.create_future()
+        waiting.append(waiter)
+        await waiter
+
+    def _begin(self) -> None:
+        # A task that reads on and on uses the turn up, so one of them begins in each. Where tasks read once and then do
+        # something else, more begin together.
+        self._beginners = min(2 * self._beginners, _BEGINNERS_MAX) if self.left_bytes > 0 else 1
+        self.left_bytes = TURN_BYTES
+        waiting = self._waiting
+        for _ in range(min(self._beginners, len(waiting))):
+            waiter = waiting.popleft()
+            if not waiter.done():  # Its task was cancelled.
+                waiter.set_result(None)
+        if waiting:
+            self._loop.call_soon(self._begin)
+
+
+# The turns of the loop until a cancelled response has returned its slot and its connection is closed.
+_TURNS = 4
+
+
+class Drained(Protocol):
+    """A response of which no read needs the rest."""
+
+    @property
+    def left_bytes(self) -> int:
+        """The bytes that have not arrived."""
+
+    def cancel(self) -> None:
+        """Break it off."""
+
+
+class Waiting:
+    """A request that waits, for as long as its ``with`` block runs."""
+
+    __slots__ = ("_drains", "lane")
+
+    def __init__(self, drains: Drains, lane: Lane) -> None:
+        self.lane: Lane = lane
+        self._drains = drains
+
+    def __enter__(self) -> Self:
+        self._drains.demand_waiting += self.lane == "demand"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._drains.demand_waiting -= self.lane == "demand"
+
+    def promote(self) -> None:
+        """A read waits for this prefetch now."""
+        self._drains.demand_waiting += self.lane == "prefetch"
+        self.lane = "demand"
+
+
+class Drains:
+    """The drained responses of a runtime.
+
+    ``demand_waiting`` is the number of requests for reads that wait for a slot, and of those of either lane that wait
+    for a connection, where lanes are not known. The budget knows by itself how many bytes of reads wait for memory.
+    """
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.demand_waiting = 0
+        self._budget = budget
+        self._responses: set[Drained] = set()
+
+    def waits(self, lane: Lane) -> Waiting:
+        """``with drains.waits(lane):`` around the wait of a request."""
+        return Waiting(self, lane)
+
+    def begin(self, response: Drained) -> bool:
+        """Let a response be drained; ``False`` if a read waits, which needs what the response holds."""
+        if self.demand_waiting or self._budget.queued_bytes:
+            return False
+        self._responses.add(response)
+        return True
+
+    def end(self, response: Drained) -> None:
+        """It has ended, or a read waits for its bytes."""
+        self._responses.discard(response)
+
+    def cancel_one(self) -> bool:
+        """Cancel the response that misses most bytes; ``False`` if there is none."""
+        if not self._responses:
+            return False
+        response = max(self._responses, key=lambda drained: drained.left_bytes)
+        self._responses.discard(response)
+        response.cancel()
+        return True
+
+    async def give_way(self, is_over: Callable[[], bool]) -> None:
+        """Cancel responses, one after the other, until the wait of a request ``is_over`` or none is left."""
+        while not is_over() and self.cancel_one():
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)

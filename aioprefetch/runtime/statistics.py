@@ -20,7 +20,7 @@ from aioprefetch.errors import Closed, InvalidType
 from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
 
 if TYPE_CHECKING:
-    from aioprefetch.display.statistics import Counts
+    from aioprefetch.display.tables import Counts
 
 _NAMES = frozenset(COUNTERS) | {f"{name}.failures" for name in DURATIONS}
 
@@ -102,17 +102,17 @@ class StatisticsSnapshot(dict[str, int]):
         return StatisticsSnapshot(counts, timings, is_difference=True)
 
     def __repr__(self) -> str:
-        from aioprefetch.display.statistics import statistics_text
+        from aioprefetch.display.tables import statistics_text
 
         return statistics_text(type(self).__name__, self._shown())
 
     def _repr_html_(self) -> str:
-        from aioprefetch.display.statistics import statistics_html
+        from aioprefetch.display.tables import statistics_html
 
         return statistics_html("StatisticsSnapshot", self._shown())
 
     def _shown(self) -> Counts:
-        from aioprefetch.display.statistics import Counts
+        from aioprefetch.display.tables import Counts
 
         return Counts(self, {**COUNTERS, **GAUGES}, DURATIONS, GAUGES, self._is_difference)
 

@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.served_reads import publish_reply
+from aioprefetch.accessor.request_events import publish_reply
+from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink
-from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.blocks.file import BlockFile
 from aioprefetch.errors import (
     ConditionNotMatch,

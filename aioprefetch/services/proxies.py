@@ -1,8 +1,12 @@
-"""The proxies of requests: those that a recipe names, or those of the environment."""
+"""The way to a store: its proxies, and whether it may be asked without TLS.
+
+Proxies are those that a recipe names, or those of the environment. No name is resolved.
+"""
 
 from __future__ import annotations
 
 import base64
+import ipaddress
 import os
 import sys
 from urllib.parse import unquote, urlsplit
@@ -85,3 +89,30 @@ def _is_bypassed(origin: Origin) -> bool:
 
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     return any(map(proxy_bypass, {f"{host}:{origin.port}", origin.host}))
+
+
+def check_transport(endpoint: str, *, allow_http: bool | None, carries: str) -> None:
+    """Refuse plain http where secrets would travel: ``allow_http=None`` allows it to this machine alone.
+
+    ``carries`` describes the values that would be sent, and is empty for none.
+    """
+    parts = urlsplit(endpoint)
+    if parts.scheme != "http" or not carries or allow_http:
+        return
+    if allow_http is None and _is_loopback(parts.hostname or ""):
+        return
+    raise ConfigInvalid(
+        f"endpoint_url={endpoint!r} would send {carries} without encryption; use https://, or allow_http=True "
+        "where the network is trusted",
+        operation="configure",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is this machine, judged by its name."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

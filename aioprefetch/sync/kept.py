@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 
 from aioprefetch.operator.operator import Operator
-from aioprefetch.runtime.kept import KEPT_SECONDS
+from aioprefetch.runtime.family import KEPT_SECONDS
 from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread
 
 OPERATORS_MAX = 8

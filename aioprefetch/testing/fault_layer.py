@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Error, Unavailable
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest, Request

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from aioprefetch.display.units import bytes_text, counted, seconds_text, share_text
+from aioprefetch.display import bytes_text, counted, seconds_text, share_text
 from aioprefetch.trace.recording import Recording, TracedObject, TracedRequest
 from aioprefetch.trace.timeline import busy_seconds, in_flight, interval_of
 

@@ -17,7 +17,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from aioprefetch.display.units import bytes_text, counted, seconds_text, share_text
+from aioprefetch.display import bytes_text, counted, seconds_text, share_text
 from aioprefetch.ranges import Range, joined
 from aioprefetch.trace.advice import advise, unused_bytes
 from aioprefetch.trace.byte_set import ByteSet

@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from aioprefetch.display.units import bytes_text
+from aioprefetch.display import bytes_text
 from aioprefetch.trace.recording import Recording, TracedRequest
 
 T = TypeVar("T")

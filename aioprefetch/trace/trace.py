@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from aioprefetch.display.units import counted
+from aioprefetch.display import counted
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
 from aioprefetch.runtime.events import FOLLOWED_MAX, Event, EventBus, follow_all, subscribe_to_all
 from aioprefetch.runtime.forks import free_in_child

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         origin_of,
     )
     from aioprefetch.transport.pool import ClientSnapshot, OriginSnapshot
-    from aioprefetch.transport.response_head import ResponseHead
+    from aioprefetch.transport.responses import ResponseHead
 
 __all__ = [
     "DEFAULT_PORTS",
@@ -60,6 +60,6 @@ load_at_first_use(
         "origin_of": "origin",
         "ClientSnapshot": "pool",
         "OriginSnapshot": "pool",
-        "ResponseHead": "response_head",
+        "ResponseHead": "responses",
     },
 )

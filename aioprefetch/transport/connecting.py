@@ -26,7 +26,7 @@ from aioprefetch.transport.connection import Connection
 from aioprefetch.transport.errors import not_connected
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Origin, Proxy, Route, encoded_head, is_link_local_or_metadata
-from aioprefetch.transport.response_head import HEAD_BYTES_MAX, parse_head
+from aioprefetch.transport.responses import HEAD_BYTES_MAX, parse_head
 from aioprefetch.transport.tls import tls_context
 
 # An item of ``socket.getaddrinfo``.

@@ -18,11 +18,17 @@ from typing import Protocol, cast
 
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.errors import Closed, ProtocolError, Stalled, TimedOut, Unavailable
-from aioprefetch.transport.body_framing import UnsizedBody
 from aioprefetch.transport.errors import broken_off
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Route
-from aioprefetch.transport.response_head import HEAD_BYTES_MAX, START_BYTES, ResponseHead, check_start, parse_head
+from aioprefetch.transport.responses import (
+    HEAD_BYTES_MAX,
+    START_BYTES,
+    ResponseHead,
+    UnsizedBody,
+    check_start,
+    parse_head,
+)
 from aioprefetch.transport.tls import TlsState
 
 # The head of a response and a small body fit into this buffer; a larger body is received in place.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.blocks.spill.block_key import BlockKey
+from aioprefetch.blocks.spill.block_cache import BlockKey
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.tier import LOOK_SECONDS, TOUCH_SECONDS, DiskTier
 from aioprefetch.reader.reader import RangeReader

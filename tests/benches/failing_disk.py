@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aioprefetch.blocks.spill.block_cache import SCRATCH_BYTES, BlockCache, OpenBlock
-from aioprefetch.blocks.spill.block_key import BlockKey, FileIdentity
+from aioprefetch.blocks.spill.block_cache import SCRATCH_BYTES, BlockCache, BlockKey, FileIdentity, OpenBlock
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import PIECE_BYTES, BadEntry
 from aioprefetch.reader.reader import RangeReader

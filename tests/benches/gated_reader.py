@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.blocks.file import BlockFile
 from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.operator.operator import Operator

@@ -7,14 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.layers.complete import CompleteLayer
-from aioprefetch.layers.concurrent_limit import ConcurrentLimitAccessor
+from aioprefetch.layers.concurrent_limit import ConcurrentLimitAccessor, SlotQueue
 from aioprefetch.layers.error_context import ErrorContextLayer
-from aioprefetch.layers.slots import SlotQueue
 from aioprefetch.runtime.events import EVENTS, REQUEST_EVENTS, Event
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime

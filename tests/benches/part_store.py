@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aioprefetch import Operator
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Error, InvalidArgument, Unexpected
 from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.runtime.runtime import Runtime

@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime

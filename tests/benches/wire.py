@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from aioprefetch.transport.connection import Connection
 from aioprefetch.transport.origin import Origin, Route
-from aioprefetch.transport.response_head import ResponseHead
+from aioprefetch.transport.responses import ResponseHead
 
 ROUTE = Route(Origin("http", "store.example", 80), None)
 GUARD = b"\xa5" * 64

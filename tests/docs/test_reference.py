@@ -249,7 +249,7 @@ def test_what_files_and_http_answer_means_what_the_page_says() -> None:
 
 
 # Names of metrics, attributes and loggers, which look like those of modules.
-TEXTS = "".join((PACKAGE / name).read_text("utf-8") for name in ("otel/instrumentation.py", "runtime/request_log.py"))
+TEXTS = "".join((PACKAGE / name).read_text("utf-8") for name in ("otel/instrumentation.py", "runtime/events.py"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

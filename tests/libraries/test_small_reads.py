@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aioprefetch.blocks.line_rate import FREE_BYTES_MAX
+from aioprefetch.blocks.store import FREE_BYTES_MAX
 from tests.benches.computed_store import KIB, MIB, repeated
 from tests.libraries.conftest import Store
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied, SizeUnknown, Unavailable
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.growth import GrowthName

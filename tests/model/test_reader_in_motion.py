@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied, Unavailable
 from aioprefetch.layers import ErrorContextLayer, RetryLayer
 from aioprefetch.operator.operator import Operator

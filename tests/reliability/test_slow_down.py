@@ -9,9 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import BudgetExhausted, Error, Throttled
 from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer, TimeoutLayer
 from aioprefetch.operator.operator import Operator

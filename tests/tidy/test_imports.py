@@ -44,7 +44,6 @@ LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}
 LAZY = {
     *((room, "display") for room in ("runtime", "reader", "operator", "parquet", "lance")),  # where it is shown
     ("services", "services"),
-    ("runtime", "runtime"),  # the log of requests, where a variable wants it
     ("operator", "operator"),  # verbs that few programs use
     ("operator", "reader"),  # a program of op.read needs no reader
     ("sync", "operator"),  # what writes, for the same reason
@@ -192,7 +191,7 @@ def test_the_check_bites() -> None:
     assert breaks_order(found("parquet/plan.py", "aioprefetch.lance"))
     assert breaks_order(found("blocks/store.py", "aioprefetch"))
     assert breaks_order(found("spark/sources.py", "aioprefetch.testing"))
-    assert not breaks_order(found("layers/retry.py", "aioprefetch.accessor.wrapped"))
+    assert not breaks_order(found("layers/retry.py", "aioprefetch.accessor.protocols"))
     assert not breaks_order(found("operator.py", "aioprefetch.services.s3"))
     assert is_misplaced(found("operator.py", "math", in_function=True))
     assert is_misplaced(found("reader/window.py", "aioprefetch.ranges", in_function=True))

@@ -17,16 +17,14 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
-from aioprefetch.blocks.spill.block_cache import SCRATCH_BYTES, BlockCache, OpenBlock
-from aioprefetch.blocks.spill.block_key import BlockKey, FileIdentity
+from aioprefetch.blocks.spill.block_cache import SCRATCH_BYTES, BlockCache, BlockKey, FileIdentity, OpenBlock
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import BadEntry
 from aioprefetch.blocks.spill.guard import DiskCalls, SpillFailed
 from aioprefetch.blocks.spill.write_behind import Evict, Evictable, SpillFile, WriteBehind
 from aioprefetch.ranges import Range
-from aioprefetch.runtime.loop_turn import TURN_BYTES
 from aioprefetch.runtime.options import DiskCache
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.values import ReadHead
 
 # After this time a read lists the directory again, to find the files of other processes.

@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from aioprefetch.blocks.block import Block, SegmentState
-from aioprefetch.blocks.spill.block_cache import BlockCache
-from aioprefetch.blocks.spill.block_key import BlockKey
+from aioprefetch.blocks.spill.block_cache import BlockCache, BlockKey
 from aioprefetch.blocks.spill.guard import DiskCalls, SpillFailed
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import BlockGrid

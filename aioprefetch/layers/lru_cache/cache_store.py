@@ -18,17 +18,14 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from aioprefetch.accessor.http_headers import is_weak
-from aioprefetch.accessor.protocols import Accessor, read_now_of
+from aioprefetch.accessor.protocols import Accessor, WriteBody, read_now_of
+from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.accessor.version_pin import VersionPin
-from aioprefetch.accessor.write_body import WriteBody
-from aioprefetch.blocks.spill.entry import BadEntry, checksums, claimed_length, decode_header
+from aioprefetch.blocks.spill.entry import BadEntry, LruIndex, checksums, claimed_length, decode_header
 from aioprefetch.blocks.spill.guard import Consequence, FailureGuard, SpillFailed
-from aioprefetch.blocks.spill.index import LruIndex
 from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
 from aioprefetch.layers.lru_cache.entry import FOLDER, CacheEntry, ObjectFacts, Slot, is_entry_name, is_old_name
-from aioprefetch.runtime.loop_turn import TURN_BYTES
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, ReadHead, ReadRequest, WriteRequest
 

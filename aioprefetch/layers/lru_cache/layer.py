@@ -22,11 +22,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
+from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.version_pin import VersionPin
-from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.blocks.spill.guard import SpillFailed
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNotSatisfied, TimedOut, Unavailable
 from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore, EntryGone

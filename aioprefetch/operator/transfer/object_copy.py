@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from aioprefetch.accessor.protocols import copies_from
-from aioprefetch.accessor.served_reads import served
+from aioprefetch.accessor.request_events import served
+from aioprefetch.accessor.response_check import is_strong
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.accessor.version_pin import is_strong
 from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, Unsupported
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.operator.download import first_response_bytes, receive
@@ -21,7 +21,7 @@ from aioprefetch.operator.server_copy import copy_by_server, description_of
 from aioprefetch.operator.transfer.sides import Side, Store, check_local_name
 from aioprefetch.operator.writer import abort_after, open_body
 from aioprefetch.runtime.task_group import stopped
-from aioprefetch.services.fs.confined import ConfinedRoot, names_of
+from aioprefetch.services.fs.files import ConfinedRoot, names_of
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Entry, Metadata, ReadHead, ReadRequest, WriteRequest
 

@@ -24,7 +24,7 @@ from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs.confined import names_of, normalised
+from aioprefetch.services.fs.files import names_of, normalised
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Capability, Entry, Metadata, ServiceInfo
 

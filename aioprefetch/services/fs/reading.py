@@ -24,11 +24,9 @@ from weakref import WeakSet
 from aioprefetch.accessor.response_check import check_range
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Closed, Error
-from aioprefetch.runtime.loop_turn import TURN_BYTES
 from aioprefetch.runtime.page_cache import PageCache
-from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs.confined import ConfinedRoot
-from aioprefetch.services.fs.open_file import OpenedFile, open_cached, open_file
+from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
+from aioprefetch.services.fs.files import ConfinedRoot, OpenedFile, open_cached, open_file
 from aioprefetch.services.fs.threads import translated
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 

@@ -21,15 +21,16 @@ import aiofiles
 from aioprefetch.accessor.service_base import EXISTS_ALREADY
 from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, Unsupported
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs.confined import (
+from aioprefetch.services.fs.files import (
     ConfinedRoot,
+    etag_of,
     is_resumable,
     link_status,
     listable,
+    metadata_of,
     partial_name,
     refuse_unless_regular,
 )
-from aioprefetch.services.fs.open_file import etag_of, metadata_of
 from aioprefetch.services.fs.threads import FileThreads, translated
 from aioprefetch.values import Metadata, WriteRequest
 

@@ -17,10 +17,14 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, ProtocolError, RangeNotSatisfied, Unsupported
 from aioprefetch.ranges import resolve_range
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.error_body import ErrorBody
-from aioprefetch.services.http.exchange import SUCCESS_STATUSES, Exchange, ServerTraits
+from aioprefetch.services.http.exchange import (
+    SUCCESS_STATUSES,
+    Exchange,
+    ServerTraits,
+    SkippingReceiver,
+    UnsizedReceiver,
+)
 from aioprefetch.services.http.options import HttpOptions
-from aioprefetch.services.http.receivers import SkippingReceiver, UnsizedReceiver
 from aioprefetch.services.http.responses import (
     content_length,
     etag_of,
@@ -29,7 +33,7 @@ from aioprefetch.services.http.responses import (
     metadata_of,
     unchecked_head,
 )
-from aioprefetch.services.paced_receiver import receiver_of
+from aioprefetch.services.response_bodies import ErrorBody, receiver_of
 from aioprefetch.transport import Connection, Destination, HttpClient, ResponseHead, encoded_fields
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, StatRequest, UncheckedHead
 

@@ -17,9 +17,9 @@ from aioprefetch.errors import (
     Unavailable,
     Unexpected,
 )
-from aioprefetch.services.error_body import text_of
-from aioprefetch.services.http.identity import Identity
+from aioprefetch.services.http.options import Identity
 from aioprefetch.services.http.responses import field_of
+from aioprefetch.services.response_bodies import text_of
 from aioprefetch.transport import Origin, ResponseHead
 from aioprefetch.values import Request
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.response_check import check_range
 from aioprefetch.accessor.service_base import EXISTS_ALREADY, ServiceAccessor, is_unmodified
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.folding import fold_page
+from aioprefetch.services.keys import fold_page
 from aioprefetch.services.memory.options import MemoryOptions
 from aioprefetch.services.memory.store import StoredObject
 from aioprefetch.values import (

@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 
 import anyio
 
-from aioprefetch.accessor.chunked_body import copy_chunks
 from aioprefetch.accessor.http_headers import is_weak
+from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
-from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.write_body import WriteBody
+from aioprefetch.accessor.sink import Sink, copy_chunks
 from aioprefetch.errors import (
     Closed,
     Error,
@@ -33,9 +32,9 @@ from aioprefetch.errors import (
 from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
 from aioprefetch.services.obspec.errors import Explainer
-from aioprefetch.services.obspec.listing import Listings
-from aioprefetch.services.obspec.options import ObspecOptions
+from aioprefetch.services.obspec.options import ObspecOptions, describes_by_get, has, kind_of, known_secrets
 from aioprefetch.services.obspec.responses import (
+    Listings,
     attributes_of,
     head_of,
     metadata_of,
@@ -46,7 +45,6 @@ from aioprefetch.services.obspec.responses import (
     write_attributes,
     written,
 )
-from aioprefetch.services.obspec.traits import describes_by_get, has, kind_of, known_secrets
 from aioprefetch.services.obspec.writer import ObspecWriteBody, Parts, part_options
 from aioprefetch.values import (
     CopyRequest,

@@ -12,10 +12,9 @@ from aioprefetch.errors import ConfigInvalid, MissingDependency, excerpt, printa
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.options import checked_seconds
-from aioprefetch.services.obspec.options import CloudFactory
+from aioprefetch.services.obspec.options import VARIABLES, CloudFactory
 from aioprefetch.services.obspec.recipe import ObspecStore
-from aioprefetch.services.obspec.traits import VARIABLES
-from aioprefetch.services.plain_http import check_transport
+from aioprefetch.services.proxies import check_transport
 
 if TYPE_CHECKING:
     from aioprefetch.services.uri_options import AzureUriOptions, ContainerOptions, GcsUriOptions

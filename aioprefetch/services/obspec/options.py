@@ -1,17 +1,26 @@
-"""The options of the service over a store of obspec, and their checks."""
+"""The options of the service over a store of obspec, their checks, and the traits of that store.
+
+Its capability, identity and principal are found from its methods and configuration. obspec's protocols are structural:
+a store implements ``GetAsync`` by having ``get_async``. They do not tell which options of a method a store obeys; where
+that matters obstore's own stores are known by name, of others it is assumed that they obey all but versions.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
+from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import parse_qsl, urlsplit
 
-from aioprefetch.errors import ConfigInvalid, Error, InvalidPath
+from aioprefetch.credentials import Secret
+from aioprefetch.errors import ConfigInvalid, Error, InvalidPath, redact
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount, byte_count
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.services.keys import checked_key
-from aioprefetch.services.obspec.traits import capability_of, has, place_of, principal_of
 from aioprefetch.values import Capability, ServiceInfo
 
 
@@ -133,3 +142,151 @@ def _no_store(value: object) -> ConfigInvalid:
 
 def _invalid(message: str) -> ConfigInvalid:
     return ConfigInvalid(message, operation="configure")
+
+
+OBSTORE_KINDS = ("S3Store", "AzureStore", "GCSStore", "HTTPStore", "LocalStore", "MemoryStore")
+_SIGNING = ("S3Store", "AzureStore", "GCSStore")
+_SENSITIVE = re.compile(r"auth|cookie|tok|secret|pass|cred|sign|sess|key|jwt|bearer|sas", re.IGNORECASE)
+# obstore takes missing settings from the variables of these names.
+VARIABLES = {"S3Store": "AWS_", "AzureStore": "AZURE_", "GCSStore": "GOOGLE_"}
+# A shorter text may occur in a message by chance, and is not treated as a secret.
+_SECRET_LENGTH_MIN = 4
+
+# ``keys``: that of keys, for sure. ``unknown``: perhaps, and pages may be taken from it as it comes.
+Order = Literal["keys", "unknown", "none"]
+
+
+def has(store: Any, method: str) -> bool:
+    """Whether a store has a method of that name."""
+    return callable(getattr(store, method, None))
+
+
+def kind_of(store: Any) -> str:
+    """The name of obstore's class that a store is an instance of, ``""`` for a store from elsewhere."""
+    for cls in type(store).__mro__:
+        if cls.__module__.partition(".")[0] == "obstore" and cls.__name__ in OBSTORE_KINDS:
+            return cls.__name__
+    return ""
+
+
+def describes_by_get(store: Any) -> bool:
+    """Whether ``get_async`` with ``head`` sends no body, and all attributes: obstore's stores, and who says so."""
+    return bool(kind_of(store)) or getattr(store, "describes_by_get", False) is True
+
+
+def config_of(store: Any) -> dict[str, Any]:
+    """The reported configuration of an obstore store, including its secrets; empty for any other store."""
+    config = getattr(store, "config", None) if kind_of(store) else None
+    return dict(config) if isinstance(config, dict) else {}
+
+
+def order_of(store: Any) -> Order:
+    """The order of a long listing."""
+    kind = kind_of(store)
+    if kind == "AzureStore":  # With a hierarchical namespace the order is that of directories.
+        return "unknown"
+    express = str(config_of(store).get("bucket", "")).endswith("--x-s3")  # S3 Express lists in no order.
+    return "keys" if kind in ("S3Store", "GCSStore", "MemoryStore") and not express else "none"
+
+
+def capability_of(store: Any) -> Capability:
+    """The capability of the service over this store."""
+    kind = kind_of(store)
+    reads, writes = has(store, "get_async"), has(store, "put_async")
+    lists_deep = has(store, "list_async")
+    return Capability(
+        read=reads,
+        read_range=reads,
+        read_suffix=reads and kind != "AzureStore",
+        read_if_match=reads,
+        read_if_none_match=reads,
+        read_if_modified_since=reads,
+        read_if_unmodified_since=reads,
+        # Stores without versions ignore the option and send the newest object.
+        read_version=reads and kind in _SIGNING,
+        stat=reads or has(store, "head_async"),
+        list=lists_deep or has(store, "list_with_delimiter_async"),
+        list_recursive=lists_deep,
+        list_start_after=lists_deep or has(store, "list_with_delimiter_async"),
+        write=writes,
+        write_stream=writes,
+        # GCS wants a generation instead of an ETag; the other two have no conditional replacing.
+        write_if_match=writes and kind not in ("GCSStore", "HTTPStore", "LocalStore"),
+        write_if_not_exists=writes and kind != "HTTPStore",
+        write_content_type=writes and kind != "LocalStore",
+        write_user_metadata=writes and kind not in ("HTTPStore", "LocalStore"),
+        copy=has(store, "copy_async"),
+        delete=has(store, "delete_async"),
+        delete_paths_max=1000 if has(store, "delete_async") else 1,
+        presign=kind in _SIGNING and _can_sign(config_of(store)),
+    )
+
+
+def _can_sign(config: dict[str, Any]) -> bool:
+    # A shared access signature is one itself, and no key to make others with.
+    return "sas_key" not in config and str(config.get("skip_signature", "")).lower() != "true"
+
+
+def place_of(store: Any) -> tuple[str, str, str]:
+    """Name, endpoint and region of an obstore store; three empty texts if the store reports nothing."""
+    kind, config = kind_of(store), config_of(store)
+    prefix = str(getattr(store, "prefix", None) or "")
+    if kind == "LocalStore":
+        return prefix or "/", "local", ""
+    if kind == "HTTPStore":
+        return redact(str(store.url)), "http", ""
+    container = config.get("bucket") or config.get("container_name") or ""
+    if not container:
+        return "", "", ""
+    name = f"{container}/{prefix.strip('/')}" if prefix.strip("/") else str(container)
+    endpoint = config.get("endpoint") or config.get("account_name") or kind.removesuffix("Store").lower()
+    return name, redact(str(endpoint)), str(config.get("region", ""))
+
+
+def principal_of(store: Any) -> str | None:
+    """A digest of the configuration of a store; ``None`` if that does not identify the principal.
+
+    The configuration of obstore's stores holds their keys, so that two tenants of one bucket have two digests. The
+    stores do not report settings from the environment, so the variables that they read are part of it.
+    """
+    if kind_of(store) in ("", "MemoryStore") or getattr(store, "credential_provider", None) is not None:
+        return None
+    parts = [f"{name}={value}" for name, value in sorted(config_of(store).items())]
+    parts += [f"{name}: {value!r}" for name, value in sorted(_headers_of(store).items())]
+    parts += [f"{name}={value}" for name, value in sorted(_variables_of(store).items())]
+    parts.append(str(getattr(store, "url", "")))
+    # It is stored with cached objects, and made from secrets too, so the digest is slow to guess by.
+    return Secret(repr(parts)).fingerprint()
+
+
+def known_secrets(store: Any) -> Iterator[str]:
+    """The values that no message may hold, as far as the store reports its configuration; the longest first."""
+    yield from sorted(set(_secret_values(store)), key=len, reverse=True)
+
+
+def _secret_values(store: Any) -> Iterator[str]:
+    configured = {**_variables_of(store), **config_of(store)}
+    values = [str(value) for name, value in configured.items() if _SENSITIVE.search(name)]
+    headers = _headers_of(store).values()
+    values += [value.decode("latin-1") if isinstance(value, bytes) else str(value) for value in headers]
+    for text in (str(getattr(store, "url", "")), str(_client_options(store).get("proxy_url", ""))):
+        parts = urlsplit(text)
+        values += [parts.query, parts.password or ""]
+    for value in tuple(values):  # A shared access signature is a query: its parts are secrets too.
+        values += [part for _, part in parse_qsl(value)] + [pair.partition("=")[2] for pair in value.split("&")]
+    yield from (value for value in values if len(value) >= _SECRET_LENGTH_MIN)
+
+
+def _variables_of(store: Any) -> Mapping[str, str]:
+    prefix = VARIABLES.get(kind_of(store))
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix)} if prefix else {}
+
+
+def _client_options(store: Any) -> Mapping[str, Any]:
+    options = getattr(store, "client_options", None) if kind_of(store) else None
+    return options if isinstance(options, Mapping) else {}
+
+
+def _headers_of(store: Any) -> Mapping[str, Any]:
+    headers = _client_options(store).get("default_headers")
+    return headers if isinstance(headers, Mapping) else {}

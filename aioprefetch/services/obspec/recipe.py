@@ -11,8 +11,7 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.obspec.accessor import ObspecAccessor
-from aioprefetch.services.obspec.options import CloudFactory, ObspecOptions
-from aioprefetch.services.obspec.traits import has
+from aioprefetch.services.obspec.options import CloudFactory, ObspecOptions, has
 from aioprefetch.values import Capability
 
 

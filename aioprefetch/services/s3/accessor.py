@@ -1,4 +1,7 @@
-"""The live S3 service: each operation as requests of S3."""
+"""The live S3 service: each operation as requests of S3.
+
+The buckets of an account are listed, made and deleted here too. Each is one request, without the layers of an operator.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,12 @@ from aioprefetch.runtime.forks import cached_property
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.s3.client import S3Client
-from aioprefetch.services.s3.configuration import configuration_of
-from aioprefetch.services.s3.errors import ErrorResponse, Explainer
-from aioprefetch.services.s3.key_source import KeySource
-from aioprefetch.services.s3.list_page import in_utc, version_markers
-from aioprefetch.services.s3.object_requests import ObjectRequests, uploaded_part
+from aioprefetch.services.s3.errors import ErrorResponse, Explainer, ListBucketsRequest
+from aioprefetch.services.s3.key_source import KeySource, SingleFlight
+from aioprefetch.services.s3.object_requests import ObjectRequests, SignedRequests, uploaded_part
 from aioprefetch.services.s3.options import S3Options
-from aioprefetch.services.s3.responses import directory_of, list_page_of, version_of
-from aioprefetch.services.s3.signed_requests import SignedRequests
-from aioprefetch.services.s3.single_flight import SingleFlight
+from aioprefetch.services.s3.responses import directory_of, in_utc, list_page_of, version_markers, version_of
+from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.values import (
     AbortUploadRequest,
     CompleteUploadRequest,
@@ -47,8 +47,8 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
-if TYPE_CHECKING:  # It loads at the first upload.
-    from aioprefetch.services.s3.writer import Uploads
+if TYPE_CHECKING:
+    from aioprefetch.services.s3.client_requests import Uploads
 
 PAGE_ENTRIES_MAX = 1000
 DELETE_KEYS_MAX = 1000
@@ -198,12 +198,12 @@ class S3Accessor(ServiceAccessor):
 
     @cached_property
     def _uploads(self) -> Uploads:
-        from aioprefetch.services.s3.writer import Uploads
+        from aioprefetch.services.s3.client_requests import Uploads
 
         return Uploads(self._options, self.client)
 
     async def copy(self, request: CopyRequest) -> Metadata:
-        from aioprefetch.services.s3.writer import checksum_parameters, placement_parameters
+        from aioprefetch.services.s3.client_requests import checksum_parameters, placement_parameters
 
         response = await self.client.call(
             request,
@@ -222,7 +222,7 @@ class S3Accessor(ServiceAccessor):
         )
 
     async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
-        from aioprefetch.services.s3.writer import checksum_name
+        from aioprefetch.services.s3.client_requests import checksum_name
 
         response = await self.client.call(
             request,
@@ -303,3 +303,38 @@ class S3Accessor(ServiceAccessor):
             VersionId=request.version if request.method in ("GET", "HEAD", "DELETE") else None,
             ExpiresIn=int(request.expires_seconds),
         )
+
+
+# The region whose buckets are made without a word about it; it is an error to name it.
+_UNNAMED_REGION = "us-east-1"
+
+
+class Buckets:
+    """The buckets at the endpoint of a recipe, for its principal, by the connections of its operators."""
+
+    def __init__(self, options: S3Options, runtime: Runtime) -> None:
+        principal = options.info.principal
+        live: S3Live = runtime.shared(("s3", options, principal), lambda: S3Live(options, runtime, principal))
+        self._client = live.client
+
+    async def names(self) -> list[str]:
+        """All buckets of the account, in order. Raises ``PermissionDenied`` where they may not be listed."""
+        found: list[str] = []
+        token = None
+        while True:
+            response = await self._client.call(ListBucketsRequest(path=""), "list_buckets", ContinuationToken=token)
+            found += [bucket["Name"] for bucket in response.get("Buckets") or ()]
+            token = response.get("ContinuationToken")
+            if not token:
+                return sorted(found)
+
+    async def create(self) -> None:
+        """Make the bucket of the recipe, in its region. ``AlreadyExists`` if it is there, or is another account's."""
+        request = CreateDirRequest(path="")
+        region = (await self._client.connected(request)).meta.region_name
+        where = None if region == _UNNAMED_REGION else {"LocationConstraint": region}
+        await self._client.call(request, "create_bucket", CreateBucketConfiguration=where)
+
+    async def delete(self) -> None:
+        """Delete the bucket of the recipe. ``IsADirectory`` if there is something in it."""
+        await self._client.call(DeleteRequest(path="", paths=("",)), "delete_bucket")

@@ -20,9 +20,8 @@ from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Timer
 from aioprefetch.services.s3.errors import Explainer
-from aioprefetch.services.s3.key_source import KeySource, OwnLoop
+from aioprefetch.services.s3.key_source import KeySource, OwnLoop, SingleFlight
 from aioprefetch.services.s3.options import S3Options
-from aioprefetch.services.s3.single_flight import SingleFlight
 from aioprefetch.values import Request
 
 Response = Mapping[str, Any]
@@ -103,7 +102,7 @@ class S3Client:
         self, request: Request, method: str, parameters: dict[str, Any], sink: Sink | None
     ) -> tuple[Response, ReportedRequest | None]:
         """``sink``: that of the body, if it is received by the caller."""
-        from aioprefetch.services.s3.session import calling
+        from aioprefetch.services.s3.client_maker import calling
 
         generation = self._keys.generation
         client = await self.connected(request)

@@ -79,7 +79,7 @@ def why_aiobotocore(
 ) -> str:
     """The part of a configuration that needs aiobotocore, for all requests; ``""`` if there is none.
 
-    ``asked`` are settings of AWS in variables or files (``aws_settings``), ``problem`` says why the files are refused:
+    ``asked`` are settings of AWS in variables or files (``environment``), ``problem`` says why the files are refused:
     botocore raises the error.
     """
     if problem:

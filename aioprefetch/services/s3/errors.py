@@ -22,10 +22,10 @@ from aioprefetch.accessor.service_base import EXISTS_ALREADY
 from aioprefetch.errors import Error, Status, excerpt
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.services.error_body import text_of
+from aioprefetch.services.response_bodies import text_of
 from aioprefetch.services.s3.options import S3Options
+from aioprefetch.services.s3.responses import parse_error
 from aioprefetch.services.s3.sigv4 import AccessKeys
-from aioprefetch.services.s3.xml_guard import parse_error
 from aioprefetch.transport.errors import reason_of
 from aioprefetch.values import (
     CopyRequest,

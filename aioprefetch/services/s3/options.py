@@ -22,10 +22,9 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.options import checked_file, checked_seconds, keep_byte_counts
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
-from aioprefetch.services.plain_http import check_transport
-from aioprefetch.services.proxies import ambient_network
+from aioprefetch.services.proxies import ambient_network, check_transport
 from aioprefetch.services.s3.endpoint import address_at_aws
-from aioprefetch.services.s3.identity import Ambient, ambient
+from aioprefetch.services.s3.environment import Ambient, ambient
 from aioprefetch.transport import is_link_local_or_metadata
 from aioprefetch.values import Capability, Checksum, ServiceInfo
 

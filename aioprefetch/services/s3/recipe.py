@@ -12,7 +12,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.options import S3Options, invalid
 
 if TYPE_CHECKING:
-    from aioprefetch.services.s3.buckets import Buckets
+    from aioprefetch.services.s3.accessor import Buckets
     from aioprefetch.services.uri_options import S3UriOptions
 
 
@@ -111,7 +111,7 @@ class S3(S3Options):
 
     def buckets(self, runtime: Runtime) -> Buckets:
         """The bucket itself, and the others of the account: listed, made and deleted."""
-        from aioprefetch.services.s3.buckets import Buckets
+        from aioprefetch.services.s3.accessor import Buckets
 
         return Buckets(self, runtime)
 

@@ -1,19 +1,374 @@
-"""The responses of S3 as our values: heads, metadata, pages of a listing. Pure, no I/O."""
+"""The responses of S3 as our values: heads, metadata, pages of a listing, and the XML of errors. Pure, no I/O.
+
+XML passes a guard before every parser. A page of a listing is parsed in one pass: handlers of expat make the entries
+while it goes through the page, and there is no tree of elements. A page that declares a document type, where entities
+would be, or that has more tags than any page of S3, is refused.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_plus
 
 from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
 from aioprefetch.accessor.response_check import check_reply
 from aioprefetch.errors import NotFound, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.services.s3.list_page import ListedPage
 from aioprefetch.transport import ResponseHead
 from aioprefetch.values import Entry, ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest, UncheckedHead
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+# The encodings in which a body is parsed: the declared one by us, and always UTF-8 by botocore.
+_ENCODINGS = (None, "utf-8")
+# Expat does not stop where a handler raises, so it is given no more than this beyond the place.
+_PROLOG_PIECE_BYTES = 4096
+# Expat looks at a comment from its beginning for each piece, so that a long one is not followed to its end.
+PROLOG_BYTES_MAX = 64 << 10
+
+
+class _Decided(Exception):
+    """The part of a document in which its type may stand is over."""
+
+
+def has_document_type(body: bytes | bytearray) -> bool:
+    """Whether a document declares a type (``<!DOCTYPE``) or may do so. No response of S3 does.
+
+    Entities, with which few bytes become megabytes, can only be declared there. The parser is asked and not the
+    bytes, since these may be UTF-16. A type stands before the first element: no more of the body is looked at. Where
+    none has begun within ``PROLOG_BYTES_MAX`` the rest may declare one, and the result is true.
+    """
+    return any(_declares_type(body, encoding) for encoding in _ENCODINGS)
+
+
+def _declares_type(body: bytes | bytearray, encoding: str | None) -> bool:
+    from xml.parsers import expat
+
+    declares = False
+
+    def begin_type(*_: object) -> None:
+        nonlocal declares
+        declares = True
+        raise _Decided
+
+    def begin_element(*_: object) -> None:
+        raise _Decided
+
+    parser = expat.ParserCreate(encoding)
+    parser.StartDoctypeDeclHandler = begin_type
+    parser.StartElementHandler = begin_element
+    try:
+        for start in range(0, min(len(body), PROLOG_BYTES_MAX), _PROLOG_PIECE_BYTES):
+            parser.Parse(body[start : start + _PROLOG_PIECE_BYTES], False)
+        if len(body) > PROLOG_BYTES_MAX:
+            return True
+        parser.Parse(b"", True)
+    except (_Decided, expat.ExpatError, ValueError, LookupError):  # The last two for encodings that are not known.
+        pass
+    return declares
+
+
+def parse_error(body: bytes) -> dict[str, str]:
+    """The name and the text of each element below ``Error``; none if the body is not an error of S3."""
+    if has_document_type(body):
+        return {}
+    from xml.etree import ElementTree as ET
+
+    try:
+        root = ET.fromstring(body)
+    except (ET.ParseError, ValueError, LookupError):
+        return {}
+    error = root if _name(root) == "Error" else next((element for element in root if _name(element) == "Error"), None)
+    return {} if error is None else {_name(element): (element.text or "").strip() for element in error}
+
+
+def _name(element: Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+# The longest page has a thousand keys of 1 KiB, which make 30,000 tags.
+BODY_TAGS_MAX = 60_000
+# Expat does not stop where a handler raises, so it is given no more than this beyond the place.
+_PIECE_BYTES = 64 << 10
+# Where no element has begun by then, expat looks at a comment from its beginning for each piece.
+_PROLOG_BYTES_MAX = 64 << 10
+_ATTRIBUTE = re.compile(rb"=\s*[\"']")
+# The fields of a file or a directory; ``Prefix`` is a field of the page too, which comes before all directories.
+_ENTRY_FIELDS = frozenset({"Key", "Size", "ETag", "LastModified", "Prefix", "VersionId", "IsLatest"})
+# The elements of files: objects, and in a listing of versions these.
+_DELETE_MARKER = "DeleteMarker"
+_FILES = frozenset({"Contents", "Version", _DELETE_MARKER})
+# A size of S3 has at most 19 digits.
+_DIGITS_MAX = 20
+# Every page of a listing has one of these fields, an empty page too. A page of a captive portal has none.
+_PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name", "Contents", "CommonPrefixes"})
+
+
+class ListedPage:
+    """The entries of a page below ``root``, and what the page says of the next one: objects, or their versions.
+
+    ``strangers`` are keys that do not begin with the prefix that was listed. ``is_error``: the document is an error.
+    """
+
+    __slots__ = ("_prefix", "_root_length", "entries", "is_error", "is_truncated", "next_token", "strangers")
+
+    def __init__(self, root: str, path: str) -> None:
+        self.entries: list[Entry] = []
+        self.strangers: list[str] = []
+        self.is_truncated = False
+        self.is_error = False
+        self.next_token: str | None = None
+        self._prefix = root + path
+        self._root_length = len(root)
+
+    @classmethod
+    def of_botocore(cls, response: Mapping[str, Any], root: str, path: str) -> ListedPage:
+        """The page that botocore has parsed. Raises ``ProtocolError`` as ``parse_list_page``."""
+        if not _PAGE_FIELDS & response.keys():
+            raise _no_page()
+        page = cls(root, path)
+        page.is_truncated = bool(response.get("IsTruncated"))
+        page.next_token = response.get("NextContinuationToken")
+        if response.get("NextKeyMarker"):
+            page.next_token = version_token(response["NextKeyMarker"], response.get("NextVersionIdMarker"))
+        for item in response.get("CommonPrefixes") or ():
+            page.add_directory(item["Prefix"])
+        for item in response.get("Contents") or ():
+            size, modified = item.get("Size"), item.get("LastModified")
+            page.add_file(
+                item["Key"],
+                "" if size is None else str(size),
+                item.get("ETag"),
+                in_utc(modified),
+            )
+        for kind in ("Versions", "DeleteMarkers"):
+            for item in response.get(kind) or ():
+                page.add_version(
+                    item["Key"],
+                    str(item.get("Size", "")),
+                    item.get("ETag"),
+                    in_utc(item.get("LastModified")),
+                    version=item.get("VersionId"),
+                    is_latest=bool(item.get("IsLatest")),
+                    is_delete_marker=kind == "DeleteMarkers",
+                )
+        return page
+
+    def add_directory(self, key: str) -> None:
+        """Add the keys that begin with ``key``."""
+        if not key.startswith(self._prefix):
+            self.strangers.append(key)
+        self.entries.append(Entry(path=key[self._root_length :], kind="directory"))
+
+    def add_file(self, key: str, size: str, etag: str | None, modified: datetime | None) -> None:
+        """Add a key. Raises ``ProtocolError`` for a size that is none."""
+        if not key.startswith(self._prefix):
+            self.strangers.append(key)
+        # A number of many digits is expensive to parse.
+        size_bytes = int(size) if size.isascii() and size.isdecimal() and len(size) < _DIGITS_MAX else -1
+        if not 0 <= size_bytes <= OFFSET_MAX:
+            given = f": {excerpt(size)}" if size else ""
+            raise ProtocolError(f"the listing gives no valid size for {excerpt(key)!r}{given}")
+        path = key[self._root_length :]
+        if path.endswith("/") or not path:
+            self.entries.append(Entry(path=path, kind="directory"))
+            return
+        if etag is not None:  # The usual form needs no parsing.
+            etag = etag[1:-1] if len(etag) > 2 and etag[0] == etag[-1] == '"' else unquote_etag(etag)
+        self.entries.append(Entry(path=path, size=size_bytes, etag=etag, last_modified=modified))
+
+    def add_version(
+        self,
+        key: str,
+        size: str,
+        etag: str | None,
+        modified: datetime | None,
+        *,
+        version: str | None,
+        is_latest: bool,
+        is_delete_marker: bool,
+    ) -> None:
+        """Add a version of a key, or a delete marker, which has no size. ``null`` names a version like any other."""
+        self.add_file(key, "0" if is_delete_marker else size, etag, modified)
+        self.entries[-1] = replace(
+            self.entries[-1], version=version, is_latest=is_latest, is_delete_marker=is_delete_marker
+        )
+
+
+def version_token(key: str, version: str | None) -> str:
+    """The token of the page of versions that begins after one of them; no identifier of a version has a NUL."""
+    return f"{version or ''}\0{key}"
+
+
+def version_markers(token: str) -> dict[str, str]:
+    """The parameters for the page of a ``version_token``. Raises ``ValueError`` for another text."""
+    version, separator, key = token.partition("\0")
+    if not separator:
+        raise ValueError(token)
+    return {"key-marker": key, "version-id-marker": version} if version else {"key-marker": key}
+
+
+def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage:
+    """The page in a body, for a listing of ``path`` below ``root``.
+
+    Raises ``ProtocolError`` for another body; a permanent one for too many tags and for a document type, since another
+    attempt would cost as much.
+    """
+    if body.count(b"<") > BODY_TAGS_MAX:
+        raise _refused(f"holds more than {BODY_TAGS_MAX} tags")
+    check_attributes(body)
+    from xml.parsers import expat
+
+    parser = _PageParser()
+    try:
+        for start in range(0, len(body), _PIECE_BYTES):
+            parser.feed(body[start : start + _PIECE_BYTES])
+        return parser.page_of(root, path)
+    except expat.ExpatError as error:
+        raise ProtocolError(f"the page of the listing is not valid XML: {expat.ErrorString(error.code)}") from None
+
+
+def check_attributes(body: bytes | bytearray) -> None:
+    """Raise ``ProtocolError`` for a body with more attributes than a response of S3 has tags."""
+    # Keys may hold many of these signs as well.
+    if body.count(b"=") > BODY_TAGS_MAX and len(_ATTRIBUTE.findall(body)) > BODY_TAGS_MAX:
+        raise _refused(f"holds more than {BODY_TAGS_MAX} attributes")
+
+
+class _PageParser:
+    """Expat with handlers that collect the fields of entries, and those of the page. They run for every tag."""
+
+    def __init__(self) -> None:
+        from xml.parsers import expat
+
+        self.page_fields: dict[str, str] = {}
+        self._files: list[dict[str, str]] = []
+        self._directories: list[dict[str, str]] = []
+        self._empty: set[str] = set()
+        self._root: str | None = None
+        self._fed_bytes = 0
+        self._texts: list[str] = []
+        self._expat = parser = expat.ParserCreate("utf-8")
+        parser.buffer_text = True
+        parser.CharacterDataHandler = self._texts.append
+        parser.StartElementHandler = self._begin_root
+        parser.EndElementHandler = self._end_handler()
+        parser.StartDoctypeDeclHandler = self._refuse_type
+
+    def feed(self, piece: bytes | bytearray) -> None:
+        """Parse a piece of the body."""
+        self._fed_bytes += len(piece)
+        self._expat.Parse(piece, False)
+        if self._root is None and self._fed_bytes > _PROLOG_BYTES_MAX:
+            raise _refused("begins with too much before its first tag")
+
+    def page_of(self, root: str, path: str) -> ListedPage:
+        """The page. Its keys are decoded now, because the field that says so may come after them."""
+        self._expat.Parse(b"", True)
+        page, fields = ListedPage(root, path), self.page_fields
+        if self._root == "Error":
+            page.is_error = True
+            return page
+        if not (self._files or self._directories or _PAGE_FIELDS & (fields.keys() | self._empty)):
+            raise _no_page()
+        page.is_truncated = fields.get("IsTruncated", "").strip().lower() == "true"
+        page.next_token = fields.get("NextContinuationToken")
+        is_encoded = fields.get("EncodingType", "").strip() == "url"
+        if marker := fields.get("NextKeyMarker"):
+            marker = unquote_plus(marker) if is_encoded else marker
+            page.next_token = version_token(marker, fields.get("NextVersionIdMarker"))
+        for entry in self._directories:
+            prefix = entry.get("Prefix", "")
+            page.add_directory(unquote_plus(prefix) if is_encoded else prefix)
+        for entry in self._files:
+            key, modified = entry.get("Key", ""), entry.get("LastModified")
+            if is_encoded and ("%" in key or "+" in key):
+                key = unquote_plus(key)
+            when = None if modified is None else _time_of(modified)
+            if "IsLatest" not in entry:
+                page.add_file(key, entry.get("Size", ""), entry.get("ETag"), when)
+                continue
+            page.add_version(
+                key,
+                entry.get("Size", ""),
+                entry.get("ETag"),
+                when,
+                version=entry.get("VersionId"),
+                is_latest=entry["IsLatest"] == "true",
+                is_delete_marker=_DELETE_MARKER in entry,
+            )
+        return page
+
+    def _begin_root(self, name: str, attributes: dict[str, str]) -> None:
+        forget = self._texts.clear
+
+        def begin(name: str, attributes: dict[str, str]) -> None:
+            forget()
+
+        self._root = name.rpartition(":")[2]
+        self._expat.StartElementHandler = begin
+
+    def _end_handler(self) -> Callable[[str], None]:
+        texts, page_fields, empty = self._texts, self.page_fields, self._empty
+        forget = texts.clear
+        entry: dict[str, str] = {}
+
+        def end(name: str) -> None:
+            nonlocal entry
+            if texts:
+                text = texts[0] if len(texts) == 1 else "".join(texts)
+                forget()
+                if name in _ENTRY_FIELDS:
+                    entry[name] = text
+                    return
+                page_fields[name] = text
+            # White space may stand between the fields of an entry.
+            if name in _FILES:
+                if name == _DELETE_MARKER:
+                    entry[name] = ""
+                self._files.append(entry)
+                entry = {}
+            elif name == "CommonPrefixes":
+                self._directories.append(entry)
+                entry = {}
+            else:
+                empty.add(name)
+
+        return end
+
+    def _refuse_type(self, *_: object) -> None:
+        raise _refused("declares a document type")
+
+
+def _time_of(text: str) -> datetime | None:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return parse_http_date(text)
+    return when if when.tzinfo is UTC else in_utc(when if when.tzinfo is not None else when.replace(tzinfo=UTC))
+
+
+def in_utc(when: object) -> datetime | None:
+    """A time in UTC; botocore gives it in the zone of this machine. ``None`` for one before the first year."""
+    try:
+        return when.astimezone(UTC) if isinstance(when, datetime) else None
+    except OverflowError:  # The first and the last day there is, in another zone.
+        return None
+
+
+def _no_page() -> ProtocolError:
+    return ProtocolError("the response is not a page of a listing: check endpoint_url")
+
+
+def _refused(what: str) -> ProtocolError:
+    return ProtocolError(f"the response {what}: no response of S3 does; check endpoint_url", status="permanent")
+
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _path_of = attrgetter("path")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.errors import Error, ObjectChanged
 from aioprefetch.source.fetch.partitioning import Admission, BatchLimits, CanSplit
 from aioprefetch.source.options import Overwrites

@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from aioprefetch.accessor.http_headers import is_weak
-from aioprefetch.accessor.served_reads import served
+from aioprefetch.accessor.request_events import served
+from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.accessor.version_pin import VersionPin
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, MissingDependency
 from aioprefetch.operator.open_file_keys import READ_POLICY, SPLIT_END, SPLIT_START
 from aioprefetch.operator.operator import Operator

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.errors import ConditionNotMatch
 from aioprefetch.lance import LanceDataset, LanceFile, open_dataset, open_file
 from aioprefetch.lance.dataset.versions import version_of

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.accessor.version_pin import VersionPin
+from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import Footer, scan

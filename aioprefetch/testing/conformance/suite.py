@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import Unavailable
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ListRequest, Request

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.accessor.chunked_body import copy_chunks
-from aioprefetch.accessor.sink import CollectSink, Sink
+from aioprefetch.accessor.sink import CollectSink, Sink, copy_chunks
 from aioprefetch.errors import ProtocolError, Unavailable
 from aioprefetch.runtime.statistics import Counters
 from aioprefetch.values import ReadHead, ReadRequest

@@ -171,7 +171,7 @@ def test_a_store_that_does_not_respond_is_given_up(monkeypatch: pytest.MonkeyPat
     def unasked(*arguments: object) -> None:
         pytest.fail("the store is asked again")
 
-    monkeypatch.setattr("aioprefetch.services.s3.buckets.Buckets.names", hang)
+    monkeypatch.setattr("aioprefetch.services.s3.accessor.Buckets.names", hang)
     monkeypatch.setattr("aioprefetch.cli.completion.list_literally", unasked)
     monkeypatch.setattr(Stores, "buckets_of", soon)
     for place in ("s3://", "s3://bucket"):
@@ -183,6 +183,6 @@ def test_no_bucket_with_a_name_that_cannot_be_printed(monkeypatch: pytest.Monkey
     async def names(*arguments: object) -> list[str]:
         return ["bucket\nplain,other", "bucket"]
 
-    monkeypatch.setattr("aioprefetch.services.s3.buckets.Buckets.names", names)
+    monkeypatch.setattr("aioprefetch.services.s3.accessor.Buckets.names", names)
     items = complete_place(click.Context(app), app.params[0], "s3://buck")
     assert [item.value for item in items] == ["s3://bucket/"]

@@ -130,7 +130,7 @@ def test_a_scheme_alone_has_the_buckets(bucket: Bucket, monkeypatch: pytest.Monk
     def refuse(*arguments: object) -> None:
         raise PermissionDenied("the store refuses the identity 'x'")
 
-    monkeypatch.setattr("aioprefetch.services.s3.buckets.Buckets.names", refuse)
+    monkeypatch.setattr("aioprefetch.services.s3.accessor.Buckets.names", refuse)
     result = run("ls", "s3://", bucket.url(), code=1)
     assert "the store refuses the identity 'x' (PermissionDenied); hint: name one: s3://bucket/" in result.stderr
     assert result.stdout == f"{bucket.url('a')}\n"

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.blocks.store import BlockStore
+from aioprefetch.display import bytes_text
 from aioprefetch.display.bars import Cost, ObjectBytes, PlannedFile, expected_times, object_html, plan_html
-from aioprefetch.display.listing import entries_html
-from aioprefetch.display.recipe import operator_html
-from aioprefetch.display.units import bytes_text
+from aioprefetch.display.tables import entries_html, operator_html
 from aioprefetch.lance.plan import FilePlan, Plan, PlannedPage
 from aioprefetch.ranges import intersected, joined, total_length
 from aioprefetch.runtime.events import COUNTERS, GAUGES

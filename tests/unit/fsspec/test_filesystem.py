@@ -13,8 +13,7 @@ from fsspec.callbacks import Callback
 from fsspec.generic import GenericFileSystem
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, WrappedAccessor
 from aioprefetch.fsspec import AioPrefetchFileSystem, HttpFileSystem, LocalFileSystem, S3FileSystem
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, FaultServer, Injection, content

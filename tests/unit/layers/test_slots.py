@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioprefetch.layers.slots import HALVING_SECONDS, SlotQueue, SlotTicket
+from aioprefetch.layers.concurrent_limit import HALVING_SECONDS, SlotQueue, SlotTicket
 from aioprefetch.values import Lane
 
 STEPS = st.lists(

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, Stalled, TimedOut, Unavailable
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer

@@ -13,9 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Unavailable
 from aioprefetch.layers import LruCacheLayer, RetryLayer
 from aioprefetch.runtime.runtime import Runtime

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.write_body import WriteBody
+from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.errors import (
     AlreadyExists,
     Closed,

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.write_body import WriteBody
+from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.errors import Error, InvalidType, WrongLoop
 from aioprefetch.layers import Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime

@@ -5,9 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.ranges import Range, joined, total_length
-from aioprefetch.reader.column_runs import CHUNKS_MAX, GAP_BYTES, GROUPS_FIRST, LOOKS_MAX, ColumnRuns
 from aioprefetch.reader.layout import CHUNKS_MAX as LAYOUT_CHUNKS_MAX
-from aioprefetch.reader.layout import Layout
+from aioprefetch.reader.layout import GAP_BYTES, GROUPS_FIRST, LOOKS_MAX, REPORT_CHUNKS_MAX, ColumnRuns, Layout
 
 MIB = 1 << 20
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -132,8 +131,8 @@ def test_long_reads_through_the_whole_file_have_the_next_ones_ahead() -> None:
 
 
 def test_reads_outside_of_chunks_and_of_too_many_are_left_to_the_windows() -> None:
-    tape = Tape(CHUNKS_MAX + 1, 1, 10)
-    size = 4 + (CHUNKS_MAX + 1) * 10
+    tape = Tape(REPORT_CHUNKS_MAX + 1, 1, 10)
+    size = 4 + (REPORT_CHUNKS_MAX + 1) * 10
     for start, end in ((0, 4), (size, size + 10), (0, size)):
         assert tape.runs.on_read(start, end, missing=True, stalled=True, may_grow=True) is None
 

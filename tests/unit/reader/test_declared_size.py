@@ -5,9 +5,8 @@ import dataclasses
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, ObjectChanged, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, WriteRequest

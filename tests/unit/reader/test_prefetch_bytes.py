@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import Closed, ObjectChanged, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.operator import Operator

@@ -7,10 +7,10 @@ import zipfile
 
 import pytest
 
-from aioprefetch.blocks.line_rate import FREE_BYTES_MAX, FREE_BYTES_MIN, LineRate
+from aioprefetch.blocks.store import FREE_BYTES_MAX, FREE_BYTES_MIN, LineRate
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader.look_ahead import SmallReads
 from aioprefetch.reader.policy import POLICIES, PolicyName
-from aioprefetch.reader.small_reads import SmallReads
 from aioprefetch.sync import BlockingOperator
 from tests.benches.computed_store import GIB, KIB, MIB, Arithmetic, Distance, blank, covered_bytes, repeated
 

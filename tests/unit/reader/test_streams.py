@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import InvalidType
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import POLICIES

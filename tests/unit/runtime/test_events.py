@@ -192,7 +192,7 @@ def test_one_listener_hears_all_buses() -> None:
         subscribe_to_all(print, "read.serve")
 
 
-EVENT_FILES = ("runtime/events.py", "accessor/request_events.py", "accessor/served_reads.py")
+EVENT_FILES = ("runtime/events.py", "accessor/request_events.py", "accessor/request_events.py")
 
 
 async def test_without_a_listener_no_code_of_events_runs() -> None:

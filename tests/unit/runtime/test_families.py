@@ -15,8 +15,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.operator.family_key import family_key
 from aioprefetch.operator.shared import shared_twin
-from aioprefetch.runtime.family import RECIPES_MAX
-from aioprefetch.runtime.kept import KEPT_SECONDS, RUNTIMES_MAX
+from aioprefetch.runtime.family import KEPT_SECONDS, RECIPES_MAX, RUNTIMES_MAX
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultServer, run_virtual
 

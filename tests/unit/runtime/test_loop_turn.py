@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from aioprefetch.runtime.loop_turn import TURN_BYTES, LoopTurn
+from aioprefetch.runtime.runtime import TURN_BYTES, LoopTurn
 
 
 async def reading(turn: LoopTurn, name: int, count: int, size_bytes: int, log: list[int]) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from aioprefetch import ConfigInvalid, NotFound, Operator
 from aioprefetch.accessor.request_events import ReportedRequest
-from aioprefetch.runtime.events import EventBus
-from aioprefetch.runtime.request_log import line_of
+from aioprefetch.runtime.events import EventBus, line_of
 from aioprefetch.services import Memory
 from aioprefetch.values import StatRequest
 from tests.benches.source_tree import ROOT

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.services.folding import fold_page
+from aioprefetch.services.keys import fold_page
 from aioprefetch.values import Entry, ListRequest
 
 names = st.text("ab/0.-ü", min_size=1, max_size=6)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ProtocolError
-from aioprefetch.transport.body_framing import LINE_BYTES_MAX, TRAILER_BYTES_MAX, ChunkedDecoder
+from aioprefetch.transport.responses import LINE_BYTES_MAX, TRAILER_BYTES_MAX, ChunkedDecoder
 
 
 def decode(data: bytes, cuts: list[int] | None = None) -> tuple[bytes, bool, bytes]:

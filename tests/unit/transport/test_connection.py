@@ -8,7 +8,7 @@ from aioprefetch.errors import Closed, ProtocolError, Stalled, TimedOut, Unavail
 from aioprefetch.transport import Connection, ResponseHead
 from aioprefetch.transport.connection import INTERIM_HEADS_MAX, SCRATCH_BYTES, StaleConnection
 from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.response_head import HEAD_BYTES_MAX
+from aioprefetch.transport.responses import HEAD_BYTES_MAX
 from tests.benches.raw_server import reply
 from tests.benches.wire import Memory, Taker, Wire
 

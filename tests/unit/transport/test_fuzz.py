@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from aioprefetch.errors import Closed, Error, ProtocolError, Unavailable
-from aioprefetch.transport.response_head import parse_head
+from aioprefetch.transport.responses import parse_head
 from tests.benches.wire import Memory, Taker, Wire
 from tests.profile import chosen
 from tests.unit.transport.generated import Sent, draw_response, mutate, split

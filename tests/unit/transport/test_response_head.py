@@ -3,7 +3,7 @@
 import pytest
 
 from aioprefetch.errors import ProtocolError
-from aioprefetch.transport.response_head import FIELDS_MAX, ResponseHead, parse_head
+from aioprefetch.transport.responses import FIELDS_MAX, ResponseHead, parse_head
 
 LENGTH = b"Content-Length: 5\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"

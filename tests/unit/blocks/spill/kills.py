@@ -9,8 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from aioprefetch.blocks.spill.block_cache import BlockCache
-from aioprefetch.blocks.spill.block_key import BlockKey
+from aioprefetch.blocks.spill.block_cache import BlockCache, BlockKey
 from tests.benches.failing_disk import FailingCalls, cache_in, data_of, key_of, put, read
 
 PROCESSES = 8

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.blocks.spill.block_key import is_block_name, is_old_name
+from aioprefetch.blocks.spill.block_cache import is_block_name, is_old_name
 from aioprefetch.blocks.spill.entry import (
     FORMAT_VERSION,
     HEADER_BYTES_MAX,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.blocks.spill.index import LruIndex
+from aioprefetch.blocks.spill.entry import LruIndex
 
 NAMES = st.sampled_from("abcdef")
 STEPS = st.tuples(

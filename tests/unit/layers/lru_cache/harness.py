@@ -9,10 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.protocols import Accessor, WrappedAccessor, WriteBody
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
-from aioprefetch.accessor.write_body import WriteBody
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.error_context import ErrorContextLayer
 from aioprefetch.layers.lru_cache import LruCacheLayer

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.protocols import Accessor, WrappedAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.errors import ObjectChanged
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 from tests.unit.layers.lru_cache.harness import Bed, Holder, read, read_settled, settle

@@ -20,8 +20,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
-from aioprefetch.services.fs.confined import ConfinedRoot
-from aioprefetch.services.fs.open_file import OpenedFile, open_file
+from aioprefetch.services.fs.files import ConfinedRoot, OpenedFile, open_file
 from aioprefetch.services.fs.threads import settled
 from aioprefetch.values import (
     CopyRequest,

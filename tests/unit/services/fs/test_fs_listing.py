@@ -11,8 +11,7 @@ from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
-from aioprefetch.services.fs.accessor import SUSPENDED_SCANS_MAX
-from aioprefetch.services.fs.listing import STAT_BATCH
+from aioprefetch.services.fs.accessor import STAT_BATCH, SUSPENDED_SCANS_MAX
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, StatRequest, WriteRequest
 

@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 
 from aioprefetch import Operator, errors
-from aioprefetch.accessor.protocols import Accessor, read_now_of
+from aioprefetch.accessor.protocols import Accessor, WrappedAccessor, read_now_of
 from aioprefetch.accessor.sink import BufferSink, CollectSink
-from aioprefetch.accessor.wrapped import WrappedAccessor
 from aioprefetch.layers import LruCacheLayer
 from aioprefetch.operator.stack import default_stack
-from aioprefetch.runtime.loop_turn import TURN_BYTES
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, PageCache
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.reading import KEPT_MAX

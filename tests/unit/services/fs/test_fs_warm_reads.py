@@ -14,9 +14,8 @@ from aioprefetch import Operator, errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
-from aioprefetch.runtime.loop_turn import TURN_BYTES
 from aioprefetch.runtime.page_cache import PageCache
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.testing.fault_layer import FaultLayer

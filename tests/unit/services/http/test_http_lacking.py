@@ -7,7 +7,7 @@ import pytest
 from aioprefetch import errors
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.http import receivers
+from aioprefetch.services.http import exchange
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import ReadRequest, StatRequest
 from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read, read_head
@@ -132,7 +132,7 @@ async def test_a_range_of_an_endless_answer_is_read_no_further(servers: Servers,
 async def test_an_object_of_unknown_length_has_a_limit(
     servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receivers, "UNSIZED_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(exchange, "UNSIZED_BYTES_MAX", 1 << 20)
     server = await servers.start({"base/k": LARGE}, [Rule(fault=Fault(chunked=True), times=None)])
     with pytest.raises(errors.Unsupported, match="no length"):
         await read(accessor_for(server, runtime))

@@ -13,7 +13,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.http.receivers import RESERVED_BYTES_MIN
+from aioprefetch.services.http.exchange import RESERVED_BYTES_MIN
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest
 from tests.benches.raw_server import eventually

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch import errors
-from aioprefetch.services.http.urls import encoded_key, parse_base_url, redirect_target
+from aioprefetch.services.http.options import encoded_key, parse_base_url, redirect_target
 from aioprefetch.transport import Origin, is_link_local_or_metadata
 
 BASE = Origin("https", "a.example", 443)

@@ -10,7 +10,7 @@ from obstore.store import MemoryStore, S3Store
 from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
-from aioprefetch.services.obspec import listing as listing_module
+from aioprefetch.services.obspec import responses as listing_module
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.values import ListPage, ListRequest
 from tests.benches.stacks import MotoBucket

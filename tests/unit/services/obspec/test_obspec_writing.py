@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from obstore.store import LocalStore, MemoryStore, S3Store
 
-from aioprefetch.accessor.write_body import WriteBody
+from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, ProtocolError, Unavailable
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore

@@ -10,7 +10,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.accessor import S3Accessor, S3Live
 from aioprefetch.services.s3.client import S3Client
-from aioprefetch.services.s3.signed_requests import SignedRequests
+from aioprefetch.services.s3.object_requests import SignedRequests
 from aioprefetch.services.s3.signed_targets import Signed
 from aioprefetch.testing.faults import ReceivedRequest
 from aioprefetch.values import (

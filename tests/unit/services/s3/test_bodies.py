@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from aioprefetch import errors
-from aioprefetch.services.s3.body_collector import BODY_BYTES_MAX
-from aioprefetch.services.s3.list_page import BODY_TAGS_MAX
-from aioprefetch.services.s3.xml_guard import has_document_type, parse_error
+from aioprefetch.services.response_bodies import BODY_BYTES_MAX
+from aioprefetch.services.s3.responses import BODY_TAGS_MAX, has_document_type, parse_error
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest, WriteRequest
 from tests.benches.raw_server import Peer, RawServer

@@ -17,8 +17,8 @@ from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.services.s3.client_requests import ClientRequests
-from aioprefetch.services.s3.configuration import configuration_of
 from aioprefetch.services.s3.endpoint import endpoint_of, why_aiobotocore
+from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.services.s3.sigv4 import encoded_path
 from aioprefetch.transport import Origin
 from aioprefetch.values import StatRequest

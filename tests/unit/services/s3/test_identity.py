@@ -14,7 +14,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.credentials import Secret, digest
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3 import S3, identity
+from aioprefetch.services.s3 import S3, environment
 from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from aioprefetch.values import StatRequest
@@ -116,7 +116,7 @@ def test_users_and_machines_whose_metadata_decide(write: Write, monkeypatch: pyt
             for machine, user in (("a", 1), ("b", 1), ("a", 2)):
                 patch.setattr(platform, "node", lambda machine=machine: machine)
                 patch.setattr(os, "getuid", lambda user=user: user)
-                identity._resolved.cache_clear()
+                environment._resolved.cache_clear()
                 names.add(principal())
             assert len(names) == (1 if same else 3), variables
 
@@ -237,7 +237,7 @@ async def test_a_failure_looks_at_no_file(write: Write, runtime: Runtime, monkey
         with pytest.raises(ap.PermissionDenied):
             await accessor.stat(StatRequest(path="k"))
         looked: list[str] = []
-        monkeypatch.setattr(identity, "state_of", looked.append)
+        monkeypatch.setattr(environment, "state_of", looked.append)
         with pytest.raises(ap.PermissionDenied, match="identity 'environment:"):
             await accessor.stat(StatRequest(path="k"))
         assert not looked

@@ -8,8 +8,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from aioprefetch.errors import ProtocolError
-from aioprefetch.services.s3.list_page import ListedPage, parse_list_page
-from aioprefetch.services.s3.responses import list_page_of
+from aioprefetch.services.s3.responses import ListedPage, list_page_of, parse_list_page
 from aioprefetch.values import ListRequest
 from tests.unit.services.s3.stores import Store
 

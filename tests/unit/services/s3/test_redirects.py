@@ -8,7 +8,7 @@ import pytest
 from aiobotocore.httpsession import AIOHTTPSession
 
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RedirectRefused
-from aioprefetch.services.s3.session import session_class
+from aioprefetch.services.s3.client_maker import session_class
 from aioprefetch.testing import Fault, FaultServer, Rule
 from tests.unit.services.s3.stores import Store
 

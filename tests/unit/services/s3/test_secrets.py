@@ -22,8 +22,8 @@ from aioprefetch import errors
 from aioprefetch.credentials import RedactingFilter
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3 import errors as s3_errors
-from aioprefetch.services.s3.configuration import configuration_of
-from aioprefetch.services.s3.session import redact_logs
+from aioprefetch.services.s3.client_maker import redact_logs
+from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest
 from tests.benches.error_walk import everything, raised_by

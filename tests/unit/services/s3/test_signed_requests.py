@@ -24,8 +24,8 @@ from aioprefetch.errors import (
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3, signed_targets
 from aioprefetch.services.s3.accessor import S3Accessor
-from aioprefetch.services.s3.configuration import configuration_of
-from aioprefetch.services.s3.signed_requests import SignedRequests
+from aioprefetch.services.s3.object_requests import SignedRequests
+from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.faults import Fault, Rule
 from aioprefetch.values import ReadRequest

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
 from aioprefetch.source.values import Cursor, FetchItem, FileIndex, KnownFile, Record, SourceFile, TailAndSweep

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.accessor.wrapped import WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, StateConflict, Unavailable, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3

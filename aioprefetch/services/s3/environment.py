@@ -1,23 +1,167 @@
-"""The principal, endpoint and region of a recipe that leaves them to the environment and the AWS files of this machine.
+"""The principal, endpoint, region and settings of a recipe that leaves them to the variables and files of AWS here.
 
 They are found without botocore and without a request, since they are part of the keys of caches: they must never be the
 same for two principals that may see different bytes. An access key that stands in a variable or a file names its
 principal by itself. Where a provider has to be asked (a role, SSO, a process, the metadata of a machine), everything
 that decides its response stands for it, and this user on this machine where that does not decide it alone.
+
+The files are read in the format that botocore reads. Their sections are kept for as long as a file does not change,
+without the secrets in them; keys are read again each time. A recipe with settings that our own requests do not know
+sends them through aiobotocore, which knows all of them (``endpoint.why_aiobotocore``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from functools import lru_cache
 from typing import Literal
 
 from aioprefetch.credentials import digest
 from aioprefetch.errors import redact
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.services.s3.aws_files import UNREADABLE, FileAt, Sections, merged_sections, nested, state_of
-from aioprefetch.services.s3.aws_settings import VARIABLES, asked_settings
+from aioprefetch.services.s3.sigv4 import AccessKeys
+
+Sections = Mapping[str, Mapping[str, str]]
+# Inode, size and time of a file; ``None`` for a file that is not there.
+FileState = tuple[int, int, int] | None
+FileAt = tuple[str, FileState]
+
+# The title that a file gets which botocore cannot parse either.
+UNREADABLE = "a file that cannot be read"
+_TOKENS = ("aws_security_token", "aws_session_token")
+_SECRETS = frozenset({"aws_secret_access_key", *_TOKENS})
+
+
+def state_of(path: str) -> FileState:
+    """The state of a file, which is another one after each change."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def merged_sections(configuration: FileAt, credentials: FileAt) -> Sections:
+    """The sections of both files, titled ``profile NAME``, ``sso-session NAME``, ``services NAME``.
+
+    There is a section ``UNREADABLE`` if one of the files cannot be parsed.
+    """
+    merged: dict[str, dict[str, str]] = {}
+    for (path, state), titled in ((configuration, _title_of), (credentials, "profile {}".format)):
+        # Of two sections of a file with the same meaning ("default", "profile default") the last one counts, as in
+        # botocore: a token of one must not go with the keys of the other.
+        sections = {}
+        for title, content in _parsed(path).items() if state is not None else ():
+            sections[title if title == UNREADABLE else titled(title)] = content
+        for title, content in sections.items():
+            shown = {name: value for name, value in content.items() if name not in _SECRETS}
+            merged.setdefault(title, {}).update(shown)
+    return merged
+
+
+def keys_in_files(profile: str, configuration: str, credentials: str) -> AccessKeys | None:
+    """The keys of a profile, of the credentials first; ``None`` if no file has both of them. Blocks."""
+    for path, titled in ((credentials, "profile {}".format), (configuration, _title_of)):
+        found: dict[str, str] = {}
+        for title, content in _parsed(path).items():
+            if titled(title) == f"profile {profile}":
+                found = content
+        key_id = found.get("aws_access_key_id")
+        if key_id is not None:
+            secret = found.get("aws_secret_access_key")
+            token = next((found[name] for name in _TOKENS if name in found), None)
+            return None if not (key_id and secret) else AccessKeys(key_id, secret, token)
+    return None
+
+
+def nested(section: Mapping[str, str], name: str) -> dict[str, str]:
+    """The settings in an indented block of a section."""
+    lines = (line.partition("=") for line in section.get(name, "").splitlines())
+    return {key.strip(): value.strip() for key, sign, value in lines if sign}
+
+
+def _parsed(path: str) -> dict[str, dict[str, str]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError:
+        return {}
+    except UnicodeError:
+        return {UNREADABLE: {}}
+    if not text:
+        return {}
+    import configparser
+
+    parser = configparser.RawConfigParser(default_section="")
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return {UNREADABLE: {}}
+    return {title: dict(parser.items(title)) for title in parser.sections()}
+
+
+def _title_of(title: str) -> str:
+    import shlex
+
+    try:
+        parts = shlex.split(title)
+    except ValueError:
+        return title
+    return f"profile {title}" if parts == ["default"] else " ".join(parts)
+
+
+def _is_true(value: str) -> bool:
+    return value.strip().lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name for people, its variable, its place in a profile (``s3.`` for the block of S3 in it)."""
+
+    name: str
+    variable: str = ""
+    entries: tuple[str, ...] = ()
+    asks: Callable[[str], bool] = field(default=_is_true)
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "dual-stack endpoints",
+        "AWS_USE_DUALSTACK_ENDPOINT",
+        ("use_dualstack_endpoint", "s3.use_dualstack_endpoint"),
+    ),
+    Setting("FIPS endpoints", "AWS_USE_FIPS_ENDPOINT", ("use_fips_endpoint",)),
+    Setting("transfer acceleration", "", ("s3.use_accelerate_endpoint",)),
+    Setting("regions of ARNs", "AWS_S3_USE_ARN_REGION", ("s3_use_arn_region", "s3.use_arn_region")),
+    Setting(
+        "a kind of endpoint for us-east-1",
+        "AWS_S3_US_EAST_1_REGIONAL_ENDPOINT",
+        ("s3_us_east_1_regional_endpoint", "s3.us_east_1_regional_endpoint"),
+        bool,
+    ),
+    Setting("a choice of payload signing", "", ("s3.payload_signing_enabled",), bool),
+    Setting("signatures for several regions", "AWS_SIGV4A_SIGNING_REGION_SET", ("sigv4a_signing_region_set",), bool),
+    Setting("another kind of signature", "AWS_AUTH_SCHEME_PREFERENCE", ("auth_scheme_preference",), bool),
+    Setting("botocore's data from another folder", "AWS_DATA_PATH", ("data_path",), bool),
+)
+VARIABLES = tuple(setting.variable for setting in SETTINGS if setting.variable)
+
+
+def asked_settings(values: Mapping[str, str], section: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of the settings that these variables, or this section of a profile, ask for."""
+    entries = {**section, **{f"s3.{name}": value for name, value in nested(section, "s3").items()}}
+    return tuple(
+        setting.name
+        for setting in SETTINGS
+        if any(
+            setting.asks(value)
+            for value in (values.get(setting.variable, ""), *(entries.get(entry, "") for entry in setting.entries))
+        )
+    )
+
 
 # Where the keys of a recipe without keys are: ``elsewhere`` is what only botocore's providers can tell.
 KeyPlace = Literal["variables", "files", "elsewhere"]
