@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from aioprefetch import testing as testing
     from aioprefetch import trace as trace
     from aioprefetch import zarr as zarr
+    from aioprefetch.operator.progress import CopyFailure as CopyFailure
+    from aioprefetch.operator.progress import CopyProgress as CopyProgress
+    from aioprefetch.operator.progress import CopyReport as CopyReport
+    from aioprefetch.operator.progress import CopyStep as CopyStep
     from aioprefetch.operator.transfer.copying import copy as copy
-    from aioprefetch.operator.transfer.report import CopyFailure as CopyFailure
-    from aioprefetch.operator.transfer.report import CopyProgress as CopyProgress
-    from aioprefetch.operator.transfer.report import CopyReport as CopyReport
-    from aioprefetch.operator.transfer.report import CopyStep as CopyStep
     from aioprefetch.reader import RangeReader as RangeReader
     from aioprefetch.scan import BatchScan as BatchScan
 
@@ -64,7 +64,7 @@ _CLASSES = {
     "BatchScan": "scan",
     "RangeReader": "reader",
     "copy": "operator.transfer.copying",
-    **dict.fromkeys(("CopyFailure", "CopyProgress", "CopyReport", "CopyStep"), "operator.transfer.report"),
+    **dict.fromkeys(("CopyFailure", "CopyProgress", "CopyReport", "CopyStep"), "operator.progress"),
 }
 
 __all__ = [

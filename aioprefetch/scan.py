@@ -17,9 +17,8 @@ from aioprefetch.errors import Closed, Error, InvalidType
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range, at_least, bytes_at_least, checked_ranges
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.scheduler.decode_loop import BATCH_BYTES, READAHEAD_BATCHES, BatchOptions, DecodeLoop
+from aioprefetch.scheduler.decode_loop import BATCH_BYTES, READAHEAD_BATCHES, BatchOptions, DecodeLoop, UnorderedLoop
 from aioprefetch.scheduler.pages import PreparedScan
-from aioprefetch.scheduler.unordered_loop import UnorderedLoop
 from aioprefetch.sync.loop_thread import LoopThread, loop_thread
 
 if TYPE_CHECKING:

@@ -14,25 +14,23 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from aioprefetch.accessor.http_headers import quote_etag
-from aioprefetch.asgi.conditions import (
-    ByteSpec,
-    Described,
-    do_overlap,
-    failed_condition,
-    keeps_range,
-    needs_metadata,
-    only_tag,
-    parse_ranges,
-)
 from aioprefetch.asgi.responses import (
     BodyMemory,
+    ByteSpec,
+    Described,
     Message,
     Parts,
     Response,
     Rest,
     Send,
     cache_headers,
+    do_overlap,
+    failed_condition,
     headers_about,
+    keeps_range,
+    needs_metadata,
+    only_tag,
+    parse_ranges,
     start_message,
 )
 from aioprefetch.errors import (

@@ -18,8 +18,7 @@ import click
 from click.shell_completion import add_completion_class
 
 from aioprefetch.cli import EXIT_BROKEN_PIPE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from aioprefetch.cli.completion import UrlBashComplete, WholeNamesFishComplete
-from aioprefetch.cli.places import HELP_COLUMNS_MAX
+from aioprefetch.cli.places import HELP_COLUMNS_MAX, UrlBashComplete, WholeNamesFishComplete
 from aioprefetch.cli.printing import note, note_failure
 from aioprefetch.errors import InvalidArgument, MissingDependency, printable, redact
 
@@ -28,11 +27,11 @@ CLEAN_UP_SECONDS_MAX = 0.7
 
 # The module of each command, in the order of the help.
 COMMANDS = {
-    **dict.fromkeys(("ls", "stat", "du"), "listing"),
+    **dict.fromkeys(("ls", "stat", "du"), "reading"),
     "cat": "reading",
     **dict.fromkeys(("cp", "sync", "rm"), "transfer"),
     "head": "inspecting",
-    "scan": "scanning",
+    "scan": "inspecting",
     "plan": "inspecting",
     "doctor": "doctor",
     "bench": "bench",

@@ -16,10 +16,8 @@ from typing import Any
 import click
 
 from aioprefetch.cli import EXIT_FAILED
-from aioprefetch.cli.completion import place_argument
-from aioprefetch.cli.places import Stores, command
-from aioprefetch.cli.printing import note, print_json
-from aioprefetch.cli.screen import choose_display
+from aioprefetch.cli.places import Stores, command, place_argument
+from aioprefetch.cli.printing import choose_display, note, print_json
 from aioprefetch.credentials import Secret
 from aioprefetch.display import bytes_text, seconds_text
 from aioprefetch.errors import InvalidArgument, printable, redact

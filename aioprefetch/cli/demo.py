@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aioprefetch.cli.completion import place_argument
-from aioprefetch.cli.places import Stores, command
-from aioprefetch.cli.printing import print_json
-from aioprefetch.cli.screen import Display, choose_display
+from aioprefetch.cli.places import Stores, command, place_argument
+from aioprefetch.cli.printing import Display, choose_display, print_json
 from aioprefetch.errors import MissingDependency, UntrustedMetadata, printable, redact
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import S3

@@ -18,10 +18,8 @@ from urllib.parse import urlsplit
 import click
 
 from aioprefetch.cli import EXIT_FAILED
-from aioprefetch.cli.completion import place_argument
-from aioprefetch.cli.places import Stores, command
-from aioprefetch.cli.printing import message_of, print_json
-from aioprefetch.cli.screen import choose_display
+from aioprefetch.cli.places import Stores, command, place_argument
+from aioprefetch.cli.printing import choose_display, message_of, print_json
 from aioprefetch.display import bytes_text, seconds_text
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, Unsupported, printable, redact
 from aioprefetch.operator.listing import list_literally

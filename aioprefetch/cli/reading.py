@@ -1,25 +1,38 @@
-"""``cat``: bytes of objects on standard output; the formats of files."""
+"""``ls``, ``stat`` and ``du``: what is there, and how large it is; ``cat``: its bytes. The formats of files."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import click
 
 from aioprefetch.cli import EXIT_FAILED
-from aioprefetch.cli.completion import place_argument
-from aioprefetch.cli.places import Stores, command, objects_of, selection_of, visit_each
-from aioprefetch.errors import InvalidArgument, NotFound, RangeNotSatisfied
-from aioprefetch.operator.listing import has_wildcard
+from aioprefetch.cli.places import (
+    Stores,
+    command,
+    is_account,
+    objects_of,
+    place_argument,
+    selection_of,
+    stem_of,
+    visit_each,
+)
+from aioprefetch.cli.printing import fields_of, path_text, print_json, size_text
+from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, RangeNotSatisfied
+from aioprefetch.operator.listing import compile_glob, has_wildcard, list_literally, literal_prefix, wildcard_at
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.transfer.sides import Side
 from aioprefetch.ranges import bytes_at_least
 from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
+from aioprefetch.sync.iteration import BlockingListing
+from aioprefetch.values import Entry, Metadata
 
 PIECE_BYTES = 1 << 20
 # A range of at most this size is one request.
@@ -168,3 +181,175 @@ def _write(operator: Operator, path: str, part: Slice) -> None:
                 return
             out.write(piece)
             position += len(piece)
+
+
+@command(
+    "ls",
+    examples="""
+aioprefetch ls s3://bucket/prefix/
+aioprefetch ls -lh 's3://bucket/tables/**/*.parquet'
+aioprefetch ls -R --json data/ | jq .size
+""",
+)
+@place_argument("places", "PLACE...", nargs=-1, required=True)
+@click.option("-l", "--long", "is_long", is_flag=True, help="Also size and time.")
+@click.option("-h", "--human", "is_human", is_flag=True, help="Sizes such as 1.5 MiB.")
+@click.option("-R", "--recursive", "is_recursive", is_flag=True, help="Also what lies in directories.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on each line.")
+def ls(places: Sequence[str], stores: Stores, is_long: bool, is_human: bool, is_recursive: bool, as_json: bool) -> int:
+    """List objects and directories.
+
+    Names below a directory are relative to it; what matches a pattern, and all names where there are several places,
+    are printed as places. A scheme alone, such as s3://, has the buckets. The exit code is 1 if one of the places has
+    nothing.
+    """
+    stores.check(*places)
+    if is_recursive and any(map(is_account, places)):
+        raise InvalidArgument("-R is for one bucket, or several that are named")
+    sides = (stores.account(place) if is_account(place) else stores.side(place) for place in places)
+
+    def show(side: Side) -> bool:
+        count, is_whole = 0, len(places) > 1
+        if is_account(side.label):
+            entries = _buckets(stores, side, is_whole=is_whole)
+        else:
+            entries = _listed(side, is_recursive=is_recursive, is_whole=is_whole)
+        for entry, name in entries:
+            count += 1
+            if as_json:
+                print_json(fields_of(side, entry, side.label if is_account(side.label) else None))
+            elif is_long:
+                size = "" if entry.size is None else size_text(entry.size, is_human=is_human)
+                time = "" if entry.last_modified is None else entry.last_modified.isoformat(timespec="seconds")
+                click.echo(f"{size:>12}  {time:25}  {name}")
+            else:
+                click.echo(name)
+        return count > 0
+
+    return EXIT_FAILED if visit_each(sides, show) else 0
+
+
+def _buckets(stores: Stores, side: Side, *, is_whole: bool) -> Iterator[tuple[Entry | Metadata, str]]:
+    """The buckets of an account, and the name of each; see ``_listed``."""
+    for entry in stores.buckets_of(side):
+        yield entry, path_text(f"{side.label if is_whole else ''}{entry.path}")
+
+
+def _listed(side: Side, *, is_recursive: bool, is_whole: bool) -> Iterator[tuple[Entry | Metadata, str]]:
+    """The entries of a place, and the name of each: with ``is_whole`` as a place, else as it is in its directory."""
+    path = side.path
+    pattern = None
+    if path and not path.endswith("/") and not has_wildcard(path):
+        try:
+            metadata: Metadata = run(side.operator.stat(path))
+        except NotFound:
+            metadata = Metadata(path=f"{path}/", kind="directory")
+        if not metadata.is_directory:
+            yield metadata, path_text(side.label)
+            return
+        path = f"{path}/"
+    prefix = path if not has_wildcard(path) else literal_prefix(path)
+    is_deep = is_recursive
+    if has_wildcard(path):
+        pattern = _pattern(path, is_recursive=is_recursive)
+        rest = path[wildcard_at(path) :]
+        is_deep = is_recursive or "/" in rest.rstrip("/") or "**" in rest
+    stem, cut = (stem_of(side), 0) if is_whole or pattern is not None else ("", len(path))
+    with BlockingListing(list_literally(side.operator, prefix, recursive=is_deep)) as entries:
+        for entry in entries:
+            if pattern is None or pattern.fullmatch(entry.path):
+                yield entry, path_text(stem + entry.path[cut:])
+
+
+def _pattern(glob: str, *, is_recursive: bool) -> re.Pattern[str]:
+    """A pattern that matches directories by their name too, and all entries in them where these are wanted."""
+    return re.compile(f"(?:{compile_glob(glob).pattern})(?:/{'.*' if is_recursive else ''})?", re.DOTALL)
+
+
+@command(
+    "stat",
+    examples="""
+aioprefetch stat s3://bucket/key
+aioprefetch stat --json 'data/*.parquet'
+""",
+)
+@place_argument("places", "PLACE...", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on each line.")
+def stat(places: Sequence[str], stores: Stores, as_json: bool) -> int:
+    """Show size, ETag, version, time and type of objects."""
+    stores.check(*places)
+    is_first = True
+
+    def show(side: Side) -> bool:
+        nonlocal is_first
+        count = 0
+        for entry in _with_metadata(side):
+            count += 1
+            fields = fields_of(side, entry)
+            if as_json:
+                print_json(fields)
+                continue
+            if not is_first:
+                click.echo()
+            is_first = False
+            for name, value in fields.items():
+                click.echo(f"{name.replace('_', ' ') + ':':20} {path_text(str(value))}")
+        return count > 0
+
+    return EXIT_FAILED if visit_each(map(stores.side, places), show) else 0
+
+
+def _with_metadata(side: Side) -> Iterator[Metadata]:
+    """The metadata of the objects of a place, or of the directory that it is."""
+    path = side.path
+    if not path or path.endswith("/"):
+        if side.root is not None and not os.path.isdir(side.root):
+            raise NotFound("there is no such directory", path=side.label)
+        yield run(side.operator.stat(path or "/"))
+        return
+    try:
+        selection = selection_of(side, is_recursive=False)
+    except IsADirectory:
+        yield run(side.operator.stat(f"{path}/"))
+        return
+    for entry in objects_of(selection):
+        yield entry if isinstance(entry, Metadata) else run(side.operator.stat(entry.path))
+
+
+@command(
+    "du",
+    examples="""
+aioprefetch du -h s3://bucket/tables/
+aioprefetch du --depth 1 data/
+aioprefetch du --json 's3://bucket/**/*.parquet'
+""",
+)
+@place_argument("places", "PLACE...", nargs=-1, required=True)
+@click.option("-h", "--human", "is_human", is_flag=True, help="Sizes such as 1.5 MiB.")
+@click.option(
+    "-d", "--depth", default=0, metavar="N", type=click.IntRange(0), help="Also directories down to this depth."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on each line.")
+def du(places: Sequence[str], stores: Stores, is_human: bool, depth: int, as_json: bool) -> int:
+    """Add up the sizes of objects: bytes, number of objects, place."""
+    stores.check(*places)
+
+    def add_up(side: Side) -> bool:
+        sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+        selection = selection_of(side)
+        for entry in objects_of(selection):
+            directories = entry.path[len(selection.base) :].split("/")[:-1]
+            for level in range(min(depth, len(directories)) + 1):
+                total = sums["/".join(directories[:level])]
+                total[0] += entry.size or 0
+                total[1] += 1
+        for name in sorted(sums, key=lambda name: (not name, name)):
+            size, count = sums[name]
+            if as_json:
+                print_json({"place": side.label, "directory": name, "size": size, "objects": count})
+            else:
+                shown = path_text(f"{stem_of(side)}{selection.base}{name}/") if name else side.label
+                click.echo(f"{size_text(size, is_human=is_human):>14}  {count:>9}  {shown}")
+        return bool(sums)
+
+    return EXIT_FAILED if visit_each(map(stores.side, places), add_up) else 0

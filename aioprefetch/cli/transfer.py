@@ -14,17 +14,24 @@ import click
 
 from aioprefetch import progress
 from aioprefetch.cli import EXIT_FAILED
-from aioprefetch.cli.completion import place_argument
-from aioprefetch.cli.places import Stores, command, objects_of, pairs, scheme_of, selection_of, stem_of, visit_each
+from aioprefetch.cli.places import (
+    Stores,
+    command,
+    objects_of,
+    pairs,
+    place_argument,
+    scheme_of,
+    selection_of,
+    stem_of,
+    visit_each,
+)
 from aioprefetch.cli.printing import message_of, note, path_text, print_json, remark
 from aioprefetch.cli.reading import PIECE_BYTES, write_out
 from aioprefetch.display import bytes_text, counted, seconds_text
 from aioprefetch.errors import Error, InvalidArgument, IsADirectory, NotFound, printable, redact
-from aioprefetch.operator.listing import has_wildcard
-from aioprefetch.operator.progress import ProgressBar, ProgressDisplay
-from aioprefetch.operator.removal import DELETE_PATHS
+from aioprefetch.operator.listing import DELETE_PATHS, has_wildcard
+from aioprefetch.operator.progress import CopyFailure, CopyProgress, CopyReport, CopyStep, ProgressBar, ProgressDisplay
 from aioprefetch.operator.transfer.copying import copy
-from aioprefetch.operator.transfer.report import CopyFailure, CopyProgress, CopyReport, CopyStep
 from aioprefetch.operator.transfer.sides import Selection, Side
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.sync import open as open_file

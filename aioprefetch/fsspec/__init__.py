@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.fsspec.files import AsyncReadFile, AsyncWriteFile, ReadFile, WriteFile
     from aioprefetch.fsspec.filesystem import AioPrefetchFileSystem
+    from aioprefetch.fsspec.opening import AsyncReadFile, AsyncWriteFile, ReadFile, WriteFile
     from aioprefetch.fsspec.schemes import (
         AzureFileSystem,
         GSFileSystem,
@@ -42,16 +42,16 @@ load_at_first_use(
     __name__,
     {
         "AioPrefetchFileSystem": "filesystem",
-        "AsyncReadFile": "files",
-        "AsyncWriteFile": "files",
+        "AsyncReadFile": "opening",
+        "AsyncWriteFile": "opening",
         "AzureFileSystem": "schemes",
         "GSFileSystem": "schemes",
         "HttpFileSystem": "schemes",
         "LocalFileSystem": "schemes",
         "MemoryFileSystem": "schemes",
-        "ReadFile": "files",
+        "ReadFile": "opening",
         "S3FileSystem": "schemes",
-        "WriteFile": "files",
+        "WriteFile": "opening",
         "register": "schemes",
     },
     extra="fsspec",

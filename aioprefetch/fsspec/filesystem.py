@@ -17,15 +17,23 @@ from fsspec.utils import isfilelike, stringify_path
 
 from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, NotFound, Unsupported
 from aioprefetch.fsspec import opening
-from aioprefetch.fsspec.blocking import blocking, mirror
-from aioprefetch.fsspec.files import AsyncReadFile, AsyncWriteFile, ReadFile, WholeTransaction, WriteFile
-from aioprefetch.fsspec.instances import Instances, as_json, file_system_settings, portable
-from aioprefetch.fsspec.listings import Info, digest_of
-from aioprefetch.fsspec.scopes import many, of_one
-from aioprefetch.fsspec.slices import Bounds, by_path, read_slice, read_slices
-from aioprefetch.fsspec.stores import Place, Stores
-from aioprefetch.fsspec.transfers import copy_object, get_object, into_directory, put_object
-from aioprefetch.fsspec.tree import Tree
+from aioprefetch.fsspec.opening import AsyncReadFile, AsyncWriteFile, ReadFile, WholeTransaction, WriteFile
+from aioprefetch.fsspec.options import Instances, as_json, file_system_settings, portable
+from aioprefetch.fsspec.tree import Info, Place, Stores, Tree, digest_of
+from aioprefetch.fsspec.verbs import (
+    Bounds,
+    blocking,
+    by_path,
+    copy_object,
+    get_object,
+    into_directory,
+    many,
+    mirror,
+    of_one,
+    put_object,
+    read_slice,
+    read_slices,
+)
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync.loop_thread import loop_thread
 

@@ -13,7 +13,7 @@ from fsspec.utils import stringify_path
 
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.fsspec.filesystem import AioPrefetchFileSystem
-from aioprefetch.operator.urls import split_url
+from aioprefetch.operator.from_uri import split_url
 
 _OWN = "aioprefetch"
 

@@ -1,19 +1,233 @@
-"""The names in the stores of a file system: found by requests, and believed for a while as they were listed."""
+"""The stores behind the paths of a file system, and the names in them, believed for a while as they were listed."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
 from fsspec.dircache import DirCache
 
-from aioprefetch.errors import InvalidArgument, IsADirectory, NotADirectory, NotFound, Unsupported
-from aioprefetch.fsspec.listings import Info, Listing, directory_info, grouped, info_of, parents_of, version_info
-from aioprefetch.fsspec.stores import Place
+from aioprefetch.errors import Error, InvalidArgument, IsADirectory, NotADirectory, NotFound, Unsupported
 from aioprefetch.operator.arguments import checked_path
 from aioprefetch.operator.listing import Pages, list_literally, parent_of
+from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.shared import shared_twin
 from aioprefetch.runtime.task_group import gather_all
-from aioprefetch.values import ListRequest
+from aioprefetch.values import Entry, ListRequest, Metadata
+
+# Operators that a file system keeps; of http each query is a store.
+OPERATORS_MAX = 64
+
+# From a path to the URL of its store, the key in it, and what stands before the keys of that store in paths.
+Split = Callable[[str], tuple[str, str, str]]
+
+
+class Place(NamedTuple):
+    """A path resolved: a store, the key in it, and what stands before each key in the paths of that store."""
+
+    operator: Operator
+    key: str
+    base: str
+    version: str | None = None
+
+    @property
+    def directory(self) -> str:
+        """The key as that of a directory."""
+        return f"{self.key}/" if self.key else ""
+
+    def error(self, kind: type[Error], what: str, operation: str, path: str) -> Error:
+        """An error at a path of the file system, with the store that it names."""
+        return kind(what, operation=operation, path=path).add_context(service=self.operator.info.location)
+
+    def missing(self, operation: str, path: str, what: str = "there is no such object or directory") -> Error:
+        """``NotFound`` at a path of the file system."""
+        return self.error(NotFound, what, operation, path)
+
+    @property
+    def has_directories(self) -> bool:
+        """Whether a directory is there without anything in it, and has to be made."""
+        return self.operator.info.scheme == "file"
+
+
+class Stores:
+    """The operators of one file system: the one that it is over, or one for each store that a path has named.
+
+    Those of a URL share their runtimes with all operators of the same options and principal in the process.
+    """
+
+    def __init__(
+        self, only: Operator | None, scheme: str, split: Split, options: Mapping[str, Any], *, version_aware: bool
+    ) -> None:
+        self.only = only
+        self._scheme = scheme
+        self._split = split
+        self._options = options
+        self._version_aware = version_aware
+        self._operators: OrderedDict[str, Operator] = OrderedDict()
+
+    def place_of(self, path: str) -> Place:
+        """The store and the key of a stripped path. Raises ``InvalidArgument`` for one that names no store."""
+        store, key, base = ("", path, "") if self.only is not None else self._split(path)
+        version = None
+        if self._version_aware:
+            key, _, version = key.partition("?versionId=")
+        return Place(self.only or self._operator(store), key, base, version or None)
+
+    def operators(self) -> list[Operator]:
+        """The operators that are in use."""
+        return [self.only] if self.only is not None else list(self._operators.values())
+
+    async def close(self) -> None:
+        """Release connections and memory on the running loop. The stores stay usable."""
+        for operator in self.operators():
+            await operator.aclose()
+
+    @property
+    def are_made(self) -> bool:
+        """Whether a store has to be made: in memory it is there as soon as there is something in it."""
+        return self._scheme != "memory"
+
+    async def names(self) -> list[str]:
+        """The stores that there are: the buckets of the account. ``Unsupported`` where they cannot be listed."""
+        names: list[str] = await self._buckets(self._operator(f"{self._scheme}://any-bucket"), "list").names()
+        return names
+
+    async def create(self, operator: Operator) -> None:
+        """Make the bucket of an operator. Raises ``AlreadyExists``, ``Unsupported`` where only others can make it."""
+        await self._buckets(operator, "create_dir").create()
+
+    async def delete(self, operator: Operator) -> None:
+        """Delete the bucket of an operator. ``IsADirectory`` if there is something in it."""
+        await self._buckets(operator, "delete").delete()
+
+    async def remove(self, objects: Iterable[str], directories: Iterable[str] = ()) -> None:
+        """Delete objects, by requests for many, and then directories, of which the root of a store stays.
+
+        Where directories come and go with what is in them, only their markers are deleted, by the same requests.
+        """
+        keys: dict[Operator, list[str]] = {}
+        for path in objects:
+            place = self.place_of(path)
+            if place.version is not None:
+                await place.operator.delete(place.key, version=place.version)
+                continue
+            keys.setdefault(place.operator, []).append(place.directory if path.endswith("/") else place.key)
+        places = [place for place in map(self.place_of, directories) if place.key]
+        for place in places:
+            if not place.has_directories:
+                keys.setdefault(place.operator, []).append(place.directory)
+        for operator, those in keys.items():
+            await operator.delete(those)
+        for place in places:
+            if place.has_directories:
+                await place.operator.delete(place.directory)
+
+    def _buckets(self, operator: Operator, operation: str) -> Any:
+        buckets = getattr(operator.service, "buckets", None)
+        if buckets is None:
+            raise Unsupported(
+                f"{self._scheme or operator.info.scheme}:// neither lists, makes nor deletes buckets here: "
+                "name one that exists",
+                operation=operation,
+            )
+        return buckets(operator.runtime())
+
+    def _operator(self, store: str) -> Operator:
+        operator = self._operators.get(store)
+        if operator is None:
+            alone = Operator.from_uri(store, **self._options)
+            # Another thread may have been faster.
+            operator = self._operators.setdefault(store, shared_twin(alone) or alone)
+            while len(self._operators) > OPERATORS_MAX:
+                self._operators.popitem(last=False)
+        return operator
+
+
+Info = dict[str, Any]
+
+
+class Listing(list[Info]):
+    """The entries of one directory, found by their names, of which an object and a directory may have the same."""
+
+    def __init__(self, entries: Iterable[Info]) -> None:
+        super().__init__(entries)
+        self._files: dict[str, Info] = {info["name"]: info for info in self if info["type"] == "file"}
+        self._directories: dict[str, Info] = {info["name"]: info for info in self if info["type"] == "directory"}
+
+    def find(self, name: str) -> Info | None:
+        """The entry of that name: of the object, if there is one."""
+        return self._files.get(name) or self._directories.get(name)
+
+    def has_directory(self, name: str) -> bool:
+        """Whether there is a directory of that name."""
+        return name in self._directories
+
+
+def info_of(base: str, found: Entry | Metadata) -> Info:
+    """An entry or metadata in fsspec's form, under s3fs's names. ``base`` stands before each path of a store."""
+    if found.is_directory:
+        return directory_info(base + found.path)
+    info: Info = {"name": base + found.path, "size": found.size, "type": "file"}
+    if found.etag is not None:
+        info["ETag"] = found.etag if found.etag.startswith("W/") else f'"{found.etag}"'
+    if found.last_modified is not None:
+        info["LastModified"] = found.last_modified
+    if found.version is not None:
+        info["VersionId"] = found.version
+    if isinstance(found, Metadata) and found.content_type is not None:
+        info["ContentType"] = found.content_type
+    return info
+
+
+def version_info(base: str, found: Entry) -> Info:
+    """A version of an object, which its name ends with, as in s3fs."""
+    info = info_of(base, found)
+    if found.version not in (None, "null"):
+        info["name"] += f"?versionId={found.version}"
+    return {**info, "IsLatest": found.is_latest, "IsDeleteMarker": found.is_delete_marker}
+
+
+def directory_info(name: str) -> Info:
+    """A directory."""
+    return {"name": name.rstrip("/") or name, "size": 0, "type": "directory"}
+
+
+def parents_of(name: str, root: str) -> Iterable[str]:
+    """The directories above ``name``, up to and with ``root``, the nearest first."""
+    while len(name) > len(root):
+        above, slash, _ = name.rpartition("/")
+        if not slash or len(above) < len(root):
+            return
+        yield above
+        name = above
+
+
+def grouped(files: Iterable[Info], directories: Iterable[str], root: str) -> dict[str, list[Info]]:
+    """The entries of each directory at or below ``root``, made of everything below it."""
+    below: dict[str, list[Info]] = {root: []}
+
+    def add(directory: str) -> list[Info]:
+        if directory not in below:
+            below[directory] = []
+            if directory != root:
+                add(directory.rpartition("/")[0]).append(directory_info(directory))
+        return below[directory]
+
+    for info in files:
+        add(info["name"].rpartition("/")[0]).append(info)
+    for directory in directories:
+        add(directory)
+    return below
+
+
+def digest_of(info: Info) -> str:
+    """A digest of what tells one version of an object from another."""
+    facts = [str(info.get(name)) for name in ("name", "size", "ETag", "VersionId", "LastModified")]
+    return hashlib.blake2b("\n".join(facts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
 
 # A longer listing is not kept: its entries take more memory than what would be read again.
 LISTED_ENTRIES_MAX = 100_000

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.lance.dataset import DatasetVersion, LanceDataset, open_dataset
+    from aioprefetch.lance.dataset import LanceDataset, open_dataset
     from aioprefetch.lance.footer import LanceFile, open_file
-    from aioprefetch.lance.plan import FilePlan, Plan, PlannedPage, plan
-    from aioprefetch.lance.scan import read_table, scan
+    from aioprefetch.lance.scan import FilePlan, Plan, PlannedPage, plan, read_table, scan
+    from aioprefetch.lance.versions import DatasetVersion
 
 __all__ = [
     "DatasetVersion",
@@ -33,15 +33,15 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "DatasetVersion": "dataset",
+        "DatasetVersion": "versions",
         "LanceDataset": "dataset",
         "open_dataset": "dataset",
         "LanceFile": "footer",
         "open_file": "footer",
-        "FilePlan": "plan",
-        "Plan": "plan",
-        "PlannedPage": "plan",
-        "plan": "plan",
+        "FilePlan": "scan",
+        "Plan": "scan",
+        "PlannedPage": "scan",
+        "plan": "scan",
         "read_table": "scan",
         "scan": "scan",
     },

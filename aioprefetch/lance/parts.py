@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.filters import Filters, checked_filters
 from aioprefetch.lance import logical, structural
-from aioprefetch.lance.field_decoder import FieldDecoder, RecordRoot
-from aioprefetch.lance.filtered import FilteredColumn, FilteredRoot, KeptRows
+from aioprefetch.lance.batches import (
+    FilteredColumn,
+    FilteredRoot,
+    KeptRows,
+    Projection,
+    ReorderedColumn,
+    ReorderedRoot,
+    make_projection,
+)
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.projection import Projection, make_projection
-from aioprefetch.lance.reordered import ReorderedColumn, ReorderedRoot
+from aioprefetch.lance.output import FieldDecoder, RecordRoot
 from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
 from aioprefetch.lance.schema import Field, needed_columns, with_descriptions
 from aioprefetch.ranges import ByteCount, Range

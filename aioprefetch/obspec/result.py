@@ -1,25 +1,170 @@
-"""The result of a get: what describes the object, and its body, fetched as it is taken."""
+"""The result of a get: its conditions, the object, its body, fetched as it is taken; errors that are obspec's too."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from obspec import Attributes, ObjectMeta
+from obspec import Attributes, ObjectMeta, exceptions
 
+from aioprefetch import errors
 from aioprefetch.accessor.http_headers import quote_etag, unquote_etag
-from aioprefetch.errors import InvalidArgument
-from aioprefetch.obspec.failures import translated
+from aioprefetch.accessor.response_check import check_times
+from aioprefetch.errors import ConditionNotMatch, Error, InvalidArgument
+from aioprefetch.operator.arguments import Arguments
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.buffers import Lease
 from aioprefetch.scheduler.pinned_file import PinnedFile, read_ahead
 from aioprefetch.sync.loop_thread import loop_thread
-from aioprefetch.values import Entry, Metadata, ReadHead
+from aioprefetch.values import Capability, Entry, Metadata, ReadHead, StatRequest
 
 T = TypeVar("T")
+
+
+# obspec's exceptions go by the names of their classes, hence the same names.
+
+
+class NotFoundError(errors.NotFound, exceptions.NotFoundError):
+    """``NotFound`` for consumers of obspec."""
+
+
+class InvalidPathError(errors.InvalidPath, exceptions.InvalidPathError):
+    """``InvalidPath`` for consumers of obspec."""
+
+
+class NotSupportedError(errors.Unsupported, exceptions.NotSupportedError):
+    """``Unsupported`` for consumers of obspec."""
+
+
+class AlreadyExistsError(errors.AlreadyExists, exceptions.AlreadyExistsError):
+    """``AlreadyExists`` for consumers of obspec."""
+
+
+class PreconditionError(errors.ConditionNotMatch, exceptions.PreconditionError):
+    """``ConditionNotMatch`` for consumers of obspec: the object is another one than was named."""
+
+
+class NotModifiedError(errors.ConditionNotMatch, exceptions.NotModifiedError):
+    """``ConditionNotMatch`` for consumers of obspec: the object is the one that was named."""
+
+
+class PermissionDeniedError(errors.PermissionDenied, exceptions.PermissionDeniedError):
+    """``PermissionDenied`` for consumers of obspec."""
+
+
+_CLASSES: tuple[tuple[type[Error], type[Error]], ...] = (
+    (errors.NotFound, NotFoundError),
+    (errors.InvalidPath, InvalidPathError),
+    (errors.Unsupported, NotSupportedError),
+    (errors.AlreadyExists, AlreadyExistsError),
+    (errors.ConditionNotMatch, PreconditionError),
+)
+
+
+async def translated(work: Awaitable[T], *, unmodified: bool = False) -> T:
+    """The result of ``work``; its error as one of obspec too, where that has a name for it.
+
+    ``unmodified``: a condition that fails says that the object has not changed.
+    """
+    try:
+        return await work
+    except Error as error:
+        known = as_obspec(error, unmodified=unmodified)
+        if known is error:
+            raise
+        raise known from error
+
+
+def as_obspec(error: Error, *, unmodified: bool = False) -> Error:
+    """An error that obspec knows too, with all that the first one says; the error itself if there is none."""
+    kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), None)
+    if type(error) is errors.PermissionDenied:  # Its subclasses say more.
+        kind = PermissionDeniedError
+    if kind is PreconditionError and unmodified:
+        kind = NotModifiedError
+    if kind is None or isinstance(error, exceptions.BaseError):
+        return error
+    return kind(
+        error.message,
+        operation=error.operation,
+        path=error.path,
+        status=error.status,
+        context=error.context,
+        head=error.head,
+        received=error.received,
+        retry_after_seconds=error.retry_after_seconds,
+    )
+
+
+class Conditions:
+    """The conditions among the options of obspec.
+
+    As in RFC 9110 a time counts where no ETags are given beside it. ``InvalidArgument`` for a time without a zone.
+    """
+
+    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
+        arguments = Arguments("read", path)
+        until = arguments.time("if_unmodified_since", options.get("if_unmodified_since"))
+        since = arguments.time("if_modified_since", options.get("if_modified_since"))
+        self._path = path
+        self._match = _etags(arguments.text("if_match", options.get("if_match")))
+        self._none_match = _etags(arguments.text("if_none_match", options.get("if_none_match")))
+        self._until = until if self._match is None else None
+        self._since = since if self._none_match is None else None
+
+    @property
+    def can_say_unchanged(self) -> bool:
+        """Whether the object must have changed."""
+        return self._none_match is not None or self._since is not None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a request that has these conditions, as far as one has such."""
+        return {
+            "if_match": self._match[0] if self._match and self._match != ["*"] else None,
+            "if_none_match": self._none_match[0] if self._none_match else None,
+            "if_modified_since": self._since,
+            "if_unmodified_since": self._until,
+        }
+
+    def can_be_sent(self, capability: Capability) -> bool:
+        """Whether a read with these conditions tells all: it has one ETag, and its failure says which one failed."""
+        if self.can_say_unchanged and not (self._match in (None, ["*"]) and self._until is None):
+            return False
+        if len(self._match or ()) > 1 or len(self._none_match or ()) > 1 or self._none_match == ["*"]:
+            return False
+        return all(getattr(capability, f"read_{name}") for name, value in self.fields().items() if value is not None)
+
+    def check(self, found: Metadata) -> None:
+        """``PreconditionError`` or ``NotModifiedError`` for a condition that does not hold, in the order of RFC 9110.
+
+        ``Unsupported`` for a time, where the store tells none.
+        """
+        if self._match is not None and self._match != ["*"] and found.etag not in self._match:
+            raise as_obspec(self._failed(f"the object's ETag is {found.etag!r}, and none of {self._match}"))
+        self._check_time(found, StatRequest(path=self._path, if_unmodified_since=self._until), unmodified=False)
+        if self._none_match is not None and (self._none_match == ["*"] or found.etag in self._none_match):
+            raise as_obspec(self._failed(f"the object's ETag is still {found.etag!r}"), unmodified=True)
+        self._check_time(found, StatRequest(path=self._path, if_modified_since=self._since), unmodified=True)
+
+    def _check_time(self, found: Metadata, request: StatRequest, *, unmodified: bool) -> None:
+        try:
+            check_times(request, found.last_modified)
+        except ConditionNotMatch as error:
+            raise as_obspec(error, unmodified=unmodified) from error
+
+    def _failed(self, why: str) -> ConditionNotMatch:
+        return ConditionNotMatch(why, operation="read", path=self._path)
+
+
+def _etags(text: str | None) -> list[str] | None:
+    """The ETags of a list, without their quotes. ``["*"]`` stands for any, ``None`` for no condition."""
+    if text is None:
+        return None
+    return [etag for part in text.split(",") if (etag := unquote_etag(part)) is not None]
+
 
 CLOSE_SECONDS_MAX = 5.0
 # Larger chunks are reserved in the budget, and have this size where it has no room: nothing waits for memory here, for

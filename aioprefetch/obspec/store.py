@@ -20,9 +20,16 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     Unsupported,
 )
-from aioprefetch.obspec.conditions import Conditions
-from aioprefetch.obspec.failures import as_obspec, translated
-from aioprefetch.obspec.result import UNRESERVED_BYTES, ReadResult, blocking, meta_of, meta_of_head
+from aioprefetch.obspec.result import (
+    UNRESERVED_BYTES,
+    Conditions,
+    ReadResult,
+    as_obspec,
+    blocking,
+    meta_of,
+    meta_of_head,
+    translated,
+)
 from aioprefetch.operator.arguments import check_file
 from aioprefetch.operator.listing import Lister, list_literally
 from aioprefetch.operator.operator import Operator

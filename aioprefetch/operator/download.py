@@ -24,8 +24,8 @@ from aioprefetch.accessor.request_events import served
 from aioprefetch.accessor.response_check import is_strong
 from aioprefetch.errors import AlreadyExists, Error, InvalidPath, InvalidType, IsADirectory, NotFound, ObjectChanged
 from aioprefetch.layers.error_context import hint_at_directory
-from aioprefetch.operator.parallel_read import ParallelRead, first_bytes_of
 from aioprefetch.operator.progress import reported
+from aioprefetch.operator.ranged_read import ParallelRead, first_bytes_of
 from aioprefetch.operator.resumable_file import ReceivedVersion, ResumableFile, begin
 from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.options import ProgressCallback

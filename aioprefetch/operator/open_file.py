@@ -1,17 +1,369 @@
-"""Hadoop's ``openFile()`` builder: opens a reader by string keys, in code or from a job's configuration."""
+"""Hadoop's ``openFile()`` builder: opens a reader by string keys, in code or from a job's configuration.
+
+The standard keys are those of Hadoop's specification of ``FutureDataInputStreamBuilder``; the vendors' are those of
+S3A and ABFS. ``docs/maps/openfile.md`` repeats the table, with the reasons.
+
+Values are text, as in a configuration. A text that its key cannot use counts as unset and is logged once: since
+HADOOP-18724 a bad hint must never fail an open.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+import logging
+import re
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from functools import lru_cache
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, IsADirectory, NotFound
-from aioprefetch.operator.open_file_keys import BUFFER_SIZE, Settings, describe, known_object, reader_keywords
-from aioprefetch.ranges import ByteCount, byte_count
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, IsADirectory, NotFound, Unsupported
+from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.ranges import OFFSET_MAX, ByteCount, Range, byte_count, checked_int
+from aioprefetch.reader.policy import listed_policy
 from aioprefetch.reader.reader import RangeReader
+from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
+
+BUFFER_SIZE = "fs.option.openfile.buffer.size"
+READ_POLICY = "fs.option.openfile.read.policy"
+LENGTH = "fs.option.openfile.length"
+SPLIT_START = "fs.option.openfile.split.start"
+SPLIT_END = "fs.option.openfile.split.end"
+FOOTER_CACHE = "fs.option.openfile.footer.cache"
+
+PREFETCH_ENABLED = "fs.s3a.prefetch.enabled"
+PREFETCH_BLOCK_SIZE = "fs.s3a.prefetch.block.size"
+PREFETCH_BLOCK_COUNT = "fs.s3a.prefetch.block.count"
+PREFETCH_MAX_BLOCKS_COUNT = "fs.s3a.prefetch.max.blocks.count"
+INPUT_FADVISE = "fs.s3a.input.fadvise"
+EXPERIMENTAL_FADVISE = "fs.s3a.experimental.input.fadvise"
+READAHEAD_RANGE = "fs.s3a.readahead.range"
+ASYNC_DRAIN_THRESHOLD = "fs.s3a.input.async.drain.threshold"
+BUFFERED_PREAD_DISABLE = "fs.azure.buffered.pread.disable"
+
+# Every key below it asks for S3 Select: a response to a query, not the bytes of the object.
+SELECT_PREFIX = "fs.s3a.select."
+
+Treatment = Literal["honoured", "aliased", "ignored"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A known key. ``option`` is the option of ``operator.reader()`` that it becomes, ``""`` if it is ignored.
+
+    ``honoured``: it has the meaning of Hadoop. ``aliased``: it becomes the nearest setting of this project.
+    """
+
+    name: str
+    treatment: Treatment
+    option: str
+
+
+KEYS: Mapping[str, Key] = MappingProxyType(
+    {
+        key.name: key
+        for key in (
+            Key(BUFFER_SIZE, "honoured", "buffer_bytes"),
+            Key(READ_POLICY, "honoured", "policy"),
+            Key(LENGTH, "honoured", "size"),
+            Key(SPLIT_START, "honoured", "split"),
+            Key(SPLIT_END, "honoured", "split"),
+            Key(FOOTER_CACHE, "honoured", "footer_cache"),
+            Key(PREFETCH_ENABLED, "honoured", "prefetch_enabled"),
+            Key(PREFETCH_BLOCK_SIZE, "honoured", "block_bytes"),
+            Key(PREFETCH_BLOCK_COUNT, "honoured", "prefetch_blocks"),
+            Key(PREFETCH_MAX_BLOCKS_COUNT, "ignored", ""),
+            Key(INPUT_FADVISE, "aliased", "policy"),
+            Key(EXPERIMENTAL_FADVISE, "aliased", "policy"),
+            Key(READAHEAD_RANGE, "aliased", "prefetch_blocks"),
+            Key(ASYNC_DRAIN_THRESHOLD, "ignored", ""),
+            Key(BUFFERED_PREAD_DISABLE, "aliased", "policy"),
+        )
+    }
+)
+
+_INTEGER_TEXT = re.compile(r"([+-]?[0-9]{1,19})()")
+_SIZE_TEXT = re.compile(r"([+-]?[0-9]{1,19})([kmgtpe]?)", re.IGNORECASE)
+_SHIFT = {suffix: 10 * power for power, suffix in enumerate(("", "k", "m", "g", "t", "p", "e"))}
+_FLAGS = {"true": True, "false": False}
+
+# The log shows at most this much of an invalid value.
+_LOGGED_CHARACTERS_MAX = 80
+
+# S3A's name for its default policy.
+_POLICY_ALIASES = {"normal": "adaptive"}
+
+# The names of Metadata and Entry, then those of Hadoop, boto3, fsspec, obstore and pyarrow.
+_PATH_NAMES = ("path", "name", "Key", "key")
+_SIZE_NAMES = ("size", "length", "len", "Size", "ContentLength")
+_ETAG_NAMES = ("etag", "e_tag", "ETag")
+_VERSION_NAMES = ("version", "version_id", "VersionId")
+_KIND_NAMES = ("kind", "type")
+_DIRECTORY_NAMES = ("is_directory", "is_dir", "isdir")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A call of ``opt`` or ``must``."""
+
+    value: object
+    mandatory: bool
+
+
+class Settings:
+    """The settings of one builder. A value is checked when it is read, not when it is put."""
+
+    def __init__(self) -> None:
+        self._settings: dict[str, Setting] = {}
+
+    def put(self, key: str, value: object, *, mandatory: bool) -> None:
+        """Set a key: the last call decides on value and ``mandatory``; ``None`` forgets the key."""
+        if value is None:
+            self._settings.pop(str(key), None)
+        else:
+            self._settings[str(key)] = Setting(value, mandatory)
+
+    def items(self) -> Iterator[tuple[str, Setting]]:
+        """All keys, known or not."""
+        yield from self._settings.items()
+
+    def text(self, key: str) -> str | None:
+        """The value as text, trimmed; ``None`` when it is not set, or empty. A list is joined with commas."""
+        setting = self._settings.get(key)
+        if setting is None:
+            return None
+        value = setting.value
+        if isinstance(value, (list, tuple)):
+            value = ",".join(map(str, value))
+        return str(value).strip() or None
+
+    def integer(self, key: str) -> int | None:
+        """A number of 64 bits with a sign, a ``long`` of Java; ``None`` when it is not set or invalid."""
+        return self._number(key, _INTEGER_TEXT, "an integer")
+
+    def size(self, key: str) -> int | None:
+        """Bytes, as Hadoop's configuration has them: a number that may end in one of K, M, G, T, P, E."""
+        return self._number(key, _SIZE_TEXT, "a number of bytes")
+
+    def flag(self, key: str) -> bool | None:
+        """``true`` or ``false`` in any case; ``None`` when it is not set, or neither."""
+        text = self.text(key)
+        if text is None:
+            return None
+        flag = _FLAGS.get(text.lower())
+        if flag is None:
+            warn_once(key, text[:_LOGGED_CHARACTERS_MAX], "true or false")
+        return flag
+
+    def names(self, key: str) -> list[str]:
+        """A list separated by commas, in lower case, without empty elements."""
+        parts = (part.strip().lower() for part in (self.text(key) or "").split(","))
+        return [part for part in parts if part]
+
+    def _number(self, key: str, form: re.Pattern[str], wanted: str) -> int | None:
+        text = self.text(key)
+        if text is None:
+            return None
+        match = form.fullmatch(text)
+        number = 0 if match is None else int(match[1]) << _SHIFT[match[2].lower()]
+        if match is None or not -OFFSET_MAX - 1 <= number <= OFFSET_MAX:
+            warn_once(key, text[:_LOGGED_CHARACTERS_MAX], wanted)
+            return None
+        return number
+
+
+def note_once(message: str, name: str) -> None:
+    """Log an ignored, unknown name at DEBUG; each name once in the life of the process."""
+    if logger.isEnabledFor(logging.DEBUG):
+        _note_once(message, name[:_LOGGED_CHARACTERS_MAX])
+
+
+@lru_cache(maxsize=256)
+def _note_once(message: str, name: str) -> None:
+    logger.debug(message, name)
+
+
+@lru_cache(maxsize=256)
+def warn_once(key: str, text: str, wanted: str) -> None:
+    """Log a value that its key cannot use: once in the life of the process, though a job opens a million files."""
+    logger.warning("open_file: %s=%r is not %s and counts as unset", key, text, wanted)
+
+
+def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) -> dict[str, Any]:
+    """The options that the settings set. ``limits`` are those of the operator, for settings in blocks.
+
+    Raises ``ConfigInvalid`` for an unknown mandatory key and for a block size or count below 1,
+    ``Unsupported`` for S3 Select.
+    """
+    check_keys(settings, path=path)
+    keywords: dict[str, Any] = {
+        "policy": _policy(settings),
+        "size": _hint(settings.integer(LENGTH), minimum=0),
+        "split": _split(settings),
+        "buffer_bytes": _hint(settings.size(BUFFER_SIZE), minimum=1),
+        "footer_cache": settings.flag(FOOTER_CACHE),
+        "prefetch_enabled": settings.flag(PREFETCH_ENABLED),
+        "block_bytes": _at_least_one(settings, PREFETCH_BLOCK_SIZE, path=path),
+        "prefetch_blocks": _at_least_one(settings, PREFETCH_BLOCK_COUNT, path=path),
+    }
+    if keywords["prefetch_blocks"] is None:
+        keywords["prefetch_blocks"] = _readahead_blocks(settings, keywords["block_bytes"] or limits.block_bytes, limits)
+    return {name: value for name, value in keywords.items() if value is not None}
+
+
+def check_keys(settings: Settings, *, path: str) -> None:
+    """Refuse keys that would change the bytes of the object, and unknown mandatory keys."""
+    for key, setting in settings.items():
+        if key.startswith(SELECT_PREFIX):
+            raise Unsupported(
+                f"{key!r} asks for S3 Select, and readers give the bytes of the object as they are: leave it out",
+                operation="open_file",
+                path=path,
+            )
+        if key in KEYS:
+            continue
+        if setting.mandatory:
+            # The value is left out: the key may be one of credentials.
+            raise ConfigInvalid(
+                f"must() was given {key!r}, which is not a known key{_nearest(key)}: set it by opt(), which ignores"
+                f" what is unknown, or use one of {', '.join(sorted(KEYS))}",
+                operation="open_file",
+                path=path,
+            )
+        note_once("open_file: %r is not a known key, and opt() ignores it", key)
+
+
+def _nearest(key: str) -> str:
+    """The known key that may have been meant, as a question."""
+    from difflib import get_close_matches
+
+    matches = get_close_matches(key, KEYS, n=1, cutoff=0.8)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def describe(settings: Settings) -> str:
+    """The known keys that are set, as ``key='value'``, for errors. Values of other keys may be secret."""
+    return ", ".join(f"{key}={settings.text(key)!r}" for key, _ in settings.items() if key in KEYS)
+
+
+def _policy(settings: Settings) -> str | None:
+    """The first recognised name. A vendor's key counts only where the keys before it are not set."""
+    for key in (READ_POLICY, INPUT_FADVISE, EXPERIMENTAL_FADVISE):
+        names = settings.names(key)
+        for name in names:
+            policy = listed_policy([_POLICY_ALIASES.get(name, name)])
+            if policy is not None:
+                return policy.name
+            note_once("open_file: %r is not a known read policy, and is passed over", name)
+        if names:
+            break
+    # ABFS then reads exactly the bytes of a positional read, without its buffer.
+    return "random" if settings.flag(BUFFERED_PREAD_DISABLE) else None
+
+
+def _split(settings: Settings) -> Range | None:
+    start = _hint(settings.integer(SPLIT_START), minimum=0)
+    end = _hint(settings.integer(SPLIT_END), minimum=0)
+    if start is None and end is None:
+        return None
+    if start is not None and end is not None and start > end:
+        start = 0
+    return start or 0, OFFSET_MAX if end is None else end
+
+
+def _hint(number: int | None, *, minimum: int) -> int | None:
+    """``None`` for a number below the minimum, which is the usual way to say "unknown"."""
+    return None if number is None or number < minimum else number
+
+
+def _at_least_one(settings: Settings, key: str, *, path: str) -> int | None:
+    """A limit and not a hint, as in S3A: 0 and negative numbers are refused."""
+    number = settings.size(key) if key == PREFETCH_BLOCK_SIZE else settings.integer(key)
+    if number is not None and number < 1:
+        raise ConfigInvalid(
+            f"{key}={settings.text(key)!r} must be at least 1; {PREFETCH_ENABLED}=false switches prefetching off",
+            operation="open_file",
+            path=path,
+        )
+    return number
+
+
+def _readahead_blocks(settings: Settings, block_bytes: int, limits: RuntimeOptions) -> int | None:
+    """The blocks that cover the read-ahead, at least the default. S3A means something else by a short range."""
+    wanted = _hint(settings.size(READAHEAD_RANGE), minimum=0)
+    return None if wanted is None else max(limits.prefetch_blocks, -(-wanted // block_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownObject:
+    """The facts of a status. ``size`` is in bytes; ``None`` if the status has no such fact."""
+
+    size: int | None = None
+    etag: str | None = None
+    version: str | None = None
+    is_directory: bool = False
+
+    def keywords(self) -> dict[str, Any]:
+        """The settings as options of ``operator.reader()``."""
+        facts = {"size": self.size, "etag": self.etag, "version": self.version}
+        return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def known_object(status: object | None, *, path: str) -> KnownObject:
+    """The facts of a status of the object at ``path``.
+
+    The last elements of the two paths must be equal and nothing else of them is compared: a mount point or a wrapping
+    file system legally has another scheme, host and parent. ``ConfigInvalid`` when they differ, ``InvalidType`` for
+    a status without a path, or whose size is not an integer.
+    """
+    if status is None:
+        return KnownObject()
+    where = _field(status, _PATH_NAMES)
+    if where is None:
+        raise InvalidType(
+            f"a status needs a path and a size, as Metadata and Entry have them; {type(status).__name__} has no path",
+            operation="open_file",
+            path=path,
+        )
+    if _last_element(str(where)) != _last_element(path):
+        raise ConfigInvalid(
+            f"with_status() was given a status of {str(where)!r}, whose last element is not that of {path!r}",
+            operation="open_file",
+            path=path,
+        )
+    size = _field(status, _SIZE_NAMES)
+    if size is not None:
+        size = checked_int(size, "the status's size", operation="open_file", path=path)
+    return KnownObject(
+        size=None if size is None or size < 0 else size,
+        etag=_text(_field(status, _ETAG_NAMES)),
+        version=_text(_field(status, _VERSION_NAMES)),
+        is_directory=_is_directory(status, str(where)),
+    )
+
+
+def _field(status: object, names: tuple[str, ...]) -> Any:
+    """The first of the names that holds a value. Methods hold none: a path of pathlib has more names than meanings."""
+    for name in names:
+        value = status.get(name) if isinstance(status, Mapping) else getattr(status, name, None)
+        if value is not None and not callable(value):
+            return value
+    return None
+
+
+def _text(value: object) -> str | None:
+    """A text that is not empty; other kinds of versions are ignored."""
+    return value if isinstance(value, str) and value else None
+
+
+def _is_directory(status: object, where: str) -> bool:
+    kind = str(_field(status, _KIND_NAMES) or "").lower()  # pyarrow's is an enumeration, "FileType.Directory"
+    return _field(status, _DIRECTORY_NAMES) is True or kind.endswith("directory") or where.endswith("/")
+
+
+def _last_element(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 class PendingReader(Awaitable[RangeReader]):
@@ -61,7 +413,7 @@ class KeyedBuilder:
 
     ``opt`` sets a key that may be ignored where it is unknown, ``must`` one that has to be known. The last call for a
     key decides on its value and on ``opt`` or ``must``. Calls check nothing and return the builder; ``build`` checks
-    everything. The keys and what they become: ``aioprefetch.operator.open_file_keys`` and docs/maps/openfile.md.
+    everything. The keys and what they become: ``aioprefetch.operator.open_file`` and docs/maps/openfile.md.
     After Hadoop's ``FutureDataInputStreamBuilder``, whose camel-case names are snake-case here.
     """
 

@@ -12,7 +12,7 @@ from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
 from aioprefetch.operator.from_uri import configured
-from aioprefetch.operator.parallel_read import ParallelFill, ParallelRead, first_bytes_of
+from aioprefetch.operator.ranged_read import ParallelFill, ParallelRead, first_bytes_of
 from aioprefetch.operator.requests import (
     LocalPath,
     ReadOptions,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # They load at their first use.
     from aioprefetch.operator.listing import Lister
     from aioprefetch.operator.open_file import OpenFileBuilder
     from aioprefetch.operator.options import UploadOptions, UriOptions
-    from aioprefetch.operator.write_source import BytesLike, WriteSource
+    from aioprefetch.operator.upload import BytesLike, WriteSource
     from aioprefetch.operator.writer import ObjectWriter
     from aioprefetch.reader import RangeReader
     from aioprefetch.reader.growth import Growth, GrowthName
@@ -492,7 +492,7 @@ class Operator:
         Their parts cost in the store as objects do. Those of writers at work are among them: leave these out by
         ``older_than_seconds``. 0 where a store keeps none (memory, files), ``Unsupported`` where it cannot list them.
         """
-        from aioprefetch.operator.removal import abort_uploads
+        from aioprefetch.operator.listing import abort_uploads
 
         checked_path(prefix, "abort_uploads")
         arguments = Arguments("abort_uploads", prefix)
@@ -505,7 +505,7 @@ class Operator:
 
         ``on_progress`` gets the numbers of bytes copied, for which it costs a request for the size.
         """
-        from aioprefetch.operator.server_copy import copy_object
+        from aioprefetch.operator.writer import copy_object
 
         return await copy_object(self._connect(), "copy", source, target, on_progress)
 
@@ -515,7 +515,7 @@ class Operator:
         Nothing is deleted before all was copied: after a failure or a cancellation it is at the source, at both, or at
         the target. What is overwritten meanwhile stays (``ObjectChanged``), and so does what is new below ``dir/``.
         """
-        from aioprefetch.operator.transfer.moving import move_directory, move_object
+        from aioprefetch.operator.transfer.many import move_directory, move_object
 
         is_directory = checked_path(source, "move").endswith("/")
         return await (move_directory if is_directory else move_object)(self, source, checked_path(target, "move"))
@@ -539,13 +539,13 @@ class Operator:
             return
         if version is not None:
             raise InvalidArgument("version is that of one object: delete them one by one", operation="delete")
-        from aioprefetch.operator.removal import delete_paths
+        from aioprefetch.operator.listing import delete_paths
 
         await delete_paths(self.accessor(), path)
 
     async def delete_all(self, prefix: str) -> None:
         """Delete every object below the directory ``prefix``, and the directory. A missing directory is ignored."""
-        from aioprefetch.operator.removal import delete_below
+        from aioprefetch.operator.listing import delete_below
 
         check_directory(prefix, "delete_all")
         await delete_below(self, prefix)

@@ -15,11 +15,9 @@ from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
     from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
-    from aioprefetch.parquet.count import count_rows
     from aioprefetch.parquet.footer import Footer, footer
     from aioprefetch.parquet.plan import plan
-    from aioprefetch.parquet.plan_files import FilesPlan, plan_files
-    from aioprefetch.parquet.scan import read_table, scan
+    from aioprefetch.parquet.scan import FilesPlan, count_rows, plan_files, read_table, scan
 
 __all__ = [
     "FilesPlan",
@@ -37,14 +35,14 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "FilesPlan": "plan_files",
+        "FilesPlan": "scan",
         "Footer": "footer",
         "Plan": "byte_plan",
         "PlannedChunk": "byte_plan",
-        "count_rows": "count",
+        "count_rows": "scan",
         "footer": "footer",
         "plan": "plan",
-        "plan_files": "plan_files",
+        "plan_files": "scan",
         "read_table": "scan",
         "scan": "scan",
     },

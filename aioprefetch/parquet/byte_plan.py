@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from aioprefetch.parquet.chunks import ColumnChunk
-from aioprefetch.parquet.page_index import OffsetIndex
+from aioprefetch.parquet.page_metadata import OffsetIndex
 from aioprefetch.ranges import Range, at_least, bridged, intersected, joined, subtract, total_length
 from aioprefetch.scheduler.io_queue import cut, request_bytes_for
 from aioprefetch.scheduler.io_service import SLOTS_MAX

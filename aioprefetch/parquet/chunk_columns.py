@@ -2,6 +2,18 @@
 
 The chunks of a small row group are read with one submission: to schedule hundreds of chunks of a few KiB one by one
 would take more time than to receive and decode them.
+
+A chunk larger than a segment is read in pieces, and the memory of decoded pieces is released in pieces, so that a row
+group larger than the memory budget streams through it. The row at which a segment begins is an estimate, and so is its
+priority. When decoding needs a segment that is not scheduled yet, it is submitted at once.
+
+pyarrow decodes a chunk page by page, and touches a page only when it needs a row of it. Rows can therefore be decoded
+while the rest of the chunk is still to come. ``PageWalk`` follows the page headers as the bytes arrive.
+
+* Leaves outside lists: pyarrow touches a page with its first row; the values of its header are rows.
+* Leaves within lists: the end of a record shows at the beginning of the next record, so the page behind that of a row
+  must have arrived too. Pages of version 2 have a number of rows. Those of version 1 have not: such a chunk is decoded
+  when all of it has arrived, and is kept until its last row was decoded.
 """
 
 from __future__ import annotations
@@ -13,21 +25,278 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from aioprefetch.errors import BudgetExhausted, Error, Unsupported, UntrustedMetadata
-from aioprefetch.parquet.chunks import ColumnChunk
-from aioprefetch.parquet.page_header import (
+from aioprefetch.parquet.chunks import ColumnChunk, SparseFile, WantedRows
+from aioprefetch.parquet.page_metadata import (
+    LARGE_PAGE_BYTES,
     PAGE_BYTES_DEFAULT,
+    UNCOMPRESSED,
+    BadPage,
     CheckedPages,
     LargePages,
+    PageHeader,
     PageOptions,
     check_pages,
     chunk_refused,
     damaged_page,
+    read_page_header,
 )
-from aioprefetch.parquet.row_groups import Columns
-from aioprefetch.parquet.row_reader import RowReader
-from aioprefetch.parquet.sparse_file import SparseFile
-from aioprefetch.parquet.wanted_rows import WantedRows
+from aioprefetch.parquet.row_groups import Columns, RowReader
+from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PageIo, PendingRead
+
+
+class PageWalk:
+    """The pages of one chunk ``[start, end)`` of ``rows`` rows, as far as they have arrived. Pure.
+
+    ``is_repeated``: a list contains the leaf. ``codec`` is the footer's compression. No page may decompress to more
+    than ``page_bytes_max``.
+    """
+
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        rows: int,
+        *,
+        is_repeated: bool,
+        codec: str,
+        page_bytes_max: int = PAGE_BYTES_DEFAULT,
+    ) -> None:
+        self.start = start
+        self.end = end
+        self.rows = rows
+        self.codec = codec
+        self._is_repeated = is_repeated
+        self._page_bytes_max = page_bytes_max
+        self._position = start
+        self._rows_seen = 0
+        # Whether a page has no number of rows, so that the chunk cannot be decoded before all of it has arrived.
+        self.is_blind = False
+        # The decompressed size of the largest page so far, 0 if no page is large.
+        self.large_page_bytes = 0
+        # Data pages with rows, in order: start, end, and the number of rows before.
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._first_rows: list[int] = []
+
+    def advance(self, view: memoryview, base: int, arrived_end: int) -> None:
+        """Read the headers that have arrived: ``view`` holds the file from ``base`` on, valid up to ``arrived_end``.
+
+        Raises ``BadPage``, also if the pages of a complete chunk have another number of rows than the chunk.
+        """
+        limit = min(arrived_end, self.end)
+        while not self.is_blind and self._position < limit and self._rows_seen < self.rows:
+            header = read_page_header(
+                view[: limit - base],
+                self._position,
+                self.end,
+                self.codec,
+                base=base,
+                bytes_max=self._page_bytes_max,
+            )
+            if header is None:
+                return
+            self._append(header)
+        if not self.is_blind and self._position >= self.end and self._rows_seen != self.rows:
+            raise BadPage(f"the pages have {self._rows_seen} rows of the {self.rows} that the footer tells")
+
+    def _append(self, header: PageHeader) -> None:
+        self._position = header.end
+        if header.uncompressed_bytes > LARGE_PAGE_BYTES and self.codec != UNCOMPRESSED:
+            self.large_page_bytes = max(self.large_page_bytes, header.uncompressed_bytes)
+        if not header.is_data:
+            return
+        rows = header.rows if self._is_repeated else header.values
+        if rows is None:
+            self.is_blind = True
+            return
+        if rows == 0:
+            return
+        if self._rows_seen + rows > self.rows:
+            raise BadPage(f"the pages have more rows than the {self.rows} that the footer tells")
+        self._starts.append(header.start)
+        self._ends.append(header.end)
+        self._first_rows.append(self._rows_seen)
+        self._rows_seen += rows
+
+    def rows_ready(self, arrived_end: int) -> int:
+        """The number of rows of the chunk that its bytes up to ``arrived_end`` suffice to decode."""
+        if arrived_end >= self.end:
+            return self.rows
+        if self.is_blind:
+            return 0
+        complete = bisect_right(self._ends, arrived_end)
+        if self._is_repeated:
+            return self._first_rows[complete - 1] if complete else 0
+        return self._first_rows[complete] if complete < len(self._first_rows) else self._rows_seen
+
+    def needed_from(self, row: int) -> int:
+        """The first byte that the decoding of ``row`` and later rows may touch, once all rows before it are decoded."""
+        if row >= self.rows:
+            return self.end
+        if self.is_blind or not self._first_rows or row <= 0:
+            return self.start
+        return self._starts[bisect_right(self._first_rows, row) - 1]
+
+
+def segments(start: int, end: int, segment_bytes: int) -> list[Range]:
+    """``[start, end)`` in equal parts of at most ``segment_bytes``."""
+    size = end - start
+    count = -(-size // segment_bytes)
+    return [(start + size * i // count, start + size * (i + 1) // count) for i in range(count)]
+
+
+class ChunkRead:
+    """One chunk of a scan. ``wanted`` are rows of its row group; ``first`` is the scan's row of the first of them."""
+
+    def __init__(
+        self,
+        chunk: ColumnChunk,
+        memory: SparseFile,
+        *,
+        wanted: WantedRows,
+        first: int,
+        segment_bytes: int,
+        path: str = "",
+        page_bytes_max: int = PAGE_BYTES_DEFAULT,
+    ) -> None:
+        self.chunk = chunk
+        self.chunks = (chunk,)
+        self.rows = chunk.rows
+        self.segments = segments(chunk.start, chunk.end, segment_bytes)
+        self._memory = memory
+        self._wanted = wanted
+        self._first = first
+        self._path = path
+        self._page_bytes_max = page_bytes_max
+        self._io: PageIo | None = None
+        self._reads: list[PendingRead | None] = []
+        self._arrived = 0
+        self._released = 0
+        self._walk: PageWalk | None = None
+        if len(self.segments) > 1:
+            self._walk = PageWalk(
+                chunk.start,
+                chunk.end,
+                chunk.rows,
+                is_repeated=chunk.max_repetition > 0,
+                codec=chunk.codec,
+                page_bytes_max=page_bytes_max,
+            )
+
+    @property
+    def parts(self) -> int:
+        """The number of segments."""
+        return len(self.segments)
+
+    def scan_row(self, segment: int) -> int:
+        """The estimated row of the scan at which a segment begins; for the index behind the last segment, its end."""
+        if segment >= len(self.segments):
+            return self._first + self._wanted.count
+        position = self.segments[segment][0] - self.chunk.start
+        return self._first + self._wanted.before(self.chunk.rows * position // self.chunk.size)
+
+    # --- submitting ---------------------------------------------------------------------------------------------
+
+    def submit(self, io: PageIo, count: int) -> None:
+        """Submit the first ``count`` segments, if they are not yet."""
+        self._io = io
+        while len(self._reads) < min(count, len(self.segments)):
+            segment = len(self._reads)
+            self._reads.append(io.submit([self.segments[segment]], self.scan_row(segment)))
+
+    def promote(self, row: int) -> None:
+        """Promote the reads with rows of the row group before ``row``, as far as their segments are known."""
+        for segment in range(self._arrived, self._segments_for(row)):
+            read = self._submitted(segment)
+            if read is not None:
+                read.promote()
+
+    async def wait(self, row: int) -> None:
+        """Wait until the rows before ``row`` can be decoded. Raises the error of a failed read, and for bad headers."""
+        self.promote(row)
+        while self.rows_ready() < row:
+            read = self._submitted(self._arrived)
+            if read is not None:
+                await read.wait()
+
+    def _submitted(self, segment: int) -> PendingRead | None:
+        if segment >= len(self._reads):
+            assert self._io is not None, "a chunk is scheduled before it is waited for"
+            self.submit(self._io, segment + 1)
+        return self._reads[segment]
+
+    def _segments_for(self, row: int) -> int:
+        """The number of segments of the rows before ``row``, as far as it is known."""
+        if row >= self.chunk.rows or self._walk is None:
+            return len(self.segments)
+        estimate = -(-row * len(self.segments) // max(self.chunk.rows, 1))
+        return min(max(estimate, self._arrived + 1), len(self.segments))
+
+    # --- arriving -----------------------------------------------------------------------------------------------
+
+    def rows_ready(self) -> int:
+        """The number of rows of the row group that can be decoded. ``UntrustedMetadata`` for an impossible page."""
+        before = self._arrived
+        while self._arrived < len(self._reads) and _has_come(self._reads[self._arrived]):
+            self._arrived += 1
+        is_complete = self._arrived == len(self.segments)
+        if self._walk is None or self._arrived == 0:
+            return self.chunk.rows if is_complete else 0
+        arrived_end = self.segments[self._arrived - 1][1]
+        if self._arrived > before:
+            try:
+                self._walk.advance(self._memory.view(0, arrived_end), 0, arrived_end)
+            except BadPage as error:
+                raise chunk_refused(self.chunk, error, self._path) from error
+        return self.chunk.rows if is_complete else self._walk.rows_ready(arrived_end)
+
+    def check_pages(self) -> CheckedPages:
+        """Check the headers of all pages, and whether they have exactly the rows. From any thread.
+
+        The whole chunk has arrived, unless its headers are checked as they arrive.
+        """
+        # The walk has checked its pages; segments that are released already cannot be checked again.
+        if self._walk is None or self._walk.is_blind:
+            return check_pages(self.chunk, self._memory, self._path, page_bytes_max=self._page_bytes_max)
+        return CheckedPages(self.chunk.max_repetition == 0, self._walk.large_page_bytes)
+
+    # --- giving back --------------------------------------------------------------------------------------------
+
+    def release(self, row: int) -> None:
+        """Release the segments that only rows before ``row`` need, which are decoded."""
+        if row >= self.chunk.rows:
+            self.close()
+            return
+        if self._walk is None:
+            return
+        needed_from = self._walk.needed_from(row)
+        while self._released < len(self._reads) and self.segments[self._released][1] <= needed_from:
+            self._release_next()
+
+    def close(self) -> None:
+        """Release every segment."""
+        while self._released < len(self._reads):
+            self._release_next()
+
+    def _release_next(self) -> None:
+        read = self._reads[self._released]
+        self._reads[self._released] = None
+        self._released += 1
+        if read is not None:
+            read.release()
+
+
+def _has_come(read: PendingRead | None) -> bool:
+    """Whether the bytes have arrived. Those of a failed read never do: ``wait`` raises the error."""
+    if read is None:
+        return True
+    if not read.done:
+        return False
+    try:
+        return bool(read.views) or True
+    except Error:
+        return False
 
 
 class GroupRead:

@@ -1,21 +1,88 @@
-"""Column chunks of a file: from names to leaves, and byte ranges that are checked before any request.
+"""Column chunks of a file: byte ranges that are checked before any request, wanted rows, and memory for the bytes.
 
-``footer_walk`` reads the numbers of each chunk from the footer; here they are checked against the file, and only for
+``layout`` reads the numbers of each chunk from the footer; here they are checked against the file, and only for
 the chunks that a scan wants: the other chunks of a file with a bad one can be read.
+
+**Memory.** A ``SparseFile`` is a file in memory that holds only the bytes in use. Requested bytes are received at their
+true offsets into a private mapping as large as the file. pyarrow reads the mapping as if it were the file, without a
+copy, and bytes that are no longer needed go back to the kernel page by page. Untouched pages cost nothing, so a mapping
+of many gigabytes is as cheap as its resident part.
 """
 
 from __future__ import annotations
 
+import mmap
+import platform
 import re
+import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import pyarrow as pa
 
 from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported, UntrustedMetadata
 from aioprefetch.ranges import Range
 
 if TYPE_CHECKING:
     from aioprefetch.parquet.footer import Footer
-    from aioprefetch.parquet.footer_walk import ChunkNumbers
+    from aioprefetch.parquet.layout import ChunkNumbers
+
+
+class WantedRows:
+    """Wanted rows ``[start, end)``, ``count`` of them. The n-th wanted row is counted from 0 over all ranges."""
+
+    __slots__ = ("_before", "_ends", "_starts", "count", "ranges")
+
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        self.ranges = tuple(pair for pair in ranges if pair[0] < pair[1])
+        self._starts = [start for start, _ in self.ranges]
+        self._ends = [end for _, end in self.ranges]
+        self._before = list(accumulate((end - start for start, end in self.ranges), initial=0))
+        self.count = self._before[-1]
+
+    @classmethod
+    def all(cls, rows: int) -> WantedRows:
+        """All of ``rows`` rows."""
+        return cls(((0, rows),))
+
+    @property
+    def end(self) -> int:
+        """The row behind the last wanted one."""
+        return self._ends[-1] if self._ends else 0
+
+    def before(self, row: int) -> int:
+        """The number of wanted rows before ``row``."""
+        index = bisect_right(self._starts, row) - 1
+        if index < 0:
+            return 0
+        return self._before[index] + min(row, self._ends[index]) - self._starts[index]
+
+    def end_of(self, wanted: int) -> int:
+        """The row behind the first ``wanted`` wanted ones; 0 for none."""
+        if wanted <= 0:
+            return 0
+        index = bisect_left(self._before, min(wanted, self.count)) - 1
+        return self._starts[index] + min(wanted, self.count) - self._before[index]
+
+    def cut(self, first: int, last: int) -> list[Range]:
+        """The rows of the wanted rows number ``first`` to ``last`` (excluded)."""
+        ranges: list[Range] = []
+        index = max(bisect_right(self._before, first) - 1, 0)
+        while index < len(self.ranges) and self._before[index] < last:
+            start, before = self._starts[index], self._before[index]
+            low = start + max(first - before, 0)
+            high = min(start + last - before, self._ends[index])
+            if low < high:
+                ranges.append((low, high))
+            index += 1
+        return ranges
+
+    def within(self, start: int, end: int) -> WantedRows:
+        """The wanted rows of ``[start, end)``, counted from ``start`` on."""
+        return WantedRows((max(low, start) - start, min(high, end) - start) for low, high in self.ranges)
+
 
 # The magic bytes come first; no chunk begins before them.
 DATA_START = 4
@@ -229,3 +296,143 @@ def _located(footer: Footer, number: int, leaf: int, offset: int, length: int) -
         claim = f"has a page index at [{offset}, {offset + length}) of data that end at {footer.start}"
         _refuse(footer, number, leaf, claim)
     return (offset, offset + length) if length else None
+
+
+PAGE_BYTES = mmap.PAGESIZE
+
+_DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)
+
+# Without this flag the kernel may refuse a mapping larger than its free memory. Python knows its name since 3.13; its
+# value differs by architecture.
+_IS_GENERIC = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64", "riscv64")
+_NORESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000 if _IS_GENERIC else 0x40 if sys.platform == "darwin" else 0)
+
+
+class Coverage:
+    """The number of users of each byte: counts over half-open ranges. Pure.
+
+    ``_starts[i]`` begins a stretch of ``_counts[i]`` that ends where the next one begins; the last one has no end.
+    """
+
+    def __init__(self) -> None:
+        self._starts = [0]
+        self._counts = [0]
+
+    def add(self, start: int, end: int) -> None:
+        """Increment the number of uses of every byte of ``[start, end)``."""
+        self._change(start, end, 1)
+
+    def remove(self, start: int, end: int) -> list[Range]:
+        """Decrement the number of uses of every byte of ``[start, end)``. Returns the parts without uses, in order."""
+        freed: list[Range] = []
+        for low, high in self._change(start, end, -1):
+            if freed and freed[-1][1] == low:
+                freed[-1] = (freed[-1][0], high)
+            else:
+                freed.append((low, high))
+        return freed
+
+    def is_idle(self, start: int, end: int) -> bool:
+        """Whether no byte of ``[start, end)`` is needed."""
+        index = bisect_right(self._starts, start) - 1
+        position = start
+        while position < end:
+            if self._counts[index]:
+                return False
+            index += 1
+            if index == len(self._starts):
+                break
+            position = self._starts[index]
+        return True
+
+    def _change(self, start: int, end: int, step: int) -> list[Range]:
+        """Add ``step`` to the counts of ``[start, end)``, never below 0; return the stretches with count 0 now."""
+        if end <= start:
+            return []
+        first, last = self._cut(start), self._cut(end)
+        emptied: list[Range] = []
+        for index in range(first, last):
+            if self._counts[index] + step >= 0:
+                self._counts[index] += step
+                if step < 0 and self._counts[index] == 0:
+                    emptied.append((self._starts[index], self._starts[index + 1]))
+        self._join(max(first, 1), last)
+        return emptied
+
+    def _cut(self, position: int) -> int:
+        """The index of the stretch that begins at ``position``, made if need be."""
+        index = bisect_right(self._starts, position) - 1
+        if self._starts[index] != position:
+            index += 1
+            self._starts.insert(index, position)
+            self._counts.insert(index, self._counts[index - 1])
+        return index
+
+    def _join(self, first: int, last: int) -> None:
+        """Make neighbours of the same count one stretch, from stretch ``first`` to ``last``."""
+        for index in range(min(last, len(self._starts) - 1), first - 1, -1):
+            if self._counts[index] == self._counts[index - 1]:
+                del self._starts[index], self._counts[index]
+
+
+class SparseFile:
+    """Memory of ``size`` bytes at the offsets of a file: the ``memory`` that its reads are received into.
+
+    ``Unsupported`` if the machine has no address space for it. Belongs to one thread, apart from the readers of
+    ``source``: those may be in any thread, and must be done with bytes before they are discarded.
+    """
+
+    def __init__(self, size: int, *, path: str = "") -> None:
+        self.size = size
+        self._mapping = _new_mapping(size, path)
+        self._view = memoryview(self._mapping)
+        self._needed = Coverage()
+
+    def allocate(self, start: int, end: int) -> memoryview:
+        """Writable memory of exactly the file's ``[start, end)``, needed until it is discarded as often."""
+        self._needed.add(start, end)
+        return self._view[start:end]
+
+    def discard(self, start: int, end: int) -> None:
+        """``[start, end)`` is needed once less. Unneeded memory goes to the kernel, page by page, and reads as zeros.
+
+        A page of the kernel stays while a neighbour needs a byte of it.
+        """
+        for low, high in self._needed.remove(start, end):
+            self._drop(low, high)
+
+    def put(self, start: int, data: bytes | memoryview) -> None:
+        """Copy bytes that were received elsewhere (the file's tail) to their place; they are not discarded."""
+        self.allocate(start, start + len(data))[:] = data
+
+    def view(self, start: int, end: int) -> memoryview:
+        """Read-only memory of ``[start, end)``, received or not."""
+        return self._view[start:end].toreadonly()
+
+    def source(self) -> pa.BufferReader:
+        """The file for pyarrow: reading copies nothing. Each has a position of its own."""
+        return pa.BufferReader(pa.py_buffer(self._view))
+
+    def _drop(self, start: int, end: int) -> None:
+        if _DONT_NEED is None:
+            return
+        low, high = start - start % PAGE_BYTES, -(-end // PAGE_BYTES) * PAGE_BYTES
+        if not self._needed.is_idle(low, start):
+            low += PAGE_BYTES
+        if not self._needed.is_idle(end, high):
+            high -= PAGE_BYTES
+        if low < high:
+            self._mapping.madvise(_DONT_NEED, low, high - low)
+
+
+def _new_mapping(size: int, path: str) -> mmap.mmap:
+    # An empty mapping is an error. Whole pages, so that the last one can be discarded as the others.
+    whole = max(PAGE_BYTES, -(-size // PAGE_BYTES) * PAGE_BYTES)
+    try:
+        return mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+    except (OSError, OverflowError, ValueError) as error:
+        raise Unsupported(
+            f"this machine has no room for a mapping as large as the file, {size} bytes: {error}",
+            operation="scan",
+            path=path,
+        ) from error

@@ -23,7 +23,7 @@ from aioprefetch.parquet.byte_plan import (
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
 from aioprefetch.parquet.dataset.files import checked_source
 from aioprefetch.parquet.footer import Footer, footer
-from aioprefetch.parquet.page_index import Indexes, load_page_indexes
+from aioprefetch.parquet.page_metadata import Indexes, load_page_indexes
 from aioprefetch.parquet.pruning import (
     filter_columns,
     filter_leaves,

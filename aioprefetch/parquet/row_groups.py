@@ -3,20 +3,271 @@
 A **window** is some consecutive row groups: a large one alone, small ones together, so that a batch of them is one
 decode and not fifty. Within a window pyarrow's one reader gives its rows in order; different windows are decoded in
 different threads. A batch over the border of two windows is put together, which copies its rows once.
+
+pyarrow returns batches one after the other, and cuts them where a dictionary changes or a batch of strings is full.
+Here a piece of rows is requested by its range; the rows between the pieces are decoded and dropped, and a piece that
+takes several of pyarrow's batches is concatenated.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
+from pyarrow.parquet.core import ParquetReader
 
-from aioprefetch.parquet.row_reader import concatenated, decode_pool
+from aioprefetch.errors import Unsupported
+from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import DecodeTask, PageIo
+
+# The variable by which a user chooses an allocator.
+_CHOICE = "ARROW_DEFAULT_MEMORY_POOL"
+
+
+def decode_pool() -> pa.MemoryPool:
+    """The allocator for decoding Parquet: jemalloc if pyarrow has it and no allocator was chosen, else the default.
+
+    pyarrow's wheels use mimalloc by default, which asks the kernel for large pages. Decoding always takes fresh memory,
+    and where the host of a virtual machine has reclaimed unused memory it has to find 2 MiB again at each first touch:
+    reading 244 MB took 1.1 to 1.6 s of CPU, and 0.55 s with jemalloc. jemalloc has small pages, of which the kernel
+    gives recently used ones, and keeps freed ones for a second, so that the next batch gets them. Where large pages are
+    available they are better: 61 MB took 0.11 s of CPU with them, and 0.13 s with jemalloc.
+    """
+    default = pa.default_memory_pool()
+    if default.backend_name != "mimalloc" or os.environ.get(_CHOICE):
+        return default
+    try:
+        return pa.jemalloc_memory_pool()
+    except NotImplementedError:
+        return default
+
+
+# Rows that are decoded to be dropped are read in batches of this size.
+_SKIPPED_ROWS = 65536
+
+
+# Fewer values are decoded by one thread in less time than it takes to wake others.
+_THREADED_VALUES_MIN = 32_768
+
+
+class MissingRows(ValueError):
+    """The pages hold fewer rows than the footer claims."""
+
+
+@dataclass(slots=True)
+class RowSpan:
+    """Rows that will be read together, and their batch once it is decoded."""
+
+    ranges: Sequence[Range]
+    batch: pa.RecordBatch | None = None
+
+
+class RowReader:
+    """The rows of some row groups, counted from the first one's first row, of some leaves.
+
+    ``expect`` announces the pieces in order; ``read`` may be called in any order and by several threads, once for each
+    piece. The first caller decodes the rows before its piece as well. ``first_rows`` has the first row of each row
+    group and the end of the last; no row from ``end`` on is read. ``check`` is called with the index of each row group
+    before it is decoded: it raises for a row group that must not be decoded, and returns whether its pages have exactly
+    its rows. Other row groups are read separately: pyarrow would take surplus rows for those of the next row group, and
+    fill up missing rows from it.
+    """
+
+    def __init__(
+        self,
+        open_source: Callable[[], pa.BufferReader],
+        metadata: Any,
+        row_groups: Sequence[int],
+        leaves: Sequence[int],
+        *,
+        first_rows: Sequence[int],
+        end: int,
+        check: Callable[[int], bool],
+        int96_unit: str | None = None,
+        page_checksums: bool = True,
+    ) -> None:
+        self._open_source = open_source
+        self._page_checksums = page_checksums
+        self._int96_unit = int96_unit
+        self._metadata = metadata
+        self._row_groups = row_groups
+        self._leaves = leaves
+        self._first_rows = first_rows
+        self._end = end
+        self._check = check
+        self._checked: list[bool] = []
+        self._lock = threading.Lock()
+        self._pieces: deque[RowSpan] = deque()
+        self._reader: Any = None
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        # Rows up to here came from pyarrow; ``_rest`` are the last of them, which were not read yet.
+        self._pulled = 0
+        self._rest: pa.RecordBatch | None = None
+        # The row at which a new reader of pyarrow begins.
+        self._border = -1
+        self._position = 0
+        self._error: Exception | None = None
+        # The maximum memory of a row so far; 0 before the first batch.
+        self.row_bytes = 0.0
+
+    def expect(self, ranges: Sequence[Range]) -> RowSpan:
+        """The next piece: its rows, in ranges behind all rows that were expected before."""
+        piece = RowSpan(ranges)
+        self._pieces.append(piece)
+        return piece
+
+    def read(self, piece: RowSpan) -> pa.RecordBatch:
+        """The rows of a piece. Raises pyarrow's error for bad pages, or ``MissingRows``, also for all later pieces."""
+        with self._lock:
+            while piece.batch is None:
+                if self._error is not None:
+                    raise self._error
+                try:
+                    self._decode(self._pieces[0])
+                except Exception as error:
+                    self._error = error
+                    raise
+                self._pieces.popleft()
+            batch, piece.batch = piece.batch, None
+            return batch
+
+    def close(self) -> None:
+        """Release the file. There must be no further reads."""
+        self._batches = self._reader = self._rest = None
+        self._pieces.clear()
+
+    def _decode(self, piece: RowSpan) -> None:
+        parts: list[pa.RecordBatch] = []
+        for start, end in piece.ranges:
+            while self._position < start:
+                self._take(min(start - self._position, _SKIPPED_ROWS))
+            while self._position < end:
+                parts.append(self._take(end - self._position))
+        if self._position >= self._end:
+            self._batches = self._reader = self._rest = None  # They hold buffers as large as a batch.
+        batch = concatenated(parts)
+        self.row_bytes = max(self.row_bytes, batch.nbytes / max(batch.num_rows, 1))
+        piece.batch = batch
+
+    def _take(self, rows_max: int) -> pa.RecordBatch:
+        """At least one and at most ``most`` of the next rows."""
+        batch, self._rest = self._pull(rows_max) if self._rest is None else self._rest, None
+        if batch.num_rows > rows_max:
+            batch, self._rest = batch.slice(0, rows_max), batch.slice(rows_max)
+        self._position += batch.num_rows
+        return batch
+
+    def _pull(self, rows_max: int) -> pa.RecordBatch:
+        group = min(bisect_right(self._first_rows, self._pulled), len(self._row_groups)) - 1
+        is_exact = self._is_exact(group)
+        if self._pulled == self._border or (not is_exact and self._pulled == self._first_rows[group]):
+            self._batches = None
+        rows = self._together(group, self._pulled + rows_max) - self._pulled
+        if self._batches is None:
+            self._reader = self._reader or open_reader(
+                self._open_source(), self._metadata, self._int96_unit, page_checksums=self._page_checksums
+            )
+            groups = self._row_groups[group:] if is_exact else self._row_groups[group : group + 1]
+            self._batches = self._reader.iter_batches(
+                rows, row_groups=groups, column_indices=self._leaves, use_threads=False
+            )
+            self._reader.set_use_threads(len(self._leaves) > 1 and rows * len(self._leaves) >= _THREADED_VALUES_MIN)
+        else:
+            # The size counts from the next batch that pyarrow decodes on.
+            self._reader.set_batch_size(rows)
+        for batch in self._batches:
+            if batch.num_rows:
+                self._pulled += batch.num_rows
+                return batch
+        raise MissingRows(f"the pages end after {self._position} rows")
+
+    def _together(self, group: int, end: int) -> int:
+        """The row, at most ``end``, up to which rows from row group ``group`` on can be pulled together."""
+        if not self._is_exact(group):
+            self._border = self._first_rows[group + 1]
+            return min(end, self._border)
+        while self._first_rows[group + 1] < end and group + 2 < len(self._first_rows):
+            group += 1
+            if not self._is_exact(group):
+                self._border = self._first_rows[group]
+                return self._border
+        return end
+
+    def _is_exact(self, group: int) -> bool:
+        while len(self._checked) <= group:
+            self._checked.append(self._check(len(self._checked)))
+        return self._checked[group]
+
+
+def open_reader(source: Any, metadata: Any, int96_unit: str | None = None, *, page_checksums: bool = True) -> Any:
+    """Pyarrow's reader of a file whose footer is known, with the settings of ``pyarrow.parquet.read_table``.
+
+    ``page_checksums``: they are verified where page headers have them. ``int96_unit``: see ``Footer``.
+
+    A ``ParquetFile`` around the reader would take no allocator, and build an unused table of all names.
+    """
+    settings = {} if int96_unit is None else {"coerce_int96_timestamp_unit": int96_unit}
+    reader = ParquetReader(memory_pool=decode_pool())
+    reader.open(
+        source,
+        metadata=metadata,
+        pre_buffer=False,
+        page_checksum_verification=page_checksums,
+        arrow_extensions_enabled=True,  # As read_table does; a ParquetFile asks for it.
+        **settings,
+    )
+    return reader
+
+
+def read_schema(metadata: Any, leaves: Sequence[int], int96_unit: str | None = None) -> pa.Schema:
+    """The Arrow schema of some leaves, as ``pyarrow.parquet.read_table`` has it."""
+    reader = open_reader(pa.BufferReader(b""), metadata, int96_unit)
+    read = reader.read_row_groups([], column_indices=list(leaves), use_threads=False).schema
+    # A table read by row groups also has the key-value pairs of the file outside of a stored Arrow schema.
+    kept = reader.schema_arrow.metadata
+    return read.with_metadata(kept) if kept else read.remove_metadata()
+
+
+def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches of one schema as one: copied, unless there is one alone. Dictionaries become one as well.
+
+    ``Unsupported`` for more bytes, or items of lists, than one array of a type holds.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches)
+    try:
+        combined = table.combine_chunks(memory_pool=decode_pool()).to_batches()
+    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+        raise too_large(table.num_rows) from error
+    if len(combined) == 1:
+        return combined[0]
+    raise too_large(table.num_rows)
+
+
+def one_array(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Arrays of one type as one; see ``concatenated``."""
+    if len(arrays) == 1:
+        return arrays[0]
+    try:
+        return pa.concat_arrays(arrays, memory_pool=decode_pool())
+    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+        raise too_large(sum(map(len, arrays))) from error
+
+
+def too_large(rows: int) -> Unsupported:
+    """The error for ``rows`` rows that do not fit into one array."""
+    return Unsupported(
+        f"{rows} rows have more bytes than one array of their type holds; ask for fewer rows a batch", operation="scan"
+    )
+
 
 # The columns of some rows, by their place in the scan's schema.
 Columns = list[tuple[int, pa.Array]]

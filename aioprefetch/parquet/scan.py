@@ -1,8 +1,9 @@
-"""Scans of Parquet files: the arguments of the caller become the columns that the two loops work on."""
+"""Scans of Parquet files: the caller's arguments become the columns that the two loops work on, a count, or a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -14,19 +15,27 @@ from aioprefetch.errors import ConfigInvalid, InvalidType, IsADirectory, NotFoun
 from aioprefetch.filters import Filters, check_expression, filter_expression, filtered
 from aioprefetch.operator.arguments import Arguments
 from aioprefetch.operator.shared import checked_operator
-from aioprefetch.parquet.byte_plan import PlanLimits
-from aioprefetch.parquet.dataset.files import checked_source, files_instead
-from aioprefetch.parquet.dataset.scan import DatasetRequest, checked_partitioning, checked_schema, prepare_dataset
+from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
+from aioprefetch.parquet.columns import Projection
+from aioprefetch.parquet.dataset.files import DatasetFile, checked_source, files_instead, find_files
+from aioprefetch.parquet.dataset.scan import (
+    DatasetRequest,
+    checked_partitioning,
+    checked_schema,
+    in_order,
+    listed_footer,
+    plan_dataset,
+    prepare_dataset,
+)
 from aioprefetch.parquet.file_part import Finish, file_part, memory_limits
-from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
+from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.plan import ScanArguments, plan_scan, scan_arguments
-from aioprefetch.parquet.projection import Projection
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, io_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
-from aioprefetch.scheduler.io_service import IoService
+from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan
 
 if TYPE_CHECKING:
@@ -326,3 +335,122 @@ def _checked_footer(footer: object, path: str) -> Footer | None:
 
 def _checked_size(size: object, path: str) -> int | None:
     return None if size is None else at_least(0, size, "size", operation="scan", path=path)
+
+
+async def count_rows(
+    operator: Operator,
+    path: str | Sequence[str],
+    *,
+    filters: Any = None,
+    partitioning: Literal["hive"] | None = "hive",
+) -> int:
+    """The number of rows of a file, a directory, a glob or a list of files, as ``scan`` takes them.
+
+    Without ``filters`` the footers alone are read. With them it reads the columns that they name, of row groups and
+    pages that may match; filters on partitions alone read footers. Errors are those of ``scan``. A cancelled call
+    leaves nothing behind.
+    """
+    checked_operator(operator, "count_rows")
+    if filters is not None:
+        async with scan(operator, path, columns=[], filters=filters, partitioning=partitioning, ordered=False) as rows:
+            return sum([batch.num_rows async for batch in rows])
+    source = checked_source(path, "count_rows")
+    one = source.one_file
+    if one is None:
+        return await _rows_of(operator, await find_files(operator, source))
+    try:
+        return (await footer(operator, one)).rows
+    except (NotFound, IsADirectory) as error:
+        return await _rows_of(operator, await files_instead(operator, one, error))
+
+
+async def _rows_of(operator: Operator, files: Sequence[DatasetFile]) -> int:
+    width = min(operator.runtime().options.concurrency, SLOTS_MAX)
+    works = (partial(listed_footer, operator, file) for file in files)
+    async with aclosing(in_order(works, width)) as footers:
+        return sum([found.rows async for found in footers])
+
+
+@dataclass(frozen=True, slots=True)
+class FilesPlan:
+    """The plans of the files that a scan reads, in their order: those with rows that filters and ``rows`` may leave.
+
+    What came with a footer, as small files do whole, is in no request.
+    """
+
+    path: str
+    files: tuple[Plan, ...]
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows that are read, before filters."""
+        return sum(plan.row_count for plan in self.files)
+
+    @property
+    def request_count(self) -> int:
+        """The number of requests for data, behind those for listings and footers."""
+        return sum(len(plan.requests) for plan in self.files)
+
+    @property
+    def projected_bytes(self) -> int:
+        """Bytes of all wanted ranges."""
+        return sum(plan.projected_bytes for plan in self.files)
+
+    @property
+    def requested_bytes(self) -> int:
+        """The bytes of the requests: wanted bytes that are not in memory, and gaps."""
+        return sum(plan.requested_bytes for plan in self.files)
+
+    def describe(self) -> str:
+        """The plans as text, file after file."""
+        summary = (
+            f"{self.path}: {self.row_count} rows of {len(self.files)} files, {self.request_count} requests for"
+            f" {self.requested_bytes} bytes"
+        )
+        return "\n".join([summary, *(plan.describe() for plan in self.files)])
+
+    def __repr__(self) -> str:
+        return (
+            f"<FilesPlan {self.path!r} files={len(self.files)} rows={self.row_count} requests={self.request_count}"
+            f" requested_bytes={self.requested_bytes}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return plans_html(self.path, self.files, f"{self.row_count:,} rows of {len(self.files):,} files")
+
+
+async def plan_files(
+    operator: Operator,
+    path: str | Sequence[str],
+    *,
+    columns: Iterable[str] | None = None,
+    rows: Any = None,
+    filters: Any = None,
+    gap_bytes: ByteCount | None = None,
+    request_bytes_max: ByteCount | None = None,
+    slots: int | None = None,
+    schema: pa.Schema | None = None,
+    partitioning: Literal["hive"] | None = "hive",
+) -> FilesPlan:
+    """The reads of ``scan`` of a directory, a glob, a list or a file. Lists them, and reads the footers.
+
+    Arguments and errors are those of ``scan``. As with ``plan``, the requests are those of a scan that has memory for
+    all of them. A cancelled call leaves nothing behind.
+    """
+    checked_operator(operator, "plan_files")
+    source = checked_source(path, "plan_files")
+    name = str(source)
+    arguments = scan_arguments(name, columns=columns, rows=rows, filters=filters)
+    request = DatasetRequest(
+        source=source,
+        columns=arguments.columns,
+        filters=arguments.filters,
+        rows=arguments.rows,
+        limits=io_options(
+            name, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=None, slots=slots
+        ),
+        batch_rows=BATCH_ROWS,
+        schema=checked_schema(schema, name),
+        has_partitions=checked_partitioning(partitioning, name),
+    )
+    return FilesPlan(name, tuple(await plan_dataset(operator, request)))

@@ -19,7 +19,7 @@ from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.runtime.statistics import StatisticsSnapshot
 from aioprefetch.sync.file import SyncFile
-from aioprefetch.sync.listing import BlockingListing
+from aioprefetch.sync.iteration import BlockingListing
 from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread, process_lock, refuse_in_loop
 from aioprefetch.sync.opening import open_object
 from aioprefetch.values import Capability, Metadata, PresignMethod, ServiceInfo
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
     from aioprefetch.operator.options import AnyFileOptions, OpenOptions, RangesOptions, UploadOptions
     from aioprefetch.operator.requests import LocalPath, ReadOptions, StatOptions
-    from aioprefetch.operator.write_source import BytesLike, WriteSource
+    from aioprefetch.operator.upload import BytesLike, WriteSource
     from aioprefetch.reader.options import ProgressCallback
     from aioprefetch.reader.reader import RangeReader
     from aioprefetch.sync.codecs import Compression, TextWriteFile
@@ -314,7 +314,7 @@ class BlockingOperator:
         ``WrongLoop`` for those where an event loop runs in the caller's thread, which they might wait for. Options as
         in ``Operator.write``.
         """
-        from aioprefetch.operator.write_source import is_asynchronous
+        from aioprefetch.operator.upload import is_asynchronous
 
         if is_asynchronous(data):
             refuse_in_loop("write")

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex, get_args
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, MissingDependency
-from aioprefetch.operator.write_source import checked_chunk
+from aioprefetch.operator.upload import checked_chunk
 from aioprefetch.sync.write_file import SyncWriteFile
 
 if TYPE_CHECKING:

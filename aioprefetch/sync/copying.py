@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from aioprefetch.operator.progress import CopyCallback, CopyReport
 from aioprefetch.operator.transfer.copying import Place
 from aioprefetch.operator.transfer.copying import copy as copy_here
-from aioprefetch.operator.transfer.report import CopyCallback, CopyReport
 from aioprefetch.sync.blocking_operator import BlockingOperator
 from aioprefetch.sync.loop_thread import loop_thread
 

@@ -8,11 +8,18 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal, TextIO, Unpack, overload
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, Unsupported, printable, redact
-from aioprefetch.operator.from_uri import BUILT_IN, followed, local_uri, split_uri, store_options, unknown_option
+from aioprefetch.operator.from_uri import (
+    BUILT_IN,
+    followed,
+    local_uri,
+    split_uri,
+    split_url,
+    store_options,
+    unknown_option,
+)
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.requests import WRITE_OPTIONS
 from aioprefetch.operator.shared import checked_operator, shared_twin
-from aioprefetch.operator.urls import split_url
 from aioprefetch.reader.options import READER_OPTIONS
 from aioprefetch.sync.file import SyncFile
 

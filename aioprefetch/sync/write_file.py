@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex
 
 from aioprefetch.errors import Closed, InvalidType, Unsupported, redact
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.write_source import checked_chunk
+from aioprefetch.operator.upload import checked_chunk
 from aioprefetch.runtime.runtime import fork_generation
-from aioprefetch.sync.kept import kept_operators
+from aioprefetch.sync.file import kept_operators
 from aioprefetch.sync.loop_thread import leak_in_child, loop_thread
 
 if TYPE_CHECKING:

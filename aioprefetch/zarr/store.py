@@ -27,10 +27,9 @@ from aioprefetch.errors import (
     printable,
     redact,
 )
-from aioprefetch.operator.listing import list_literally
+from aioprefetch.operator.listing import DELETE_PATHS, list_literally
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.ranged_read import view_ranges_cut
-from aioprefetch.operator.removal import DELETE_PATHS
 from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.buffers import Lease
@@ -38,8 +37,7 @@ from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scheduler.pinned_file import TAIL_BYTES, PinnedFile
 from aioprefetch.values import ReadRequest
-from aioprefetch.zarr.partial_values import Part, PartsPlan, plan_parts
-from aioprefetch.zarr.shard_reads import Piece, ShardReads, Surplus
+from aioprefetch.zarr.shard_reads import Part, PartsPlan, Piece, ShardReads, Surplus, plan_parts
 
 # How long a task may take from one chunk of a shard to the next and still be reading that shard.
 SHARD_SECONDS_MAX = 10.0

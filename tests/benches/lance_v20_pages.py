@@ -11,9 +11,9 @@ import pyarrow as pa
 from lance.file import LanceFileWriter
 
 import aioprefetch as ap
-from aioprefetch.lance.field_decoder import RecordRoot
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.logical import make_field
+from aioprefetch.lance.output import RecordRoot
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import DecodeTask
 from aioprefetch.scheduler.scheduling_loop import scan_lines

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from aioprefetch.lance.field_decoder import RecordRoot
 from aioprefetch.lance.footer import LanceFile
+from aioprefetch.lance.output import RecordRoot
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural import assembly, make_field
 from aioprefetch.lance.structural.layouts import parse_layout

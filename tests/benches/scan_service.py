@@ -7,8 +7,8 @@ from typing import Any
 
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.io_service import IoService, ScanFile
-from aioprefetch.scheduler.page_request import FileMemory
 from aioprefetch.scheduler.pages import PendingRead
+from aioprefetch.scheduler.pending_read import FileMemory
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from tests.benches.gated_reader import MIB, Bench, bench, settle
 

@@ -16,9 +16,9 @@ import pytest
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import Error, InvalidRange, NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance import LanceDataset, open_dataset
-from aioprefetch.lance.dataset.dataset import _DELETION_READS
-from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, physical_ranges, read_deletions
-from aioprefetch.lance.dataset.manifest import Fragment, Manifest, parse_manifest
+from aioprefetch.lance.dataset import _DELETION_READS
+from aioprefetch.lance.fragment_rows import THREAD_ROWS_MIN, physical_ranges, read_deletions
+from aioprefetch.lance.manifest import Fragment, Manifest, parse_manifest
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import run as sync_run
 from aioprefetch.testing import CountingS3Server
@@ -83,7 +83,7 @@ async def test_the_places_of_rows_between_many_deleted_ones_are_found_on_another
         threads.append(threading.get_ident())
         return find(*arguments)
 
-    monkeypatch.setattr("aioprefetch.lance.dataset.fragments.physical_ranges", noted)
+    monkeypatch.setattr("aioprefetch.lance.dataset.physical_ranges", noted)
     peer = lance.write_dataset(pa.table({"id": range(3 * THREAD_ROWS_MIN)}), str(tmp_path / "d.lance"))
     peer.delete("id % 3 != 1")
     async with Operator.from_uri(f"file://{tmp_path}") as operator:
@@ -235,8 +235,8 @@ async def test_deletion_files_are_read_side_by_side(tmp_path: Path, monkeypatch:
         fragments = [replace(one, deletion_file=file and replace(file, rows=None)) for one, file in files]
         return replace(made, fragments=tuple(fragments))
 
-    monkeypatch.setattr("aioprefetch.lance.dataset.wanted_version.parse_manifest", uncounted)
-    monkeypatch.setattr("aioprefetch.lance.dataset.dataset.read_deletions", read)
+    monkeypatch.setattr("aioprefetch.lance.versions.parse_manifest", uncounted)
+    monkeypatch.setattr("aioprefetch.lance.dataset.read_deletions", read)
     async with Operator.from_uri(f"file://{tmp_path}") as operator:
         assert (await open_dataset(operator, path.name)).count_rows() == 360
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument
-from aioprefetch.parquet.dataset.partitions import NULL_VALUE
+from aioprefetch.parquet.dataset.files import NULL_VALUE
 from tests.benches.dataset_files import parquet_bytes, write_files
 
 COLUMNS: dict[str, list[pa.DataType]] = {

@@ -13,7 +13,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.operator.operator import Operator
-from aioprefetch.parquet import windows
+from aioprefetch.parquet import file_part
 from aioprefetch.services.memory import Memory
 from tests.model.parquet_tables import Written, same, written
 from tests.profile import chosen
@@ -92,7 +92,7 @@ async def test_random_files_and_arguments(operator: Operator) -> None:
 
 async def test_random_files_in_small_pieces(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks are cut into segments of a few hundred bytes, and decoded as these come."""
-    monkeypatch.setattr(windows, "SMALL_GROUP_BYTES", 0)
+    monkeypatch.setattr(file_part, "SMALL_GROUP_BYTES", 0)
     await compare(operator, range(100, chosen(quick=130, full=170)), written, request_bytes_max=[100, 300, 5000])
 
 

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance import encodings as enc
-from aioprefetch.lance.logical.columns import ColumnPages
-from aioprefetch.lance.logical.lists import ListField
-from aioprefetch.lance.logical.primitive import PrimitiveField
-from aioprefetch.lance.logical.protocols import LogicalField
-from aioprefetch.lance.logical.structs import StructField, TopDecoder, TopScheduler, blamed_on
+from aioprefetch.lance.logical.fields import ColumnPages, LogicalField, PrimitiveField
+from aioprefetch.lance.logical.nested import ListField, StructField, TopDecoder, TopScheduler, blamed_on
+from aioprefetch.lance.physical import encodings as enc
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import ColumnScheduler
 
 if TYPE_CHECKING:
-    from aioprefetch.lance.field_decoder import FieldDecoder
     from aioprefetch.lance.footer import LanceFile
+    from aioprefetch.lance.output import FieldDecoder
     from aioprefetch.lance.schema import Field
 
 

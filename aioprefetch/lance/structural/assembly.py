@@ -2,25 +2,366 @@
 
 The values of a leaf are written into one destination for the rows of all pages (``aioprefetch.lance.output``).
 ``CONCATENATED`` lists the exceptions.
+
+The texts of a batch are appended to one ``StringBuilder``, and the decoded part is freed after each append.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.output import AnyPage, assemble, dictionary, null_bits, offset_bytes
-from aioprefetch.lance.physical.memory import allocate, check_offsets, packed
-from aioprefetch.lance.physical.protocols import PageRows, Slice
+from aioprefetch.lance.physical.protocols import (
+    Capacity,
+    OutputBuffer,
+    PageRows,
+    Slice,
+    allocate,
+    check_offsets,
+    check_size,
+    packed,
+    zeros,
+)
 from aioprefetch.lance.schema import Field
-from aioprefetch.lance.structural.buffers import Flags, Positions, damaged
-from aioprefetch.lance.structural.decoded_rows import DecodedRows
-from aioprefetch.lance.structural.leaf_rows import LeafRows, StringBuilder
-from aioprefetch.lance.structural.levels import Unraveler, concatenated
-from aioprefetch.lance.structural.values import Coded, Nulls, Values, is_void
+from aioprefetch.lance.structural.decoded_rows import DecodedRows, Unraveler, concatenated
+from aioprefetch.lance.structural.values import (
+    Bytes,
+    Coded,
+    Fixed,
+    FixedLists,
+    Flags,
+    Nulls,
+    Positions,
+    Texts,
+    Values,
+    damaged,
+    expand,
+    is_void,
+)
+
+
+class StringBuilder:
+    """The bytes of all texts of one column of a batch, back to back in memory of Arrow's pool."""
+
+    def __init__(self) -> None:
+        self._memory: pa.Buffer | None = None
+        self._used = 0
+        self._offsets: list[Positions] = [np.zeros(1, np.int64)]
+
+    def append(self, values: Values, expected_share: float) -> None:
+        """Append texts, which are about ``expected_share`` of the batch.
+
+        ``Unsupported`` beyond the maximum of a buffer.
+        """
+        texts = as_texts(values)
+        first, last = int(texts.offsets[0]), int(texts.offsets[-1])
+        end = self._used + last - first
+        check_size(end)
+        memory = np.frombuffer(self._reserved(end, expected_share), np.uint8)
+        memory[self._used : end] = texts.data[first:last]
+        self._offsets.append(texts.offsets[1:] + (self._used - first))
+        self._used = end
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the texts so far."""
+        return self._used
+
+    @property
+    def memory(self) -> pa.Buffer | None:
+        """The memory that holds the texts so far."""
+        return self._memory
+
+    def finish(self) -> Texts:
+        """All appended texts, in memory of the right size."""
+        assert self._memory is not None
+        self._memory.resize(self._used, shrink_to_fit=self._used < self._memory.size * 3 // 4)
+        return Texts(np.frombuffer(self._memory, np.uint8), np.concatenate(self._offsets))
+
+    def _reserved(self, size_bytes: int, expected_share: float) -> pa.Buffer:
+        if self._memory is None:
+            expected = min(int(size_bytes / max(expected_share, 1e-3) * 1.1), 64 * size_bytes)
+            self._memory = pa.allocate_buffer(max(size_bytes, expected), resizable=True)
+        elif size_bytes > self._memory.size:
+            self._memory.resize(max(size_bytes, self._memory.size * 3 // 2))
+        return self._memory
+
+
+def as_texts(values: Values) -> Texts:
+    """The values of a text column, with dictionary codes expanded. ``UntrustedMetadata`` for numbers."""
+    if isinstance(values, Coded):
+        values = expand(values)
+    if isinstance(values, Nulls):
+        return Texts(np.zeros(0, np.uint8), np.zeros(values.count + 1, np.int64))
+    if not isinstance(values, Texts):
+        raise damaged("a page of texts holds values of a fixed width")
+    return values
+
+
+class _Bits:
+    """Flags, ``per_row`` for each row. ``None`` stands for flags that are all true and need no buffer."""
+
+    def __init__(self, flags: Flags | Bytes | None, per_row: int) -> None:
+        self._flags = flags
+        self._per_row = per_row
+
+    def need(self, rows: int, capacity: Capacity) -> None:
+        capacity.size += rows * self._per_row
+        capacity.is_needed |= self._flags is not None
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        count = rows * self._per_row
+        if self._flags is None:
+            target.fill_bits(True, count)
+        else:
+            target.put_bits(packed(self._cut(skip, rows)), 0, count)
+
+    def slice(self, skip: int, rows: int) -> Slice | None:
+        if self._flags is None:
+            return None
+        bits = packed(self._cut(skip, rows))
+        memory = allocate(bits.size)  # In Arrow's memory, aligned to 64 bytes.
+        memory[:] = bits
+        return memory
+
+    def _cut(self, skip: int, rows: int) -> npt.NDArray[Any]:
+        assert self._flags is not None
+        return self._flags[skip * self._per_row : (skip + rows) * self._per_row]
+
+
+class _Bytes:
+    """Fixed-width values, ``width`` bytes for each row."""
+
+    def __init__(self, data: Bytes, width: int) -> None:
+        self._data = data
+        self._width = width
+
+    def need(self, rows: int, capacity: Capacity) -> None:
+        capacity.size += rows * self._width
+        capacity.is_needed = True
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        target.part(rows * self._width)[:] = self.slice(skip, rows)
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        return self._data[skip * self._width : (skip + rows) * self._width]
+
+
+class _Zeros:
+    """Zeros in place of the values of null rows, ``width`` bytes each."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def need(self, rows: int, capacity: Capacity) -> None:
+        capacity.size += rows * self._width
+        capacity.is_needed = True
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        target.part(rows * self._width)[:] = 0
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        return zeros(rows * self._width)
+
+
+class _ZeroBits:
+    """Zeros in place of the flags of null rows, ``per_row`` each."""
+
+    def __init__(self, per_row: int) -> None:
+        self._per_row = per_row
+
+    def need(self, rows: int, capacity: Capacity) -> None:
+        capacity.size += rows * self._per_row
+        capacity.is_needed = True
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        target.fill_bits(False, rows * self._per_row)
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        return zeros((rows * self._per_row + 7) // 8)
+
+
+class _Offsets:
+    """Offsets of texts, numbers of ``width`` bytes that continue those of the page before."""
+
+    def __init__(self, offsets: Positions, width: int) -> None:
+        self._offsets = offsets
+        self._width = width
+
+    def need(self, rows: int, capacity: Capacity) -> None:
+        capacity.size += rows
+        capacity.is_needed = True
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        base = int(target.memory[target.position - 1])
+        part = self._offsets[skip : skip + rows + 1]
+        check_offsets(base + int(part[-1] - part[0]), self._width)
+        np.add(part[1:], base - int(part[0]), out=target.part(rows), casting="unsafe")
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        part = self._offsets[skip : skip + rows + 1]
+        check_offsets(int(part[-1] - part[0]), self._width)
+        moved: Slice = allocate(part.size * self._width).view(np.int32 if self._width == 4 else np.int64)
+        np.subtract(part, part[0], out=moved, casting="unsafe")
+        return moved
+
+
+class _Text:
+    """The bytes of texts."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+
+    def need(self, skip: int, rows: int, capacity: Capacity) -> None:
+        capacity.size += int(self._texts.offsets[skip + rows] - self._texts.offsets[skip])
+        capacity.is_needed = True
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        data = self.slice(skip, rows)
+        target.part(data.size)[:] = data
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        return self._texts.data[int(self._texts.offsets[skip]) : int(self._texts.offsets[skip + rows])]
+
+
+_RowBuffer = _Bits | _ZeroBits | _Bytes | _Zeros | _Offsets | _Text
+
+
+class LeafRows:
+    """``PhysicalPageDecoder`` of decoded values and their validity, of Arrow type ``kind``.
+
+    Its buffers are those of ``output.layout(kind)``, for a dictionary type those of its indices. ``UntrustedMetadata``
+    if the values are not of that type.
+    """
+
+    def __init__(self, kind: pa.DataType, values: Values, validity: Flags | None) -> None:
+        self.rows = values.count
+        if validity is not None and validity.size != values.count:
+            raise damaged(f"{values.count} values with {validity.size} flags of validity")
+        if isinstance(values, Nulls) and validity is None and _has_values(kind):
+            validity = np.zeros(values.count, bool)
+        self._parts: list[_RowBuffer] = []
+        if not pa.types.is_null(kind):
+            self._parts.append(_Bits(validity, 1))
+        if _has_values(kind):
+            _add(self._parts, kind, values, 1)
+
+    def size_bytes(self, skip: int, rows: int) -> int:
+        capacities = [Capacity() for _ in self._parts]
+        self.update_capacity(skip, rows, capacities)
+        return sum(capacity.size for capacity in capacities)
+
+    def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
+        for part, capacity in zip(self._parts, capacities, strict=True):
+            if isinstance(part, _Text):
+                part.need(skip, rows, capacity)
+            else:
+                part.need(rows, capacity)
+
+    def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
+        for part, target in zip(self._parts, targets, strict=True):
+            if target is not None:
+                part.write(skip, rows, target)
+
+    def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
+        return [part.slice(skip, rows) for part in self._parts]
+
+
+def _add(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
+    """Append the buffers of values, without the validity of the rows. A row has ``per_row`` values."""
+    if pa.types.is_dictionary(kind):
+        _add_indices(parts, kind.index_type, values)
+    elif pa.types.is_fixed_size_list(kind):
+        _add_lists(parts, kind, values, per_row)
+    elif pa.types.is_struct(kind):
+        _add_packed(parts, kind, values, per_row)
+    elif width := offset_bytes(kind):
+        _add_texts(parts, values, width)
+    else:
+        _add_fixed(parts, kind, values, per_row)
+
+
+def _add_fixed(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
+    bits = _bits(kind)
+    if isinstance(values, Coded):
+        values = expand(values)
+    if isinstance(values, Nulls):
+        parts.append(_ZeroBits(per_row) if bits == 1 else _Zeros(per_row * bits // 8))
+        return
+    if bits == 1 and isinstance(values, Fixed) and values.bits == 8:  # A constant boolean is stored in a byte.
+        values = Fixed((values.data & 1).view(np.uint8), 1, values.count)
+    if not isinstance(values, Fixed) or values.bits != bits:
+        actual = f"{values.bits} bits" if isinstance(values, Fixed) else type(values).__name__
+        raise damaged(f"a page of {kind} holds values of {actual}")
+    parts.append(_Bits(values.data, per_row) if bits == 1 else _Bytes(values.data, per_row * values.width))
+
+
+def _bits(kind: pa.DataType) -> int:
+    if pa.types.is_fixed_size_binary(kind):
+        return 8 * int(kind.byte_width)
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
+        return int(kind.bit_width)
+    raise damaged(f"a page cannot hold values of type {kind}")
+
+
+def _add_texts(parts: list[_RowBuffer], values: Values, width: int) -> None:
+    texts = as_texts(values)
+    parts += [_Offsets(texts.offsets, width), _Text(texts)]
+
+
+def _add_lists(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
+    size = int(kind.list_size)
+    if isinstance(values, Nulls):
+        parts.append(_Bits(None, per_row * size))
+        _add(parts, kind.value_type, values, per_row * size)
+        return
+    if not isinstance(values, FixedLists) or values.dimension != size:
+        raise damaged(f"a page of {kind} holds other values")
+    parts.append(_Bits(values.validity, per_row * size))
+    _add(parts, kind.value_type, values.items, per_row * size)
+
+
+def _has_values(kind: pa.DataType) -> bool:
+    """Whether rows of the type hold values: not those of the null type, nor of a struct without fields."""
+    return not pa.types.is_null(kind) and not (pa.types.is_struct(kind) and not kind.num_fields)
+
+
+def _add_packed(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
+    """Append the buffers of a packed struct: its rows are split into one column for each field."""
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    widths = [_bits(field.type) for field in fields]
+    if any(bits % 8 for bits in widths):
+        raise damaged(f"a packed page of {kind}")
+    if isinstance(values, Nulls):
+        values = Fixed(zeros(values.count * sum(widths) // 8), sum(widths), values.count)
+    if not isinstance(values, Fixed) or values.bits != sum(widths):
+        raise damaged(f"a packed page of {kind} has rows of another width")
+    rows = values.data.reshape(values.count, values.width)
+    at = 0
+    for field, bits in zip(fields, widths, strict=True):
+        column = np.ascontiguousarray(rows[:, at : at + bits // 8]).reshape(-1)
+        parts.append(_Bits(None, per_row))
+        _add(parts, field.type, Fixed(column, bits, values.count), per_row)
+        at += bits // 8
+
+
+def _add_indices(parts: list[_RowBuffer], kind: pa.DataType, values: Values) -> None:
+    width = int(kind.bit_width) // 8
+    if isinstance(values, Nulls):
+        parts.append(_Zeros(width))
+        return
+    if not isinstance(values, Coded):
+        raise damaged("a page of a dictionary type holds no indices")
+    if values.indices.size and int(values.indices.max()) > np.iinfo(kind.to_pandas_dtype()).max:
+        raise damaged(f"an index into a dictionary that {kind} cannot hold")
+    parts.append(_Bytes(values.indices.astype(np.dtype(f"<u{width}")).view(np.uint8), width))
+
 
 # These parts of a batch are built page by page and then concatenated.
 CONCATENATED = (

@@ -1,6 +1,9 @@
 """Decoded rows of a page: the levels of all their entries, and the values of the visible ones.
 
-The functions that find rows among levels are shared by all layouts.
+**Levels.** Repetition and definition levels tell how values are nested. 0 is the inner-most level (in Parquet the
+outer-most). Definition 0 is a valid item; the codes of the layers follow from inner to outer: a nullable item takes
+one, a list that may be null or may be empty one, a list that may be both takes null, then empty. The highest repetition
+level starts a row.
 """
 
 from __future__ import annotations
@@ -10,11 +13,170 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aioprefetch.lance.structural.buffers import Levels, Positions, damaged, exclusive_sum, runs
-from aioprefetch.lance.structural.layouts import RepDefLayers, max_definition, max_repetition, max_visible
-from aioprefetch.lance.structural.levels import Unraveler, check_levels
-from aioprefetch.lance.structural.values import Nulls, Values, pick
+from aioprefetch.errors import Unsupported
+from aioprefetch.lance.compression import decompress_within
+from aioprefetch.lance.structural import chunk_values
+from aioprefetch.lance.structural.chunk_values import ChunkBuffer
+from aioprefetch.lance.structural.layouts import (
+    Encoding,
+    Flat,
+    General,
+    InlineBitpacked,
+    OutOfLineBitpacked,
+    RepDefLayer,
+    RepDefLayers,
+    Rle,
+    max_definition,
+    max_repetition,
+    max_visible,
+)
+from aioprefetch.lance.structural.values import (
+    Fixed,
+    Flags,
+    Levels,
+    Nulls,
+    Positions,
+    Values,
+    damaged,
+    exclusive_sum,
+    pick,
+    runs,
+)
 from aioprefetch.ranges import Range
+
+LEVEL_BITS = 16
+
+
+def decode_levels(encoding: Encoding, pieces: ChunkBuffer, counts: Positions) -> Levels:
+    """The levels of all chunks; chunk i has ``counts[i]`` levels.
+
+    ``UntrustedMetadata`` if the buffer does not hold them.
+    """
+    if isinstance(encoding, General):
+        bytes_max = int(counts.max(initial=0)) * 3 + 4096  # Levels are largest in runs of length one.
+        contents = [
+            decompress_within(encoding.scheme, pieces.data[start : start + size], bytes_max)
+            for start, size in zip(pieces.starts.tolist(), pieces.sizes.tolist(), strict=True)
+        ]
+        sizes = np.array([content.size for content in contents], np.int64)
+        data = np.concatenate(contents) if contents else pieces.data[:0]
+        return decode_levels(encoding.values, ChunkBuffer(data, np.cumsum(sizes) - sizes, sizes), counts)
+    if not isinstance(encoding, Flat | Rle | OutOfLineBitpacked | InlineBitpacked) or encoding.bits != LEVEL_BITS:
+        raise Unsupported(f"levels in {encoding!r} are not supported"[:300], operation="scan")
+    buffers = chunk_values.split_runs(pieces) if isinstance(encoding, Rle) else [pieces]
+    values = chunk_values.decode(encoding, buffers, counts)
+    assert isinstance(values, Fixed)
+    return np.ascontiguousarray(values.data).view(np.dtype("<u2"))
+
+
+@dataclass(slots=True)
+class Unraveler:
+    """Unravels the levels of some rows of a page, inner-most layer first. ``items`` is the number of entries.
+
+    ``validity`` or ``lists`` is called once for each layer, in order; the remaining levels describe the layers around
+    it.
+    """
+
+    layers: RepDefLayers
+    rep: Levels | None
+    definition: Levels | None
+    items: int
+    _layer: int = 0
+    _code: int = 0
+
+    @property
+    def layer(self) -> RepDefLayer:
+        """The next layer. ``UntrustedMetadata`` if the schema nests deeper than the page."""
+        if self._layer >= len(self.layers):
+            raise damaged("a page has fewer layers than its field")
+        return self.layers[self._layer]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether layers are left."""
+        return self._layer < len(self.layers)
+
+    def validity(self) -> tuple[int, Flags | None]:
+        """The number of entries of a layer of values or structs, and flags of the valid ones (``None``: all)."""
+        layer, level = self.layer, self._code
+        if layer.is_list:
+            raise damaged("a page has a layer of lists where its field has none")
+        self._layer += 1
+        self._code += layer.codes
+        if self.definition is None:
+            if layer is not RepDefLayer.ALL_VALID_ITEM:
+                raise damaged("a page without the definition levels that its layers need")
+            return self.items, None
+        visible = self.definition
+        hidden = self._first_hidden()
+        if hidden <= max_definition(self.layers):
+            visible = visible[visible < hidden]
+        return visible.size, None if layer is RepDefLayer.ALL_VALID_ITEM else visible <= level
+
+    def lists(self) -> tuple[Positions, Flags | None]:
+        """The ``n + 1`` offsets of the items of ``n`` lists, and flags of the valid lists."""
+        layer, level = self.layer, self._code
+        if not layer.is_list or self.rep is None:
+            raise damaged("a page has no layer of lists where its field has one")
+        self._layer += 1
+        self._code += layer.codes
+        starts = np.flatnonzero(self.rep)
+        rep = self.rep[starts] - np.uint16(1)
+        if self.definition is None:
+            offsets = np.append(starts, self.rep.size).astype(np.int64)
+            self.rep = rep
+            self.items = starts.size
+            return offsets, None
+        return self._lists(layer, level, starts.astype(np.int64), rep)
+
+    def _lists(self, layer: RepDefLayer, level: int, starts: Positions, rep: Levels) -> tuple[Positions, Flags | None]:
+        assert self.definition is not None
+        assert self.rep is not None
+        definition = self.definition[starts]
+        # Levels up to ``level`` belong to lists with items. Then come the codes of the list itself, then those of null
+        # structs around it (each is a null list here). Higher levels are null or empty lists further out: no entry
+        # here.
+        has_item = definition <= level
+        hidden = self._first_hidden()
+        contributes = np.ones(self.rep.size, np.int64)
+        contributes[starts[~has_item]] = 0
+        before = np.cumsum(contributes) - contributes
+        here = definition < hidden
+        offsets = np.append(before[starts[here]], contributes.sum())
+        validity: Flags | None = None
+        if layer in (RepDefLayer.NULLABLE_LIST, RepDefLayer.NULL_AND_EMPTY_LIST):
+            own = definition[here]
+            empty = level + 2 if layer is RepDefLayer.NULL_AND_EMPTY_LIST else -1
+            validity = (own <= level) | (own == empty)
+        self.rep, self.definition, self.items = rep, definition, starts.size
+        return offsets, validity
+
+    def _first_hidden(self) -> int:
+        """The lowest definition level of a list around this layer. Entries from this level on have no item here."""
+        code = self._code
+        for layer in self.layers[self._layer :]:
+            if layer.is_list:
+                break
+            code += layer.codes
+        return code + 1
+
+
+def check_levels(rep: Levels | None, definition: Levels | None, max_rep: int, max_def: int) -> None:
+    """Raise ``UntrustedMetadata`` for levels that no layer has."""
+    if rep is not None and int(rep.max(initial=0)) > max_rep:
+        raise damaged(f"a repetition level above {max_rep}")
+    if definition is not None and int(definition.max(initial=0)) > max_def:
+        raise damaged(f"a definition level above {max_def}")
+    if rep is not None and definition is not None and rep.size != definition.size:
+        raise damaged(f"{rep.size} repetition levels stand beside {definition.size} definition levels")
+
+
+def concatenated(parts: Sequence[Flags | None], sizes: Sequence[int]) -> Flags | None:
+    """The flags of all parts as one array. ``None`` stands for flags that are all true."""
+    if all(part is None for part in parts):
+        return None
+    whole = [np.ones(size, bool) if part is None else part for part, size in zip(parts, sizes, strict=True)]
+    return whole[0] if len(whole) == 1 else np.concatenate(whole)
 
 
 @dataclass(frozen=True, slots=True)

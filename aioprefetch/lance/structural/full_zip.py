@@ -13,12 +13,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.lance import fsst
-from aioprefetch.lance.compression import decompress_within
-from aioprefetch.lance.structural.buffers import (
+from aioprefetch.lance.compression import decode_fsst, decompress_within
+from aioprefetch.lance.structural.chunk_values import no_items
+from aioprefetch.lance.structural.decoded_rows import DecodedRows, equal_breaks, flat_rows, list_rows, row_starts
+from aioprefetch.lance.structural.layouts import (
+    FixedSizeListCompression,
+    Flat,
+    Fsst,
+    FullZip,
+    General,
+    Same,
+    Variable,
+    max_visible,
+)
+from aioprefetch.lance.structural.values import (
     Bytes,
+    Fixed,
+    FixedLists,
     Levels,
+    Nulls,
     Positions,
+    Texts,
     as_bytes,
     damaged,
     exclusive_sum,
@@ -26,11 +41,6 @@ from aioprefetch.lance.structural.buffers import (
     little_endian,
     runs,
 )
-from aioprefetch.lance.structural.chunk_values import no_items
-from aioprefetch.lance.structural.compressions import FixedSizeListCompression, Flat, Fsst, General, Same, Variable
-from aioprefetch.lance.structural.decoded_rows import DecodedRows, equal_breaks, flat_rows, list_rows, row_starts
-from aioprefetch.lance.structural.layouts import FullZip, max_visible
-from aioprefetch.lance.structural.values import Fixed, FixedLists, Nulls, Texts
 from aioprefetch.ranges import Range, total_length
 
 # The maximum size of a decompressed value.
@@ -193,7 +203,7 @@ class Zip:
         offsets = exclusive_sum(lengths)
         match self.layout.values:
             case Fsst(table, _):
-                return Texts(*fsst.decode(table, stored, offsets))
+                return Texts(*decode_fsst(table, stored, offsets))
             case General(scheme, _):
                 return _decompressed(scheme, stored, offsets)
         return Texts(stored, offsets)

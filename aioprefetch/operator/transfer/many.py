@@ -1,4 +1,4 @@
-"""Many objects copied at once: as many as there are slots and memory for; what fails does not stop the others.
+"""Many objects copied or moved at once: as many as there are slots and memory for; what fails does not stop the others.
 
 Memory: one copy has its own, each further one takes what it holds from the budget of the source while it runs. So a
 copy of any number of objects of any size stays within the budget, and goes on with one object at a time where other
@@ -9,24 +9,134 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+import sys
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 
-from aioprefetch.errors import AlreadyExists, Error, InvalidArgument, InvalidType, Unexpected, Unsupported
-from aioprefetch.operator.listing import Lister, list_literally
-from aioprefetch.operator.progress import reported
+from aioprefetch.errors import (
+    AlreadyExists,
+    Error,
+    InvalidArgument,
+    InvalidType,
+    IsADirectory,
+    NotFound,
+    ObjectChanged,
+    Unexpected,
+    Unsupported,
+)
+from aioprefetch.operator.listing import DELETE_PATHS, Lister, compile_glob, delete_paths, list_literally
+from aioprefetch.operator.progress import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter, reported
 from aioprefetch.operator.requests import write_request
-from aioprefetch.operator.transfer.extra import ExtraObjects
-from aioprefetch.operator.transfer.object_copy import ObjectCopier, is_there
-from aioprefetch.operator.transfer.report import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter
-from aioprefetch.operator.transfer.sameness import Comparison
+from aioprefetch.operator.transfer.object_copy import Comparison, ObjectCopier, is_there
 from aioprefetch.operator.transfer.sides import Selection, Side, Store, place_of, select
-from aioprefetch.operator.writer import upload_file
+from aioprefetch.operator.writer import copy_object, upload_file
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.events import logger
-from aioprefetch.values import Entry, Metadata
+from aioprefetch.values import CreateDirRequest, DeleteRequest, Entry, Metadata
+
+
+class ExtraObjects:
+    """The objects below the destination that no object of the source is copied to.
+
+    Where a glob chose what is copied, an object at the destination counts only if the glob matches it there. They are
+    found while the destination is listed beside the source, and kept until everything was copied. Where the two list in
+    different orders, both are listed once more at the end, and the names of all objects are in memory.
+    """
+
+    def __init__(self, selection: Selection, target: Side) -> None:
+        self._selection = selection
+        self._target = target
+        self._extra: list[Entry] = []
+        # There a file that is written keeps the name of one that differs in case or in the form of its letters.
+        self._folds_names = sys.platform == "darwin" and target.root is not None
+        self._pattern = None if selection.glob is None else compile_glob(selection.glob)
+
+    def check(self) -> None:
+        """Raise what makes a deletion impossible or dangerous, before anything is copied."""
+        selection, target = self._selection, self._target
+        if selection.single is not None:
+            raise InvalidArgument(
+                f"delete_extra is for a directory, and {selection.side.label} is one object", operation="copy"
+            )
+        if not target.operator.capability.delete:
+            scheme = target.operator.info.scheme
+            raise Unsupported(f"the {scheme} service does not support delete", operation="copy", path=target.label)
+        source = selection.side
+        if source.is_same_store(target) and source.absolute(selection.base).startswith(target.absolute(target.path)):
+            raise InvalidArgument(
+                f"the source {source.label} lies inside of the destination {target.label}, and would be deleted",
+                operation="copy",
+                path=target.path,
+            )
+
+    def passed(self, entry: Entry) -> None:
+        """The listing of the destination has passed an entry that no object of the source is copied to."""
+        if self._counts(entry):
+            self._extra.append(entry)
+
+    def _counts(self, entry: Entry) -> bool:
+        if entry.is_directory:
+            return False
+        below = entry.path[len(self._target.path) :]
+        return self._pattern is None or self._pattern.fullmatch(self._selection.base + below) is not None
+
+    async def delete(self, meter: Meter, *, is_known: bool, is_dry: bool) -> None:
+        """Delete them, in batches; one that cannot be deleted is a failure, and leaves the others.
+
+        ``is_known`` tells that they are those which were passed. Local directories that become empty are removed too.
+        ``NotFound`` for a source without objects, in whose place everything would be deleted.
+        """
+        if not meter.report().objects:
+            raise NotFound(
+                "the source has no objects, so delete_extra deletes nothing: delete_all deletes a whole directory",
+                operation="copy",
+                path=self._selection.side.label,
+            )
+        if not is_known or self._folds_names:
+            await self._list_again()
+        directories: set[str] = set()
+        for start in range(0, len(self._extra), DELETE_PATHS):
+            batch = self._extra[start : start + DELETE_PATHS]
+            failures = {} if is_dry else await self._delete_batch(batch)
+            for entry in batch:
+                if error := failures.get(entry.path):
+                    meter.not_deleted(CopyFailure(path="", target=entry.path, error=error))
+                else:
+                    meter.deleted(entry)
+                    directories.update(self._directories_of(entry))
+        if self._target.root is not None and not is_dry:
+            with suppress(Error):  # One that holds something stays.
+                await delete_paths(self._target.operator.accessor(), sorted(directories, reverse=True))
+
+    async def _list_again(self) -> None:
+        """Find them by the names of all objects that the source has now."""
+        target, base = self._target, self._selection.base
+        names = {self._name(target.path + found.path[len(base) :]) async for found in self._selection.entries()}
+        listing = list_literally(target.operator, target.path, recursive=True)
+        self._extra = [e async for e in listing if self._name(e.path) not in names and self._counts(e)]
+
+    def _name(self, path: str) -> str:
+        return unicodedata.normalize("NFC", path).casefold() if self._folds_names else path
+
+    def _directories_of(self, entry: Entry) -> Iterator[str]:
+        """The directories below the destination in which an object lies."""
+        end = len(self._target.path)
+        while (end := entry.path.find("/", end) + 1) > 0:
+            yield entry.path[:end]
+
+    async def _delete_batch(self, batch: Sequence[Entry]) -> dict[str, Error]:
+        """Delete some; returns the errors of those that are left."""
+        try:
+            await delete_paths(self._target.operator.accessor(), [entry.path for entry in batch])
+        except Error as error:
+            named = error.context.get("failures")
+            left = named if isinstance(named, Mapping) else [entry.path for entry in batch]
+            return dict.fromkeys(left, error)
+        return {}
+
 
 # Small objects are waited for, and large ones share the requests anyway.
 CONCURRENCY = 32
@@ -393,3 +503,63 @@ class Destination:
     def _pass(self, entry: Entry) -> None:
         if self._on_passed is not None:
             self._on_passed(entry)
+
+
+async def move_object(operator: Store, source: str, target: str) -> Metadata:
+    """Copy one object within the store, and delete ``source`` once that is done."""
+    accessor = operator.accessor()
+    metadata = await copy_object((accessor, operator.runtime()), "move", source, target)
+    await accessor.delete(DeleteRequest(path=source, paths=(source,)))
+    return metadata
+
+
+async def move_directory(operator: Store, source: str, target: str) -> Metadata:
+    """Copy what is below the directory ``source``, and then delete there what was copied; see ``Operator.move``."""
+    if not operator.capability.delete:
+        raise Unsupported("the service does not support delete", operation="move", path=source)
+    sides = Side(operator=operator, path=source, label=source), Side(operator=operator, path=target, label=target)
+    copied: dict[str, Entry | Metadata] = {}
+    try:
+        report = await copy_side(*sides, skip_same=False, on_copied=lambda found: copied.update({found.path: found}))
+        report.raise_failures()
+        changed = await _delete_copied(operator, source, f"{target.rstrip('/')}/" if target else "", copied)
+    except Error as error:
+        error.operation = "move"
+        raise
+    if changed:
+        raise ObjectChanged(
+            "overwritten while the directory was moved: it is at its old place too, as it is now",
+            operation="move",
+            path=changed[0],
+            context={"changed": len(changed), "moved": len(copied) - len(changed)},
+        )
+    return Metadata(path=target, kind="directory", size=report.bytes)
+
+
+async def _delete_copied(operator: Store, source: str, target: str, copied: dict[str, Entry | Metadata]) -> list[str]:
+    """Delete the objects that are still what was copied, and the directories; returns the paths of the other ones."""
+    accessor = operator.accessor()
+    same: list[str] = []
+    changed: list[str] = []
+    directories: list[str] = []
+    async for entry in list_literally(operator, source, recursive=True):
+        if entry.is_directory:
+            directories.append(entry.path)
+        elif entry.path in copied:  # Others are new, and stay.
+            (same if _is_same(copied[entry.path], entry) else changed).append(entry.path)
+    if operator.capability.create_dir:
+        for path in directories:
+            await accessor.create_dir(CreateDirRequest(path=target + path[len(source) :]))
+    await delete_paths(accessor, same)
+    try:
+        await delete_paths(accessor, [*sorted(directories, reverse=True), source])
+    except IsADirectory as error:  # There is something in it, which stays.
+        failures = error.context.get("failures")
+        if not isinstance(failures, Mapping) or {*failures.values()} != {error.kind}:
+            raise
+    return changed
+
+
+def _is_same(copied: Entry | Metadata, found: Entry) -> bool:
+    was, now = ((one.size, one.etag, one.last_modified) for one in (copied, found))
+    return was == now

@@ -8,11 +8,13 @@ be fetched of the next ones is, while one is decoded, in one budget with its pag
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,29 +32,123 @@ from aioprefetch.errors import (
 from aioprefetch.filters import Dnf, Filters
 from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits
-from aioprefetch.parquet.dataset.ahead import Ahead, Job, in_order
-from aioprefetch.parquet.dataset.conform import (
+from aioprefetch.parquet.columns import (
     FileBatches,
     Target,
     WantedColumns,
     columns_alike,
     prunable_filters,
 )
-from aioprefetch.parquet.dataset.files import DatasetFile, Source, files_instead, find_files
-from aioprefetch.parquet.dataset.partitions import Partitions, path_values
+from aioprefetch.parquet.dataset.files import DatasetFile, Partitions, Source, files_instead, find_files, path_values
 from aioprefetch.parquet.file_part import BUDGET_SHARE, REQUESTS_HELD, SEGMENT_BYTES_MIN, file_part, memory_limits
 from aioprefetch.parquet.footer import TAIL_BYTES, Footer, seen_size, without_data
 from aioprefetch.parquet.footer import footer as read_footer
-from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, PageOptions
+from aioprefetch.parquet.page_metadata import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan
 from aioprefetch.parquet.pruning import prune_by_expression
 from aioprefetch.ranges import Range, intersected, joined
+from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan, ScanPart
-from aioprefetch.scheduler.unordered_loop import PARTS_AT_ONCE
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
+
+T = TypeVar("T")
+
+
+class Job(NamedTuple, Generic[T]):
+    """The work on one file, and the bytes that it may bring into memory."""
+
+    start: Callable[[], Coroutine[Any, Any, T]]
+    size_bytes: int
+
+
+class Ahead(Generic[T]):
+    """The results of jobs, in their order, while at most ``jobs_max`` of them are open, with ``bytes_max`` together.
+
+    A job is open from its start until ``leave`` is called for it. Two are always let in, of any size: a file ends where
+    the next one begins.
+    ``aclose`` cancels what runs.
+    """
+
+    def __init__(self, jobs: Iterator[Job[T]], *, jobs_max: int, bytes_max: int) -> None:
+        self._jobs = jobs
+        self._jobs_max = jobs_max
+        self._bytes_max = bytes_max
+        self._running: deque[tuple[asyncio.Task[T], int]] = deque()
+        self._next: Job[T] | None = next(jobs, None)
+        self._open = 0
+        self._open_bytes = 0
+        self._room = asyncio.Event()
+        self._closed = False
+
+    async def next(self) -> tuple[T, Callable[[], None]] | None:
+        """The result of the next job and its ``leave``, to be called once; ``None`` after the last."""
+        self._launch()
+        while not self._running:
+            if self._next is None or self._closed:
+                return None
+            self._room.clear()
+            await self._room.wait()
+            self._launch()
+        task, size = self._running.popleft()
+        return await task, _Once(self, size)
+
+    async def aclose(self) -> None:
+        """Cancel the jobs that run, and wait for their ends."""
+        self._closed = True
+        self._room.set()
+        tasks = [task for task, _ in self._running]
+        self._running.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def leave(self, size_bytes: int) -> None:
+        """A job of this size is no longer open."""
+        self._open -= 1
+        self._open_bytes -= size_bytes
+        self._launch()
+        self._room.set()
+
+    def _launch(self) -> None:
+        while not self._closed and (job := self._next) is not None and self._has_room(job.size_bytes):
+            self._open += 1
+            self._open_bytes += job.size_bytes
+            self._running.append((asyncio.ensure_future(job.start()), job.size_bytes))
+            self._next = next(self._jobs, None)
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return self._open < 2 or (self._open < self._jobs_max and self._open_bytes + size_bytes <= self._bytes_max)
+
+
+async def in_order(starts: Iterable[Callable[[], Coroutine[Any, Any, T]]], width: int) -> AsyncGenerator[T, None]:
+    """The results of works in their order, ``width`` of which run at once."""
+    ahead = Ahead((Job(start, 0) for start in starts), jobs_max=max(width, 1), bytes_max=0)
+    try:
+        while (found := await ahead.next()) is not None:
+            result, leave = found
+            leave()
+            yield result
+    finally:
+        await ahead.aclose()
+
+
+class _Once:
+    """The end of a job: only the first call counts."""
+
+    __slots__ = ("_ahead", "_size_bytes")
+
+    def __init__(self, ahead: Ahead[Any], size_bytes: int) -> None:
+        self._ahead: Ahead[Any] | None = ahead
+        self._size_bytes = size_bytes
+
+    def __call__(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.leave(self._size_bytes)
+
 
 # The share of a scan's budget for files that come whole with their footer, before the first batch.
 _WHOLE_FILES_SHARE = 4

@@ -21,7 +21,7 @@ from aioprefetch.accessor.request_events import served
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, MissingDependency
-from aioprefetch.operator.open_file_keys import READ_POLICY, SPLIT_END, SPLIT_START
+from aioprefetch.operator.open_file import READ_POLICY, SPLIT_END, SPLIT_START
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.options import CHUNK_BYTES

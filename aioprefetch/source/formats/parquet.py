@@ -24,12 +24,10 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import Footer, scan
 from aioprefetch.parquet import footer as read_footer
 from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupRead
-from aioprefetch.parquet.chunks import column_chunks, resolve_columns
+from aioprefetch.parquet.chunks import SparseFile, WantedRows, column_chunks, resolve_columns
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.parquet.plan import ScanArguments, plan_scan
 from aioprefetch.parquet.pruning import prune_row_groups
-from aioprefetch.parquet.sparse_file import SparseFile
-from aioprefetch.parquet.wanted_rows import WantedRows
 from aioprefetch.ranges import Range, joined
 from aioprefetch.source.columns.casts import INSTANT, is_any_list, is_number, plain_type
 from aioprefetch.source.columns.row_filter import is_nan, normalized

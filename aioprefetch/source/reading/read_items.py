@@ -22,7 +22,7 @@ from aioprefetch.errors import Closed, Error
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
-from aioprefetch.scheduler.scan_memory import ScanMemory
+from aioprefetch.scheduler.io_service import ScanMemory
 from aioprefetch.source.columns.row_filter import RowFilter
 from aioprefetch.source.formats import FoundBatch, format_of
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable

@@ -18,7 +18,7 @@ from pyarrow.fs import FileSelector, FileType
 
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.arrow.files import Footers, ReadFile, WriteFile, wait_for_dropped
+from aioprefetch.arrow.handler import Footers, ReadFile, WriteFile, wait_for_dropped
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection

@@ -17,7 +17,7 @@ from starlette.responses import FileResponse
 from starlette.routing import Mount, Route
 
 import aioprefetch as ap
-from aioprefetch.asgi.conditions import ByteSpec, parse_ranges
+from aioprefetch.asgi.responses import ByteSpec, parse_ranges
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import CountingS3Server, Injection
 from tests.benches.range_app import DATA, PATH, client_of, collector, never, served

@@ -16,8 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from aioprefetch.cli.app import app
-from aioprefetch.cli.completion import SECONDS_MAX, complete_place, quoted, split_words
-from aioprefetch.cli.places import Stores
+from aioprefetch.cli.places import SECONDS_MAX, Stores, complete_place, quoted, split_words
 from aioprefetch.operator.transfer.sides import Side
 from aioprefetch.values import Entry
 
@@ -172,7 +171,7 @@ def test_a_store_that_does_not_respond_is_given_up(monkeypatch: pytest.MonkeyPat
         pytest.fail("the store is asked again")
 
     monkeypatch.setattr("aioprefetch.services.s3.accessor.Buckets.names", hang)
-    monkeypatch.setattr("aioprefetch.cli.completion.list_literally", unasked)
+    monkeypatch.setattr("aioprefetch.cli.places.list_literally", unasked)
     monkeypatch.setattr(Stores, "buckets_of", soon)
     for place in ("s3://", "s3://bucket"):
         assert complete_place(click.Context(app), app.params[0], place) == []

@@ -27,7 +27,7 @@ from aioprefetch.cli.demo import (
     sample_parquet,
     take_count,
 )
-from aioprefetch.cli.screen import PlainDisplay, RichDisplay, SilentDisplay, choose_display
+from aioprefetch.cli.printing import PlainDisplay, RichDisplay, SilentDisplay, choose_display
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server

@@ -215,7 +215,7 @@ def test_other_failures_are_one_line_too(folder: Path, monkeypatch: pytest.Monke
     def fail(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError(f"unexpected,\nAuthorization: Bearer {CANARY}")
 
-    monkeypatch.setattr("aioprefetch.cli.listing.print_json", fail)
+    monkeypatch.setattr("aioprefetch.cli.reading.print_json", fail)
     result = run("ls", "--json", folder, code=1)
     assert result.stderr.startswith("aioprefetch: RuntimeError: unexpected, Authorization")
     assert CANARY not in result.stderr

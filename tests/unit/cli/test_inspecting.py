@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aioprefetch.cli.scanning import _limited
+from aioprefetch.cli.inspecting import _limited
 from tests.unit.cli.commands import Bucket, lines, objects, run
 
 ROWS = 1000

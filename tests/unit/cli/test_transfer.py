@@ -12,8 +12,7 @@ import pytest
 from aioprefetch.cli import main
 from aioprefetch.errors import PermissionDenied
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.progress import ProgressDisplay
-from aioprefetch.operator.transfer.report import CopyProgress, CopyReport
+from aioprefetch.operator.progress import CopyProgress, CopyReport, ProgressDisplay
 from tests.unit.cli.commands import Bucket, lines, objects, run
 
 

@@ -16,7 +16,7 @@ from aioprefetch.blocks.store import BlockStore
 from aioprefetch.display import bytes_text
 from aioprefetch.display.bars import Cost, ObjectBytes, PlannedFile, expected_times, object_html, plan_html
 from aioprefetch.display.tables import entries_html, operator_html
-from aioprefetch.lance.plan import FilePlan, Plan, PlannedPage
+from aioprefetch.lance.scan import FilePlan, Plan, PlannedPage
 from aioprefetch.ranges import intersected, joined, total_length
 from aioprefetch.runtime.events import COUNTERS, GAUGES
 from aioprefetch.runtime.options import RuntimeOptions

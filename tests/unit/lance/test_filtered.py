@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.lance.dataset.deletions import physical_ranges
-from aioprefetch.lance.filtered import HOLE_ROWS_MAX, KeptRows, read_through
+from aioprefetch.lance.batches import HOLE_ROWS_MAX, KeptRows, read_through
+from aioprefetch.lance.fragment_rows import physical_ranges
 from aioprefetch.lance.row_ranges import runs
 
 holes = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 50)), max_size=8)

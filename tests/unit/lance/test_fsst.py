@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance import fsst
+from aioprefetch.lance.compression import CODES_PER_TAKE, ESCAPE, FSST_MAGIC, decode_fsst
 
 ACTIVE = 1 << 24
 
 
-def table(symbols: list[bytes], *, flags: int = ACTIVE, magic: int = fsst.MAGIC) -> bytes:
+def table(symbols: list[bytes], *, flags: int = ACTIVE, magic: int = FSST_MAGIC) -> bytes:
     header = magic << 32 | flags | len(symbols)
     lengths = bytes(len(symbol) for symbol in symbols)
     return header.to_bytes(8, "little") + b"".join(symbol.ljust(8, b"\0") for symbol in symbols) + lengths
@@ -22,7 +22,7 @@ def table(symbols: list[bytes], *, flags: int = ACTIVE, magic: int = fsst.MAGIC)
 def one_by_one(symbols: list[bytes], codes: bytes) -> bytes:
     text, position = b"", 0
     while position < len(codes):
-        if codes[position] == fsst.ESCAPE:
+        if codes[position] == ESCAPE:
             text += codes[position + 1 : position + 2]
             position += 2
         else:
@@ -31,8 +31,8 @@ def one_by_one(symbols: list[bytes], codes: bytes) -> bytes:
     return text
 
 
-def decode(stored: bytes, codes: bytes, offsets: list[int], codes_per_take: int = fsst.CODES_PER_TAKE) -> list[bytes]:
-    text, bounds = fsst.decode(stored, memoryview(codes), np.array(offsets), codes_per_take=codes_per_take)
+def decode(stored: bytes, codes: bytes, offsets: list[int], codes_per_take: int = CODES_PER_TAKE) -> list[bytes]:
+    text, bounds = decode_fsst(stored, memoryview(codes), np.array(offsets), codes_per_take=codes_per_take)
     assert bounds[0] == 0
     assert bounds[-1] == len(text)
     return [text[start:end].tobytes() for start, end in pairwise(bounds)]
@@ -42,7 +42,7 @@ def random_value(rng: np.random.Generator, symbols: int) -> bytes:
     parts = []
     for _ in range(int(rng.integers(0, 30))):
         if not symbols or rng.random() < 0.3:
-            parts.append(bytes([fsst.ESCAPE, int(rng.choice([fsst.ESCAPE, fsst.ESCAPE, 3, 200]))]))
+            parts.append(bytes([ESCAPE, int(rng.choice([ESCAPE, ESCAPE, 3, 200]))]))
         else:
             parts.append(bytes([int(rng.integers(0, symbols))]))
     return b"".join(parts)
@@ -91,4 +91,4 @@ def test_no_values_at_all() -> None:
 )
 def test_damage_is_named(stored: bytes, codes: bytes, offsets: list[int], word: str) -> None:
     with pytest.raises(UntrustedMetadata, match=word):
-        fsst.decode(stored, memoryview(codes), np.array(offsets, np.int64))
+        decode_fsst(stored, memoryview(codes), np.array(offsets, np.int64))

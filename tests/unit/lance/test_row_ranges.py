@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid, InvalidRange, InvalidType
-from aioprefetch.lance.dataset.fragments import wanted_fragments
-from aioprefetch.lance.dataset.manifest import Fragment
+from aioprefetch.lance.dataset import wanted_fragments
+from aioprefetch.lance.manifest import Fragment
 from aioprefetch.lance.row_ranges import RowSelection, select_rows
 from aioprefetch.ranges import total_length
 

@@ -14,7 +14,7 @@ from obstore.store import MemoryStore
 from aioprefetch import Operator
 from aioprefetch.errors import ConditionNotMatch, InvalidArgument, InvalidType, Unsupported
 from aioprefetch.layers import RetryLayer
-from aioprefetch.operator import listing, open_file, requests, write_source, writer
+from aioprefetch.operator import listing, open_file, requests, upload, writer
 from aioprefetch.operator import options as operator_options
 from aioprefetch.reader import options, reader
 from aioprefetch.services import S3, Fs, Http, Memory, ObspecStore
@@ -34,7 +34,7 @@ SERVICES: dict[str, Callable[[Path], Any]] = {
 
 VERBS = sorted(name for name, one in vars(Operator).items() if inspect.isfunction(one) and not name.startswith("_"))
 # Types of modules that load at first use, which the module of Operator does not hold.
-MODULES = (listing, open_file, operator_options, options, reader, requests, write_source, writer)
+MODULES = (listing, open_file, operator_options, options, reader, requests, upload, writer)
 TYPES = {name: one for module in MODULES for name, one in vars(module).items()}
 # Good values of what a call cannot do without.
 REQUIRED: dict[str, Any] = {

@@ -18,7 +18,7 @@ from aioprefetch.errors import (
     Unavailable,
 )
 from aioprefetch.layers import Layer, WrappedAccessor
-from aioprefetch.operator.multipart import ABORT_SECONDS_MAX, PARTS_AT_ONCE
+from aioprefetch.operator.upload import ABORT_SECONDS_MAX, PARTS_AT_ONCE
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.fault_layer import Injection

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aioprefetch.errors import Error
-from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.parquet.chunks import SparseFile
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PendingRead
 

@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 
 import aioprefetch as ap
-from aioprefetch.parquet.projection import Projection
+from aioprefetch.parquet.columns import Projection
 from tests.unit.parquet.parquet_files import footer_at_hand, nested_table, written
 from tests.unit.parquet.test_scan import DATA, by_pyarrow
 

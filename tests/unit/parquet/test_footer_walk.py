@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.parquet import thrift
-from aioprefetch.parquet.footer_walk import chunk_pattern, numbers_of, read_chunk, walk_footer
+from aioprefetch.parquet.layout import chunk_pattern, numbers_of, read_chunk, walk_footer
 from tests.unit.parquet.parquet_files import chunk_of, footer_of, nested_table, tree_of, written
 
 

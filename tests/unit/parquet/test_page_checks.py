@@ -8,8 +8,8 @@ import pytest
 
 from aioprefetch.errors import BudgetExhausted, ConfigInvalid, InvalidType, UntrustedMetadata
 from aioprefetch.parquet import chunk_columns, read_table, scan
-from aioprefetch.parquet.page_header import read_page_header
-from aioprefetch.parquet.row_reader import decode_pool
+from aioprefetch.parquet.page_metadata import read_page_header
+from aioprefetch.parquet.row_groups import decode_pool
 from tests.benches.gated_reader import bench
 from tests.profile import chosen
 from tests.unit.parquet.parquet_files import footer_at_hand, written

@@ -10,12 +10,9 @@ import pytest
 from aioprefetch.errors import Error, UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.byte_plan import planned_chunk
-from aioprefetch.parquet.chunks import column_chunks
-from aioprefetch.parquet.page_file import FooterParts, decode_pages
-from aioprefetch.parquet.page_header import PAGE_BYTES_DEFAULT, LargePages, PageOptions
-from aioprefetch.parquet.page_index import parse_offset_index
-from aioprefetch.parquet.paged_leaf import PagedLeaf, can_be_merged, merged
-from aioprefetch.parquet.wanted_rows import WantedRows
+from aioprefetch.parquet.chunks import WantedRows, column_chunks
+from aioprefetch.parquet.page_metadata import PAGE_BYTES_DEFAULT, LargePages, PageOptions, parse_offset_index
+from aioprefetch.parquet.paged_leaf import FooterParts, PagedLeaf, can_be_merged, decode_pages, merged
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PendingRead
 from tests.profile import combinations

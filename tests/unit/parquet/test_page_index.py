@@ -12,7 +12,7 @@ from aioprefetch.errors import Unavailable, UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks
 from aioprefetch.parquet.footer import footer
-from aioprefetch.parquet.page_index import (
+from aioprefetch.parquet.page_metadata import (
     OffsetIndex,
     load_page_indexes,
     parse_column_index,

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from aioprefetch.parquet import thrift
-from aioprefetch.parquet.chunk_read import PageWalk
-from aioprefetch.parquet.page_header import BadPage, PageHeader, read_page_header
-from aioprefetch.parquet.sparse_file import SparseFile
+from aioprefetch.parquet.chunk_columns import PageWalk
+from aioprefetch.parquet.chunks import SparseFile
+from aioprefetch.parquet.page_metadata import BadPage, PageHeader, read_page_header
 from tests.profile import combinations
 from tests.unit.parquet.parquet_files import nested_table, written
 

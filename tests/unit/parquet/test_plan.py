@@ -23,7 +23,7 @@ from aioprefetch.parquet.byte_plan import (
 )
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
-from aioprefetch.parquet.page_index import OffsetIndex
+from aioprefetch.parquet.page_metadata import OffsetIndex
 from aioprefetch.parquet.plan import checked_rows, chosen_row_groups, plan
 from aioprefetch.ranges import SMALL_GAP_BYTES, bridged
 from tests.benches.gated_reader import bench

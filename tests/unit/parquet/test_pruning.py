@@ -18,7 +18,7 @@ from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.chunks import column_chunks
 from aioprefetch.parquet.footer import Footer
-from aioprefetch.parquet.page_index import ColumnIndex, OffsetIndex, load_page_indexes
+from aioprefetch.parquet.page_metadata import ColumnIndex, OffsetIndex, load_page_indexes
 from aioprefetch.parquet.pruning import (
     filter_columns,
     filter_leaves,

@@ -11,13 +11,11 @@ import pytest
 from aioprefetch.errors import Unavailable, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan
-from aioprefetch.parquet.file_part import memory_limits
-from aioprefetch.parquet.page_header import PageOptions
+from aioprefetch.parquet.columns import Projection
+from aioprefetch.parquet.file_part import WindowMaker, memory_limits
+from aioprefetch.parquet.page_metadata import PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan, scan_arguments
-from aioprefetch.parquet.projection import Projection
-from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder, has_dictionaries
-from aioprefetch.parquet.row_reader import concatenated
-from aioprefetch.parquet.windows import WindowMaker
+from aioprefetch.parquet.row_groups import LeafScheduler, WindowsDecoder, concatenated, has_dictionaries
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.scheduling_loop import scan_lines
 from aioprefetch.services.memory import Memory

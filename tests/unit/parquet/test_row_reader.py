@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.parquet.row_reader import RowReader, concatenated, one_array
+from aioprefetch.parquet.row_groups import RowReader, concatenated, one_array
 from tests.unit.parquet.parquet_files import footer_at_hand, written
 
 ROWS = 4_000

@@ -6,7 +6,7 @@ import pytest
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.parquet import thrift
-from aioprefetch.parquet.footer_walk import SCHEMA_DEPTH_MAX, walk_footer
+from aioprefetch.parquet.layout import SCHEMA_DEPTH_MAX, walk_footer
 from tests.unit.parquet.parquet_files import footer_at_hand, footer_of, with_footer, written
 
 PLAIN = written(pa.table({"a": np.arange(100), "s": [str(n) for n in range(100)]}), row_group_size=30)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import Unsupported
-from aioprefetch.parquet.sparse_file import Coverage, SparseFile
+from aioprefetch.parquet.chunks import Coverage, SparseFile
 
 PAGE = mmap.PAGESIZE
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.errors import ConfigInvalid, InvalidType, NotFound
-from aioprefetch.polars.places import place_of
+from aioprefetch.polars.scan_parquet import place_of
 
 KEYS = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
 

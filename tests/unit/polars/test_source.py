@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.polars.source import dtypes_of
+from aioprefetch.polars.scan_parquet import dtypes_of
 from tests.benches.column_file import GROUPS, PARQUET, ROWS
 from tests.benches.dataset_files import numbers, parquet_bytes
 

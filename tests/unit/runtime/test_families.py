@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.operator.family_key import family_key
-from aioprefetch.operator.shared import shared_twin
+from aioprefetch.operator.shared import family_key, shared_twin
 from aioprefetch.runtime.family import KEPT_SECONDS, RECIPES_MAX, RUNTIMES_MAX
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultServer, run_virtual

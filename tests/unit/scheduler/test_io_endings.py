@@ -100,7 +100,7 @@ async def test_no_memory_is_an_error_of_the_read(monkeypatch: pytest.MonkeyPatch
     def refuse(size: int, owner: object) -> memoryview:
         raise MemoryError(f"no {size} bytes")
 
-    monkeypatch.setattr("aioprefetch.scheduler.page_request.lend_buffer", refuse)
+    monkeypatch.setattr("aioprefetch.scheduler.pending_read.lend_buffer", refuse)
     async with scene(is_open=True) as s:
         read = s.io.submit([(0, 10)], 0)
         with pytest.raises((MemoryError, Error)):

@@ -7,9 +7,8 @@ import pytest
 
 from aioprefetch.errors import Closed
 from aioprefetch.operator.operator import Operator
-from aioprefetch.scheduler.decode_loop import BatchOptions
+from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE, BatchOptions, UnorderedLoop
 from aioprefetch.scheduler.pages import PreparedScan, ScanPart
-from aioprefetch.scheduler.unordered_loop import PARTS_AT_ONCE, UnorderedLoop
 from aioprefetch.services.memory import Memory
 from tests.benches.gated_reader import settle
 from tests.benches.pretended_format import PretendedScan

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.sync import kept
+from aioprefetch.sync.file import OPERATORS_MAX, KeptOperators
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.testing import FaultServer
 from tests.benches.programs import run_program
@@ -67,7 +67,7 @@ def test_no_bytes_stay_in_memory_behind_the_last_file(server: FaultServer) -> No
 
 
 def test_connections_close_when_no_file_follows(server: FaultServer) -> None:
-    operators = kept.KeptOperators(loop_thread(), kept_seconds=0.0)
+    operators = KeptOperators(loop_thread(), kept_seconds=0.0)
 
     async def use() -> None:
         operator = ap.Operator.from_uri(f"{server.url}/")
@@ -81,10 +81,10 @@ def test_connections_close_when_no_file_follows(server: FaultServer) -> None:
 
 def test_few_stores_are_kept(server: FaultServer) -> None:
     """The least recently used one is closed."""
-    for number in range(kept.OPERATORS_MAX + 4):
+    for number in range(OPERATORS_MAX + 4):
         with ap.sync.open(f"{server.url}/k", headers={"X-Tenant": str(number)}) as file:
             assert file.read() == DATA
-    ap.sync.run(server.wait_until_idle(connections_max=kept.OPERATORS_MAX))
+    ap.sync.run(server.wait_until_idle(connections_max=OPERATORS_MAX))
 
 
 def test_a_process_ends_with_kept_connections_and_after_a_fork() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.dataset import deletions as deletions_module
-from aioprefetch.lance.dataset.deletions import THREAD_ROWS_MIN, parse_arrow, physical_ranges, read_deletions
-from aioprefetch.lance.dataset.manifest import DeletionFile, Fragment
+from aioprefetch.lance import fragment_rows as deletions_module
+from aioprefetch.lance.fragment_rows import THREAD_ROWS_MIN, parse_arrow, physical_ranges, read_deletions
+from aioprefetch.lance.manifest import DeletionFile, Fragment
 from aioprefetch.lance.row_ranges import RowNumbers, runs
 from tests.benches.lance_files import damaged, stored
 

@@ -12,8 +12,8 @@ import pytest
 
 from aioprefetch.errors import InvalidArgument, NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance.dataset import LanceDataset, open_dataset
-from aioprefetch.lance.dataset.manifest import Directory, Manifest, manifest_range, parse_manifest
-from aioprefetch.lance.dataset.versions import manifest_paths, version_of
+from aioprefetch.lance.manifest import Directory, Manifest, manifest_range, parse_manifest
+from aioprefetch.lance.versions import manifest_paths, version_of
 from aioprefetch.values import Entry
 from tests.benches.lance_files import damaged, dataset_objects, stored, without_listing
 from tests.benches.protobuf import key, span, varint

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.dataset.deletions import parse_roaring
+from aioprefetch.lance.fragment_rows import parse_roaring
 
 
 def containers(numbers: list[int]) -> dict[int, list[int]]:

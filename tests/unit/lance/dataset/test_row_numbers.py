@@ -13,8 +13,8 @@ import pytest
 
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMetadata
-from aioprefetch.lance.dataset.manifest import Fragment
-from aioprefetch.lance.dataset.row_numbers import ROW_ADDRESS, ROW_ID, RowIds, RowNumbersField
+from aioprefetch.lance.fragment_rows import ROW_ADDRESS, ROW_ID, RowIds, RowNumbersField
+from aioprefetch.lance.manifest import Fragment
 from aioprefetch.lance.row_ranges import RowRanges
 from tests.benches.lance_files import PATH, damaged, dataset_objects, stored, write_file
 from tests.benches.protobuf import key, span, varint

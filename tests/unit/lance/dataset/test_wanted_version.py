@@ -19,7 +19,7 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.lance.dataset.versions import manifest_paths
+from aioprefetch.lance.versions import manifest_paths
 from aioprefetch.operator.operator import Operator
 from tests.benches.lance_files import dataset_objects, stored, without_listing, write_file
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.lance.physical.memory import aligned, copy_bits, fill_bits, packed
-from aioprefetch.lance.physical.offsets import StoredEnds
+from aioprefetch.lance.physical.protocols import aligned, copy_bits, fill_bits, packed
+from aioprefetch.lance.physical.strings import StoredEnds
 from aioprefetch.lance.physical.value import Bitmap, Value
 from aioprefetch.lance.row_ranges import RowRanges
 

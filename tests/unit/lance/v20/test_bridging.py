@@ -10,12 +10,10 @@ from lance.file import LanceFileWriter
 
 import aioprefetch as ap
 from aioprefetch.lance import output
-from aioprefetch.lance.logical import portions
+from aioprefetch.lance.logical.fields import ListPortion
 from aioprefetch.lance.physical import value
-from aioprefetch.lance.physical.memory import INT32_MAX
-from aioprefetch.lance.physical.offsets import Ends
-from aioprefetch.lance.physical.protocols import PageRows
-from aioprefetch.lance.physical.strings import BinaryRows, TextRows
+from aioprefetch.lance.physical.protocols import INT32_MAX, PageRows
+from aioprefetch.lance.physical.strings import BinaryRows, Ends, TextRows
 from tests.benches.lance_v20_columns import table_of
 from tests.benches.lance_v20_pages import (
     MemoryIo,
@@ -252,7 +250,7 @@ def test_more_items_than_32_bit_offsets_count_are_refused() -> None:
             raise AssertionError("decoded")
 
     count = INT32_MAX + 1
-    portion = portions.ListPortion(pa.list_(pa.null()), _Items())  # type: ignore[arg-type]
+    portion = ListPortion(pa.list_(pa.null()), _Items())  # type: ignore[arg-type]
     portion.add(PageRows(Ends(np.array([5, count], np.uint64), 0, count + 1, count), 0, 2), ())
     with pytest.raises(ap.errors.Unsupported, match="32-bit offsets"):
         portion.decode()

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.lance import encodings as enc
 from aioprefetch.lance.compression import decompress, decompressed_bytes
-from aioprefetch.lance.dataset.fragments import MissingField
+from aioprefetch.lance.dataset import MissingField
 from aioprefetch.lance.output import assemble, dictionary
-from aioprefetch.lance.physical.build import PageBuffers, blob_scheduler, list_scheduler, page_scheduler
-from aioprefetch.lance.physical.dictionary import DictionaryRows, TextDictionaryRows
+from aioprefetch.lance.physical import encodings as enc
+from aioprefetch.lance.physical.encodings import PageBuffers, blob_scheduler, list_scheduler, page_scheduler
+from aioprefetch.lance.physical.indirect import DictionaryRows, TextDictionaryRows
 from aioprefetch.lance.physical.protocols import PageRows
 from aioprefetch.lance.row_ranges import RowRanges
 from tests.benches.lance_v20_columns import FAMILIES, table_of

@@ -9,10 +9,9 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.logical.lists import LoadingListPage
-from aioprefetch.lance.logical.structs import StructField
-from aioprefetch.lance.physical import blob, strings
-from aioprefetch.lance.physical.offsets import StoredEnds
+from aioprefetch.lance.logical.nested import LoadingListPage, StructField
+from aioprefetch.lance.physical import indirect, strings
+from aioprefetch.lance.physical.strings import StoredEnds
 from aioprefetch.lance.row_ranges import RowRanges
 from tests.benches.lance_v20_columns import table_of
 from tests.benches.lance_v20_pages import (
@@ -278,7 +277,7 @@ async def test_a_follow_up_submits_nothing_for_a_released_page(tmp_path: Path, n
 
 
 async def test_blobs_are_read_in_groups_that_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blob, "GROUP_BYTES", 100)
+    monkeypatch.setattr(indirect, "GROUP_BYTES", 100)
     table, data, file = await _file(tmp_path, "blobs", batches=2)
     io = MemoryIo(data)
     root, rows = start_scan(file, io, [(0, ROWS)])

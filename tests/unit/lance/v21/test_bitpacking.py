@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.lance.structural.bitpacking import GROUP, trimmed, unpack
+from aioprefetch.lance.structural.chunk_values import GROUP, trimmed, unpack
 
 ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 

@@ -5,8 +5,20 @@ from __future__ import annotations
 import pytest
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.structural.compressions import Flat, Fsst, General, InlineBitpacked, OutOfLineBitpacked, Variable
-from aioprefetch.lance.structural.layouts import TYPE_URL, Constant, FullZip, MiniBlock, RepDefLayer, parse_layout
+from aioprefetch.lance.structural.layouts import (
+    TYPE_URL,
+    Constant,
+    Flat,
+    Fsst,
+    FullZip,
+    General,
+    InlineBitpacked,
+    MiniBlock,
+    OutOfLineBitpacked,
+    RepDefLayer,
+    Variable,
+    parse_layout,
+)
 
 
 def number(field: int, value: int) -> bytes:

@@ -5,9 +5,8 @@ import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
-from aioprefetch.lance.physical.memory import INT32_MAX
-from aioprefetch.lance.physical.protocols import OutputBuffer
-from aioprefetch.lance.structural.leaf_rows import LeafRows
+from aioprefetch.lance.physical.protocols import INT32_MAX, OutputBuffer
+from aioprefetch.lance.structural.assembly import LeafRows
 from aioprefetch.lance.structural.values import Fixed, Nulls, Texts
 
 FOUR = np.arange(4, dtype="<i4").view(np.uint8)

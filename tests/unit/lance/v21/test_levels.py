@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from aioprefetch.errors import UntrustedMetadata
+from aioprefetch.lance.structural.decoded_rows import Unraveler
 from aioprefetch.lance.structural.layouts import RepDefLayer, max_repetition, max_visible
-from aioprefetch.lance.structural.levels import Unraveler
 
 ITEM, NULL_ITEM = RepDefLayer.ALL_VALID_ITEM, RepDefLayer.NULLABLE_ITEM
 LISTS = (

@@ -16,7 +16,7 @@ from aioprefetch.errors import Error, Unavailable, Unsupported, UntrustedMetadat
 from aioprefetch.lance import output
 from aioprefetch.lance.physical.protocols import OutputBuffer
 from aioprefetch.lance.structural import CONCATENATED
-from aioprefetch.lance.structural.leaf_rows import LeafRows, StringBuilder
+from aioprefetch.lance.structural.assembly import LeafRows, StringBuilder
 from aioprefetch.lance.structural.pages import WHOLE_PAGE_BYTES
 from aioprefetch.lance.structural.values import Texts, Values
 from tests.benches.lance_files import write_file

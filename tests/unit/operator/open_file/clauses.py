@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from aioprefetch import RangeReader
-from aioprefetch.operator.open_file import OpenFileBuilder, PendingReader
-from aioprefetch.operator.open_file_keys import KEYS
+from aioprefetch.operator.open_file import KEYS, OpenFileBuilder, PendingReader
 from aioprefetch.reader.options import ReaderOptions
 from tests.benches.gated_reader import KIB, Bench
 

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from aioprefetch.errors import Error, InvalidPath, PermissionDenied
-from aioprefetch.operator import open_file_keys as k
+from aioprefetch.operator import open_file as k
 from aioprefetch.operator.open_file import PendingReader
 from tests.unit.operator.open_file.clauses import Scene, clause
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator import open_file_keys as k
+from aioprefetch.operator import open_file as k
 from aioprefetch.reader.policy import POLICIES
 from tests.unit.operator.open_file.clauses import BLOCK, SIZE, STANDARD, Scene, clause, policy_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aioprefetch.operator import open_file_keys as k
+from aioprefetch.operator import open_file as k
 from tests.unit.operator.open_file.clauses import BLOCK, Scene, clause
 
 

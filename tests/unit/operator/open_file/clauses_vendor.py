@@ -3,7 +3,7 @@
 import pytest
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator import open_file_keys as k
+from aioprefetch.operator import open_file as k
 from tests.unit.operator.open_file.clauses import BLOCK, VENDORS, Scene, clause, policy_of
 
 # Names that Hadoop's streams answer to, and what a reader says.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aioprefetch.operator.open_file_keys import warn_once
+from aioprefetch.operator.open_file import warn_once
 from tests.benches.gated_reader import bench
 from tests.unit.operator.open_file import (
     clauses_build,

@@ -1,6 +1,6 @@
 """The pages about openFile() say what the tables of the code say."""
 
-from aioprefetch.operator.open_file_keys import KEYS
+from aioprefetch.operator.open_file import KEYS
 from tests.benches.doc_pages import code, rows_under
 from tests.benches.source_tree import ROOT
 from tests.unit.operator.open_file.clauses_vendor import CAPABILITIES

@@ -9,7 +9,7 @@ import pytest
 
 from aioprefetch import Metadata, Operator, RangeReader
 from aioprefetch.errors import IsADirectory, NotFound
-from aioprefetch.operator import open_file_keys as k
+from aioprefetch.operator import open_file as k
 from aioprefetch.operator.open_file import PendingReader
 from aioprefetch.services import Memory
 from tests.benches.gated_reader import bench, settle

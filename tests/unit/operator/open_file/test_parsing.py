@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from aioprefetch import Operator
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator import open_file_keys as k
-from aioprefetch.operator.open_file_keys import Settings, known_object
+from aioprefetch.operator import open_file as k
+from aioprefetch.operator.open_file import Settings, known_object
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.services import Memory

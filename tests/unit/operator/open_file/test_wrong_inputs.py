@@ -7,7 +7,7 @@ import pytest
 
 from aioprefetch import Metadata, Operator
 from aioprefetch.errors import ConfigInvalid, Error, InvalidPath, InvalidType, Unsupported
-from aioprefetch.operator import open_file_keys as k
+from aioprefetch.operator import open_file as k
 from aioprefetch.operator.open_file import OpenFileBuilder
 from aioprefetch.services import Memory
 from tests.unit.operator.open_file.clauses import awaited

@@ -8,7 +8,7 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import Error, PermissionDenied, Unavailable, Unexpected
-from aioprefetch.operator.multipart import PARTS_AT_ONCE
+from aioprefetch.operator.upload import PARTS_AT_ONCE
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from tests.profile import chosen

@@ -1,0 +1,524 @@
+"""Options as fsspec and s3fs have them, and instances of file systems: one for each store and principal that they name.
+
+Each word becomes an option of an operator, of a reader, or of a write, or it means what is the case here anyway. A word
+for which there is nothing here is ``ConfigInvalid``, with the option that does it, if there is one.
+
+fsspec keeps instances by a digest of the text of their arguments. Text is not enough here: an operator's names no
+principal, and without keys in the arguments the principal is that of the environment, which may change. So what a
+store and a principal are *now* is a part of the digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakValueDictionary
+
+from fsspec.asyn import AsyncFileSystem
+from fsspec.config import apply_config
+
+from aioprefetch.credentials import CredentialsProvider, Secret
+from aioprefetch.errors import ConfigInvalid
+from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.operator.from_uri import store_options, unknown_option
+from aioprefetch.operator.operator import Operator
+from aioprefetch.operator.shared import family_key, is_reference, operator_of, reference_of, shared_twin
+from aioprefetch.ranges import at_least
+from aioprefetch.reader.options import READER_OPTIONS
+from aioprefetch.reader.policy import CACHES, POLICIES
+from aioprefetch.sync import BlockingOperator
+
+# fsspec's caches, as policies. Blocks keep what was read under each of them.
+CACHE_POLICIES: Mapping[str, str] = {**CACHES, **{name: name for name in POLICIES}}
+
+# s3fs's words, and those of botocore's clients in ``client_kwargs``.
+_S3: Mapping[str, str] = {
+    "anon": "anonymous",
+    **dict.fromkeys(("key", "username", "aws_access_key_id"), "access_key_id"),
+    **dict.fromkeys(("secret", "password", "aws_secret_access_key"), "secret_access_key"),
+    **dict.fromkeys(("token", "aws_session_token"), "session_token"),
+    "region_name": "region",
+    "requester_pays": "request_payer",
+    "max_concurrency": "concurrency",
+    **dict.fromkeys(("profile_name", "aws_profile"), "profile"),
+    "session": "credentials",
+}
+# gcsfs's and adlfs's words, as far as they are not options of ours.
+_CLOUDS: Mapping[str, Mapping[str, str]] = {
+    "gs": {"anon": "anonymous"},
+    "az": {"anon": "anonymous", "sas_token": "sas_key"},
+}
+# Objects have no project, a bucket is not made here, and nothing is asked before the first read.
+_GS_WITHOUT_EFFECT = ("project", "default_location", "check_connection")
+_GS_TOKEN_OF_ENVIRONMENT = ("google_default", "cloud", "cache")
+# Words for what is so here in any case: regions are options, parts have one size, versions are compared on this side.
+_S3_WITHOUT_EFFECT = frozenset({"fixed_upload_size", "local_expiry_check", "api_version"})
+_CONFIG: Mapping[str, str] = {
+    "connect_timeout": "connect_timeout_seconds",
+    "read_timeout": "read_timeout_seconds",
+    "max_pool_connections": "concurrency",
+    "proxies": "proxies",
+    "region_name": "region",
+}
+# The parameters of S3's own calls, as options of a write.
+_WRITE: Mapping[str, str] = {
+    "ContentType": "content_type",
+    "ContentEncoding": "content_encoding",
+    "ContentDisposition": "content_disposition",
+    "CacheControl": "cache_control",
+    "Metadata": "user_metadata",
+    "StorageClass": "storage_class",
+    "SSEKMSKeyId": "sse_kms_key_id",
+    "ChecksumAlgorithm": "checksum",
+}
+_WRITE_OPTIONS = frozenset(_WRITE.values()) | {"if_match", "if_not_exists"}
+# fsspec's words for reads.
+_OF_READS = frozenset({"block_size", "cache_type", "cache_options", "version_id"})
+# The words of fsspec's file system of http for its files, and those of aiohttp for sessions and requests.
+_HTTP: Mapping[str, str] = {"block_size": "default_block_size", "cache_type": "default_cache_type"}
+_AIOHTTP: Mapping[str, str] = {"headers": "headers", "auth": "auth", "allow_redirects": "follow_redirects"}
+# URLs are sent as they are given, and no page is searched for links.
+_HTTP_WITHOUT_EFFECT = frozenset({"encoded", "requote_redirect_url", "simple_links", "same_scheme", "size_policy"})
+
+# Options whose values are secrets, in any of the vocabularies.
+SECRETS = frozenset(
+    {
+        *("key", "username", "access_key_id", "aws_access_key_id", "secret", "password", "secret_access_key"),
+        *("aws_secret_access_key", "token", "session_token", "aws_session_token", "sse_customer_key", "auth"),
+        *("SSECustomerKey", "headers", "proxies", "service_account_key"),
+        *("account_key", "sas_key", "sas_token", "client_secret", "connection_string", "credential"),
+    }
+)
+# Secrets that may be bytes.
+_CUSTOMER_KEYS = ("sse_customer_key", "SSECustomerKey")
+# Options that are asked for keys: sessions of boto3, botocore or aiobotocore, and others.
+PROVIDERS = frozenset({"session", "credentials"})
+_NESTED = ("client_kwargs", "config_kwargs", "s3_additional_kwargs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The options of one file system: those of its operators, of the files it opens, and of its writes."""
+
+    store: Mapping[str, Any]
+    reader: Mapping[str, Any]
+    write: Mapping[str, Any]
+    version_aware: bool = False
+
+
+def wrapped(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with each secret as a ``Secret``, and what gives keys as a provider: no repr or pickle shows it."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in _CUSTOMER_KEYS and isinstance(value, bytes):
+            found[name] = Secret(base64.b64encode(value).decode())
+        elif name == "auth":
+            found[name] = _auth(value)
+        elif name in SECRETS:
+            found[name] = _hidden(value)
+        elif name in PROVIDERS and value is not None:
+            found[name] = _provider(value)
+        elif name in _NESTED and isinstance(value, Mapping):
+            found[name] = wrapped(value)
+        else:
+            found[name] = value
+    return found
+
+
+def _provider(value: Any) -> Any:
+    """The provider of keys that is given, or named by its reference. The service refuses anything else."""
+    if isinstance(value, str):
+        return CredentialsProvider.of_reference(value) or value
+    is_asked = any(hasattr(value, name) for name in ("get_credentials", "get_frozen_credentials", "__call__"))
+    return CredentialsProvider(value) if is_asked and not isinstance(value, type) else value
+
+
+def _auth(value: Any) -> Any:
+    """A token as a secret, or a user, who is none, and a password: as a pair or as aiohttp's ``BasicAuth``."""
+    pair = value[:2] if hasattr(value, "login") and hasattr(value, "password") else value
+    return (pair[0], _hidden(pair[1])) if isinstance(pair, list | tuple) and len(pair) == 2 else _hidden(value)
+
+
+def _hidden(value: Any) -> Any:
+    """Texts in a value as secrets. ``InvalidType`` for bytes, which no other option takes."""
+    if isinstance(value, str | bytes | bytearray):
+        return Secret.of(value)  # type: ignore[arg-type]  # It refuses bytes, and does not show them.
+    if isinstance(value, Mapping):
+        return {name: _hidden(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_hidden, value))
+    return value
+
+
+def mapped(value: Any, change: Any) -> Any:
+    """``value`` with each ``Secret`` and provider of keys in it replaced by ``change`` of it."""
+    if isinstance(value, Secret | CredentialsProvider):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: mapped(item, change) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(mapped(item, change) for item in value)
+    return value
+
+
+def settings_of(scheme: str, words: Mapping[str, Any]) -> Settings:
+    """Sort and translate the options of a file system over a scheme; ``""`` for one over an operator.
+
+    Raises ``ConfigInvalid`` for a word that means nothing here, and for two words that say different things.
+    """
+    store: dict[str, Any] = {}
+    write: dict[str, Any] = {}
+    names = dict(words)
+    version_aware = bool(names.pop("version_aware", False))
+    if scheme in ("http", "https"):
+        names = {_HTTP.get(name, name): value for name, value in names.items()}
+    reader = reader_options(names)
+    if scheme == "s3":
+        _take_s3(names, store, write)
+    elif scheme in _CLOUDS:
+        _take_cloud(scheme, names, store)
+    elif scheme in ("http", "https"):
+        _take_http(names, store)
+    elif scheme == "file":
+        store["follow_symlinks"] = names.pop("follow_symlinks", True)  # Their root holds all that a link may lead to.
+    elif not scheme:
+        write |= {name: names.pop(name) for name in tuple(names) if name in _WRITE.values()}
+    allowed = store_options(scheme) if scheme else ()
+    for name, value in names.items():
+        if name not in allowed:
+            raise _unknown(name, scheme, {*allowed, *_words_of(scheme)})
+        _put(store, name, value, name)
+    return Settings(store=store, reader=reader, write=write, version_aware=version_aware)
+
+
+def _words_of(scheme: str) -> tuple[str, ...]:
+    """The words of other libraries for a store."""
+    if scheme in ("http", "https"):
+        return (*_HTTP, *_AIOHTTP, "client_kwargs", "trust_env")
+    return (*_S3, *_NESTED, "use_ssl") if scheme == "s3" else tuple(_CLOUDS.get(scheme, ()))
+
+
+def check_no_option_left(names: Mapping[str, Any]) -> None:
+    """Raise ``ConfigInvalid`` for an option of neither reads nor writes, which libraries give to one ``open``."""
+    for name, value in names.items():
+        if _WRITE.get(name, name) not in _WRITE_OPTIONS and (value or name not in ("acl", "ACL")):
+            raise _unknown(name, "", sorted(READER_OPTIONS | _OF_READS), of="a read")
+
+
+def reader_options(names: dict[str, Any], *, block_size: Any = None) -> dict[str, Any]:
+    """Take the options of files out of ``names``: fsspec's words, and those of ``Operator.reader``."""
+    taken = {name: names.pop(name) for name in tuple(names) if name in READER_OPTIONS - {"block_bytes"}}
+    # The last one is dask's, which opens files with it.
+    for word in ("default_cache_type", "cache_type", "default_cache"):
+        cache = names.pop(word, None)
+        if cache is not None:
+            if cache not in CACHE_POLICIES:
+                known = ", ".join(CACHE_POLICIES)
+                raise ConfigInvalid(f"{word}={cache!r} must be one of {known}", operation="configure")
+            taken.setdefault("policy", CACHE_POLICIES[cache])
+    for word in ("default_fill_cache", "fill_cache", "cache_options"):
+        names.pop(word, None)  # Blocks keep what was read, and the policy says how far ahead that goes.
+    size = names.pop("default_block_size", None)
+    for block in (block_size, size):
+        if block == 0:  # fsspec's word for a stream.
+            taken.setdefault("policy", "sequential")
+        elif block is not None and block != "default":
+            taken.setdefault("block_bytes", block)
+    return taken
+
+
+def write_options(
+    names: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    allowed: Collection[str] = _WRITE_OPTIONS,
+    of: str = "a write",
+) -> dict[str, Any]:
+    """The options of a write by our names or by S3's parameters, over the ``defaults`` of the file system."""
+    taken = dict(defaults)
+    for name, value in names.items():
+        option = _WRITE.get(name, name)
+        if name in ("acl", "ACL") and not value:
+            continue
+        if _is_so_anyway(name, value):
+            continue
+        if option not in allowed:
+            raise _unknown(name, "", sorted(allowed), of=of)
+        taken[option] = _value_of(name, value)
+    return taken
+
+
+def _value_of(name: str, value: Any) -> Any:
+    """The value of an option of a write, where S3 writes it in another way than we do."""
+    return value.lower() if name == "ChecksumAlgorithm" and isinstance(value, str) else value
+
+
+def _take_s3(names: dict[str, Any], store: dict[str, Any], write: dict[str, Any]) -> None:
+    """Take s3fs's words out of ``names``."""
+    _take_kwargs(names.pop("client_kwargs", None), "client_kwargs", store, {**_S3, "endpoint_url": "endpoint_url"})
+    config = dict(names.pop("config_kwargs", None) or {})
+    addressing = dict(config.pop("s3", None) or {})
+    retries = dict(config.pop("retries", None) or {})
+    if config.get("signature_version") in ("s3v4", "v4"):
+        del config["signature_version"]
+    attempts, more = retries.pop("total_max_attempts", None), retries.pop("max_attempts", None)
+    if attempts is None and more is not None:  # botocore counts those after the first.
+        attempts = 1 + at_least(0, more, "config_kwargs['retries']['max_attempts']", operation="configure", path="")
+    if config.get("response_checksum_validation") == "when_required":
+        del config["response_checksum_validation"]  # No checksum of a range is asked for.
+    calculation = config.pop("request_checksum_calculation", "when_required")
+    if calculation == "when_supported":
+        # botocore chooses CRC-32.
+        _put(store, "checksum", "crc32", "config_kwargs['request_checksum_calculation']")
+    elif calculation != "when_required":
+        config["request_checksum_calculation"] = calculation
+    retries.pop("mode", None)  # There is one way to try again, with a budget of its own.
+    if attempts is not None:
+        _put(store, "attempts_max", attempts, "config_kwargs['retries']")
+    if style := addressing.pop("addressing_style", None):
+        _put(store, "addressing_style", style, "config_kwargs['s3']")
+    for left, where in ((addressing, "config_kwargs['s3']"), (retries, "config_kwargs['retries']")):
+        if left:
+            raise _unknown(min(left), "s3", store_options("s3"), of=where)
+    _take_kwargs(config, "config_kwargs", store, _CONFIG)
+    _take_call_parameters(dict(names.pop("s3_additional_kwargs", None) or {}), store, write)
+    for name in tuple(names):
+        if name in ("use_ssl", "verify", "cache_regions", *_S3_WITHOUT_EFFECT, *_S3):
+            _take(name, names.pop(name), store, _S3)
+
+
+def _take_cloud(scheme: str, names: dict[str, Any], store: dict[str, Any]) -> None:
+    """Take gcsfs's words, or adlfs's, out of ``names``."""
+    for word, option in _CLOUDS[scheme].items():
+        if word in names:
+            _put(store, option, names.pop(word), word)
+    if scheme != "gs":
+        return
+    for word in _GS_WITHOUT_EFFECT:
+        names.pop(word, None)
+    if not names.get("requester_pays", True):
+        del names["requester_pays"]
+    token = names.pop("token", None)
+    text = token.reveal() if isinstance(token, Secret) else token
+    if text == "anon":
+        _put(store, "anonymous", True, "token")
+        names.pop("access", None)  # A token has it, and there is none.
+    elif isinstance(text, Mapping):
+        key = json.dumps(mapped(text, lambda secret: secret.reveal()))
+        _put(store, "service_account_key", Secret.of(key), "token")
+    elif isinstance(text, str) and text not in _GS_TOKEN_OF_ENVIRONMENT:
+        if not os.path.isfile(text):
+            raise ConfigInvalid(
+                "token must be 'anon', 'google_default', or the path or the contents of a key file",
+                operation="configure",
+            )
+        _put(store, "service_account", text, "token")
+
+
+def _take_http(names: dict[str, Any], store: dict[str, Any]) -> None:
+    """Take aiohttp's words out of ``names``: those of its session, in ``client_kwargs``, and those of its requests."""
+    session = dict(names.pop("client_kwargs", None) or {})
+    given = [headers for headers in (session.pop("headers", None), names.pop("headers", None)) if headers]
+    if all(isinstance(headers, Mapping) for headers in given):
+        merged = {name: value for headers in given for name, value in headers.items()}
+        # Bytes are asked for as they are stored, in any case.
+        given = [{name: value for name, value in merged.items() if str(name).lower() != "accept-encoding"}]
+    store |= {"headers": given[-1]} if given and given[-1] else {}
+    for name in tuple(names):
+        if name in ("timeout", "trust_env", "ssl", *_HTTP_WITHOUT_EFFECT, *_AIOHTTP):
+            _take_of_aiohttp(name, names.pop(name), store, of="https://")
+    for name, value in session.items():
+        _take_of_aiohttp(name, value, store, of="client_kwargs")
+
+
+def _take_of_aiohttp(name: str, value: Any, store: dict[str, Any], *, of: str) -> None:
+    """One word of aiohttp."""
+    if value is None or name in _HTTP_WITHOUT_EFFECT or (name == "ssl" and value is True):
+        return
+    if name == "trust_env":  # So it is here in any case.
+        _put(store, "proxies", None if value else {}, name)
+    elif name == "timeout" and hasattr(value, "sock_read"):  # What its total limits has a time to stall here.
+        _put(store, "connect_timeout_seconds", value.sock_connect or value.connect, name)
+        _put(store, "read_timeout_seconds", value.sock_read, name)
+    elif name in _AIOHTTP:
+        _put(store, _AIOHTTP[name], value, name)
+    else:
+        raise _unknown(name, "https", {*store_options("https"), *_words_of("https")}, of=of)
+
+
+def _take_call_parameters(parameters: dict[str, Any], store: dict[str, Any], write: dict[str, Any]) -> None:
+    """The parameters that s3fs would add to each call."""
+    for name, value in parameters.items():
+        if name == "RequestPayer":
+            _put(store, "request_payer", value == "requester", name)
+        elif name == "SSECustomerKey":
+            _put(store, "sse_customer_key", value, name)
+        elif _is_so_anyway(name, value):
+            continue
+        elif name in _WRITE:
+            write[_WRITE[name]] = _value_of(name, value)
+        else:
+            raise _unknown(name, "s3", store_options("s3"), of="s3_additional_kwargs")
+
+
+def _is_so_anyway(name: str, value: Any) -> bool:
+    """Whether a parameter of S3 says what is so without it.
+
+    The bucket encrypts with AES256, or with the key of ``SSEKMSKeyId``, which is an option of writes.
+    """
+    if name == "ServerSideEncryption":
+        return value in ("AES256", "aws:kms")
+    return name == "SSECustomerAlgorithm" and value == "AES256"
+
+
+def _take_kwargs(kwargs: Any, where: str, store: dict[str, Any], words: Mapping[str, str]) -> None:
+    for name, value in dict(kwargs or {}).items():
+        _take(name, value, store, words, of=where)
+
+
+def _take(name: str, value: Any, store: dict[str, Any], words: Mapping[str, str], of: str = "s3://") -> None:
+    """One word of another library."""
+    if value is None or name in _S3_WITHOUT_EFFECT:
+        return
+    if name == "use_ssl":
+        if not value:
+            _put(store, "allow_http", True, name)
+    elif name == "verify" and isinstance(value, str):
+        _put(store, "ca_bundle", value, name)
+    elif (name == "verify" and value is True) or (name == "cache_regions" and not value):
+        return
+    elif name in words:
+        _put(store, words[name], value, name)
+    else:
+        raise _unknown(name, "s3", store_options("s3"), of=of)
+
+
+def _put(store: dict[str, Any], option: str, value: Any, word: str) -> None:
+    """Set an option, unless another word has said something else."""
+    if value is None or (option == "anonymous" and not value):
+        return
+    if option in store and store[option] != value:
+        raise ConfigInvalid(
+            f"{word!r} contradicts another word for {option!r}: give one of them", operation="configure"
+        )
+    store[option] = value
+
+
+def _unknown(name: str, scheme: str, allowed: Iterable[str], *, of: str = "") -> ConfigInvalid:
+    of = of or (f"{scheme}://" if scheme else "a file system over an operator")
+    return unknown_option(name, tuple(allowed), of=of, operation="configure")
+
+
+# Arguments that are fsspec's own.
+FSSPEC_OPTIONS = frozenset(
+    {
+        *("asynchronous", "loop", "batch_size", "skip_instance_cache"),
+        *("use_listings_cache", "listings_expiry_time", "max_paths", "pickle_secrets"),
+    }
+)
+# A store of each scheme, to check options and to find the principal without a URL.
+_ANY_STORE = {"file": "file:///", "http": "https://host/", "https": "https://host/"}
+
+# The operators of URLs by their recipes, as long as a file system is over them: the same URL leads to that one again.
+_of_urls: WeakValueDictionary[Hashable, Operator] = WeakValueDictionary()
+_identity: ContextVar[str] = ContextVar("aioprefetch_fsspec_identity", default="")
+
+
+class Instances(type(AsyncFileSystem)):  # type: ignore[misc]
+    """The class of our file system classes: makes their instances, or finds them again."""
+
+    scheme: str
+
+    @property
+    def identity(cls) -> str:
+        """The store and principal of the instance that is being made. fsspec takes it for an attribute of the class."""
+        return _identity.get()
+
+    def __call__(cls, op: Any = None, **options: Any) -> Any:
+        """The instance for these options and the principal that they mean now."""
+        options = wrapped(apply_config(cls, options))
+        if op is not None:
+            options["op"] = operator_from(op, options)
+        # An instance is found by this as well, and an invalid option is found out here.
+        token = _identity.set(identity_of(cls.scheme, options))
+        try:
+            return super().__call__(**options)
+        finally:
+            _identity.reset(token)
+
+
+def operator_from(op: Any, options: dict[str, Any]) -> Operator:
+    """The operator that the argument ``op`` stands for: itself, its name in JSON, or a URL with its options."""
+    if isinstance(op, Operator):
+        return op
+    if isinstance(op, BlockingOperator):
+        return op.operator
+    if isinstance(op, str) and is_reference(op):
+        return operator_of(op)
+    if isinstance(op, str):
+        scheme = op.partition("://")[0]
+        scheme = "s3" if scheme == "s3a" else scheme
+        words = {name: options.pop(name) for name in tuple(options) if name not in FSSPEC_OPTIONS}
+        settings = settings_of(scheme, words)
+        options |= {**settings.reader, **settings.write}
+        if settings.version_aware:
+            options["version_aware"] = True
+        operator = Operator.from_uri(op, **settings.store)
+        key = family_key(operator.service, operator.layers, operator.options)
+        return operator if key is None else _of_urls.setdefault(key, shared_twin(operator) or operator)
+    raise ConfigInvalid(
+        f"op must be an Operator, or a URL such as s3://bucket/prefix, not {type(op).__name__}", operation="configure"
+    )
+
+
+def file_system_settings(scheme: str, options: Mapping[str, Any]) -> Settings:
+    """The settings in the arguments of a file system. Raises ``ConfigInvalid``."""
+    words = {name: value for name, value in options.items() if name not in FSSPEC_OPTIONS and name != "op"}
+    return settings_of("" if options.get("op") is not None else scheme, words)
+
+
+def identity_of(scheme: str, options: Mapping[str, Any]) -> str:
+    """A text that differs for different stores and principals, as they are now. It reveals no secret."""
+    settings = file_system_settings(scheme, options)
+    operator = options.get("op")
+    if operator is not None:
+        return reference_of(operator)
+    if not scheme:
+        raise ConfigInvalid(
+            "aioprefetch:// needs an operator: op=Operator(...); a URL with its store begins with aioprefetch+s3://",
+            operation="configure",
+        )
+    operator = Operator.from_uri(_ANY_STORE.get(scheme, f"{scheme}://store"), **settings.store)
+    key = family_key(operator.service, operator.layers, operator.options)
+    if key is not None:
+        return repr(key)
+    # Something in it cannot be compared. The instance keeps it, so that its id is not used again meanwhile.
+    return repr(sorted((name, id(value)) for name, value in options.items()))
+
+
+def portable(options: Mapping[str, Any], *, with_secrets: bool) -> dict[str, Any]:
+    """Options as they are pickled: secrets by reference, or as they are."""
+    return dict(mapped(options, _revealed)) if with_secrets else dict(options)
+
+
+def as_json(options: Mapping[str, Any], *, with_secrets: bool) -> dict[str, Any]:
+    """Options of plain values: an operator and secrets by their names in this process, or secrets as they are."""
+    plain = dict(mapped(options, _revealed if with_secrets else _named))
+    plain |= {name: _named(value) for name, value in plain.items() if isinstance(value, CredentialsProvider)}
+    if "op" in plain:
+        plain["op"] = reference_of(plain["op"])
+    return plain
+
+
+def _named(secret: Secret | CredentialsProvider) -> str:
+    return secret.reference
+
+
+def _revealed(secret: Secret | CredentialsProvider) -> Any:
+    if isinstance(secret, CredentialsProvider):
+        return secret  # It travels by its name, if it has one.
+    return (secret.reveal() if secret.is_literal else None) or secret.reference

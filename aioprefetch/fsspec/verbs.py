@@ -1,0 +1,290 @@
+"""Parts of the file system's verbs: how they block and how they end, slices of objects, local files.
+
+**Verbs that block** do it on our loop thread. fsspec waits in ``fsspec.asyn.sync``: an interrupt (Ctrl-C) leaves the
+work running there, and a ``TimedOut`` comes out as another error. Here the work is cancelled before the interrupt is
+raised, and errors are those of the verbs.
+
+**Verbs of many objects** end with all of their work. fsspec runs such a verb as a task for each object. If the verb is
+cancelled, these tasks would go on: requests without a caller, objects that appear after an interrupt. Here the tasks of
+a verb are known to it, and are cancelled with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import mimetypes
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from glob import has_magic
+from typing import Any, BinaryIO, ParamSpec, TypeVar
+
+from fsspec.asyn import mirror_sync_methods, sync
+from fsspec.utils import isfilelike
+
+from aioprefetch.accessor.protocols import copies_from
+from aioprefetch.errors import InvalidArgument, RangeNotSatisfied, WrongLoop
+from aioprefetch.fsspec.tree import Place
+from aioprefetch.operator.progress import CopyProgress, ProgressBar, ProgressDisplay
+from aioprefetch.operator.writer import PLACEMENT, copy_by_server, description_of
+from aioprefetch.sync.loop_thread import loop_thread
+
+
+def blocking(verb: Callable[..., Coroutine[Any, Any, Any]], fs: Any = None) -> Callable[..., Any]:
+    """``verb`` as a function that waits; without ``fs`` it is a method of a class.
+
+    ``timeout`` are the seconds after which it is cancelled and raises ``TimedOut``.
+    """
+
+    @functools.wraps(verb)
+    def call(*arguments: Any, timeout: float | None = None, **options: Any) -> Any:
+        its = arguments[0] if fs is None else fs
+        if its.asynchronous:
+            raise WrongLoop(
+                f"the file system is asynchronous=True: await {verb.__name__}(), or make one without it",
+                operation=verb.__name__.lstrip("_"),
+            )
+        thread = loop_thread()
+        if its.loop is thread.loop:
+            return thread.run(verb(*arguments, **options), timeout or None)
+        return sync(its.loop, verb, *arguments, timeout=timeout, **options)
+
+    return call
+
+
+def mirror(fs: Any) -> None:
+    """Give a file system the verbs that block: those that fsspec would give it, each by ``blocking``."""
+    before = set(vars(fs))
+    mirror_sync_methods(fs)
+    for name in vars(fs).keys() - before:
+        verb = getattr(vars(fs)[name], "__wrapped__", None)
+        if inspect.iscoroutinefunction(verb):
+            setattr(fs, name, blocking(verb, fs))
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Scope:
+    """The tasks of one verb of many."""
+
+    def __init__(self) -> None:
+        self.owner = asyncio.current_task()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.is_ended = False
+
+    async def end(self) -> None:
+        """Cancel the tasks, also those that have not begun, and wait until each has cleaned up."""
+        self.is_ended = True
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+
+
+_scope: ContextVar[Scope | None] = ContextVar("aioprefetch_fsspec_scope", default=None)
+
+
+@asynccontextmanager
+async def many() -> AsyncIterator[None]:
+    """A verb of many: if the block fails or is cancelled, so are the verbs of one that it has begun."""
+    scope = Scope()
+    token = _scope.set(scope)
+    try:
+        yield
+    except BaseException:
+        await scope.end()
+        raise
+    finally:
+        _scope.reset(token)
+
+
+def of_one(verb: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """A verb of one object, which ends with the verb of many that has begun it."""
+
+    @functools.wraps(verb)
+    async def call(*arguments: P.args, **options: P.kwargs) -> T:
+        scope, task = _scope.get(), asyncio.current_task()
+        if scope is None or task is None or task is scope.owner:
+            return await verb(*arguments, **options)
+        if scope.is_ended:
+            raise asyncio.CancelledError
+        scope.tasks.add(task)
+        try:
+            return await verb(*arguments, **options)
+        finally:
+            scope.tasks.discard(task)
+
+    return call
+
+
+Bounds = tuple[int | None, int | None]
+SizeOf = Callable[[], Awaitable[int]]
+
+
+async def read_slice(place: Place, bounds: Bounds, size_of: SizeOf) -> bytes:
+    """The bytes of one slice, as from a file: fewer at the end of the object, none beyond it."""
+    start, end = bounds
+    if start is not None and start < 0 and end is None:
+        return await place.operator.read(place.key, suffix=-start, version=place.version)
+    begin, stop = await _resolved(bounds, size_of)
+    try:
+        size = None if stop is None else max(0, stop - begin)
+        return await place.operator.read(place.key, offset=begin, size=size, version=place.version)
+    except RangeNotSatisfied:
+        return b""
+
+
+async def read_slices(place: Place, slices: Sequence[Bounds], size_of: SizeOf, gap_bytes: int | None) -> list[bytes]:
+    """The bytes of several slices of one object, in few requests."""
+    if len(slices) == 1:
+        return [await read_slice(place, slices[0], size_of)]
+    resolved = [await _resolved(bounds, size_of) for bounds in slices]
+    size = await size_of() if any(end is None for _, end in resolved) else 0
+    ranges = [(start, max(start, size if end is None else end)) for start, end in resolved]
+    try:
+        return await _read(place, ranges, gap_bytes)
+    except RangeNotSatisfied as error:  # A range that goes beyond the end, where a file is only short.
+        size = await size_of() if error.total is None else error.total
+    return await _read(place, [(min(start, size), min(end, size)) for start, end in ranges], gap_bytes)
+
+
+def by_path(paths: Sequence[str], starts: Any, ends: Any) -> dict[str, list[tuple[int, Bounds]]]:
+    """The slices of each path, with their positions; a single bound is for all paths."""
+    if not isinstance(paths, list):
+        raise InvalidArgument(f"paths must be a list, not {type(paths).__name__}", operation="cat_ranges")
+    firsts, lasts = (list(one) if isinstance(one, Iterable) else [one] * len(paths) for one in (starts, ends))
+    if not len(paths) == len(firsts) == len(lasts):
+        raise InvalidArgument("paths, starts and ends differ in length", operation="cat_ranges")
+    found: dict[str, list[tuple[int, Bounds]]] = {}
+    for position, (path, start, end) in enumerate(zip(paths, firsts, lasts, strict=True)):
+        found.setdefault(path, []).append((position, (start, end)))
+    return found
+
+
+async def _resolved(bounds: Bounds, size_of: SizeOf) -> tuple[int, int | None]:
+    """Bounds as in a slice, of which negative ones count from the end."""
+    start, end = bounds
+    if (start or 0) < 0 or (end or 0) < 0:
+        size = await size_of()
+        start = max(0, size + start) if start is not None and start < 0 else start
+        end = max(0, size + end) if end is not None and end < 0 else end
+    return start or 0, end
+
+
+async def _read(place: Place, ranges: list[tuple[int, int]], gap_bytes: int | None) -> list[bytes]:
+    return await place.operator.read_ranges(place.key, ranges, gap_bytes=gap_bytes, version=place.version)
+
+
+class SizeFirst(ProgressDisplay):
+    """A callback of fsspec as the display of a download, from which it learns the size before the bytes come."""
+
+    def __init__(self, callback: Any) -> None:
+        super().__init__()
+        self._callback = callback
+
+    def open(self, name: str) -> ProgressBar:
+        """The bar of the download."""
+        return _CallbackBar(self._callback)
+
+
+class _CallbackBar:
+    """The bar of one call, which tells its size once."""
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+        self._has_size = False
+
+    def update(self, progress: CopyProgress) -> None:
+        if progress.total is not None and not self._has_size:
+            self._has_size = True
+            self._callback.set_size(progress.total)
+        if progress.step_bytes:
+            self._callback.relative_update(progress.step_bytes)
+
+    def close(self, error: BaseException | None) -> None:
+        """The caller closes its callback."""
+
+
+async def get_object(place: Place, target: Any, callback: Any) -> None:
+    """Write an object, or one version of it, into a local file or into a file that is open.
+
+    A local file appears whole; if that fails or is cancelled, it is as it was. Raises ``IsADirectory`` for a directory.
+    """
+    if isfilelike(target):
+        await _stream_into(place, target, callback)
+        return
+    await asyncio.to_thread(os.makedirs, os.path.dirname(target) or ".", exist_ok=True)
+    await place.operator.download(place.key, target, version=place.version, on_progress=SizeFirst(callback))
+
+
+async def put_object(source: str, place: Place, options: dict[str, Any], callback: Any) -> None:
+    """Write an object from a local file, with the content type that its name tells. Errors: ``Operator.upload``."""
+    with suppress(OSError):  # The upload says what is wrong with the file.
+        callback.set_size(await asyncio.to_thread(os.path.getsize, source))
+    guessed = mimetypes.guess_type(source)[0]
+    if guessed is not None and place.operator.capability.write_content_type:
+        options.setdefault("content_type", guessed)
+    await place.operator.upload(source, place.key, on_progress=callback.relative_update, **options)
+
+
+async def copy_object(source: Place, target: Place, options: Mapping[str, Any]) -> None:
+    """Copy an object within its store, or into another one; between two buckets the store does it alone.
+
+    A version is read and written. The copy has the description of its source, and for the rest the ``options`` of a
+    write. Raises ``Unsupported`` where the store cannot obey them.
+    """
+    reads, writes = source.operator, target.operator
+    placement = {name: options[name] for name in PLACEMENT if options.get(name) is not None}
+    if source.version is None and reads is writes and not placement:
+        await reads.copy(source.key, target.key)
+        return
+    connected = writes.accessor(), writes.runtime()
+    if source.version is None and (reads is writes or copies_from(writes.service, reads.service)):
+        other = None if reads is writes else reads
+        await copy_by_server(
+            connected,
+            source.key,
+            target.key,
+            source=None if other is None else other.accessor(),
+            store=None if other is None else other.service.info,
+            placement=placement,
+        )
+        return
+    found = await reads.stat(source.key, version=source.version)
+    described = {**options, **description_of(found, writes.capability)}
+    reader = reads.reader(source.key, policy="sequential", size=found.size, etag=found.etag, version=source.version)
+    async with reader, reader.stream() as chunks:
+        await writes.write(target.key, chunks, **described)
+
+
+async def into_directory(
+    fs: Any, source: Any, target: Any, is_directory: Callable[[str], Awaitable[bool]], **levels: Any
+) -> tuple[Any, Any]:
+    """Source and target of a copy, where a source without a directory above it goes into a directory by its name.
+
+    fsspec cuts names off at a slash, and would copy to the place of that directory what belongs into it. ``levels`` are
+    ``recursive`` and ``maxdepth``.
+    """
+    name = fs._strip_protocol(source) if isinstance(source, str) and isinstance(target, str) else ""
+    if not name or "/" in name or source.endswith("/"):
+        return source, target
+    inside = target.rstrip("/")
+    if has_magic(name):
+        found = await fs._expand_path(name, **levels)
+        if not levels["recursive"] or levels["maxdepth"] is not None:  # Then directories are passed over.
+            found = [path for path in found if not await fs._isdir(path)]
+        return (found, [f"{inside}/{found[0]}"]) if len(found) == 1 else (source, target)
+    return source, f"{inside}/{name}" if target.endswith("/") or await is_directory(target) else target
+
+
+async def _stream_into(place: Place, file: BinaryIO, callback: Any) -> None:
+    async with place.operator.reader(place.key, policy="sequential", version=place.version) as reader:
+        callback.set_size(await reader.ensure_size())
+        async for chunk in reader.stream():
+            await asyncio.to_thread(file.write, chunk)
+            callback.relative_update(len(chunk))
