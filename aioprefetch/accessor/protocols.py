@@ -37,6 +37,9 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
+
 
 @runtime_checkable
 class Accessor(Protocol):
@@ -174,10 +177,6 @@ class WriteBody(Protocol):
         Allowed at any time, more than once, and after ``close``, where it does nothing.
         """
         ...
-
-
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
 
 
 class WrappedAccessor:

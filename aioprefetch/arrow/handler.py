@@ -24,6 +24,8 @@ from aioprefetch.sync import SyncFile, SyncWriteFile
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.values import Entry, Metadata
 
+T = TypeVar("T")
+
 # The files whose versions are remembered, the last ones that were read.
 FOOTERS_MAX = 1 << 16
 # How long the end of a program waits for files that Arrow has not closed: those of writes, and those that were read,
@@ -154,8 +156,6 @@ atexit.register(wait_for_dropped)
 os.register_at_fork(after_in_child=_written.clear)
 os.register_at_fork(after_in_child=_read.clear)
 
-
-T = TypeVar("T")
 
 CLOSE_SECONDS_MAX = 10.0
 

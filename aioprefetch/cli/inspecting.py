@@ -1,4 +1,4 @@
-"""``head``, ``plan`` and ``scan``: the inside of a file, the requests that a read of it would make, and its rows."""
+"""``scan``, ``head`` and ``plan``: the rows of a file, its inside, and the requests that a read of it would make."""
 
 from __future__ import annotations
 

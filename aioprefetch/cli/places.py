@@ -38,6 +38,8 @@ from aioprefetch.values import Entry, Metadata
 if TYPE_CHECKING:
     from aioprefetch.operator.options import UriOptions
 
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
 HELP_COLUMNS_MAX = 100
 # Options of stores that have a name of their own beside ``-o``.
 _NAMED = ("endpoint_url", "region", "profile", "anonymous", "addressing_style", "ca_bundle")
@@ -264,8 +266,7 @@ def _named_texts(values: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, "true" if value is True else str(value)) for name, value in named.items() if value]
 
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
+# The names that completion offers, and how long it looks for them.
 ENTRIES_MAX = 100
 SECONDS_MAX = 2.0
 # What a backslash quotes between double quotes.

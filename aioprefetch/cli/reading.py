@@ -1,4 +1,4 @@
-"""``ls``, ``stat`` and ``du``: what is there, and how large it is; ``cat``: its bytes. The formats of files."""
+"""``cat``: the bytes of objects; ``ls``, ``stat`` and ``du``: what is there, and how large it is; formats of files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ T = TypeVar("T")
 
 # Start and end as in a slice of Python: either may be missing, and a negative start counts from the end.
 Slice = tuple[int | None, int | None]
-
 
 KINDS = ("parquet", "lance", "text")
 _ENDS = {".parquet": "parquet", ".parq": "parquet", ".pq": "parquet", ".lance": "lance"}

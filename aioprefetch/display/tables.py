@@ -290,15 +290,15 @@ def operator_html(
     """
     rows = [
         ("store", redact(location)),
-        ("service", _text(service)),
-        *((f"layer {number}", _text(layer)) for number, layer in enumerate(layers, 1)),
+        ("service", _part_text(service)),
+        *((f"layer {number}", _part_text(layer)) for number, layer in enumerate(layers, 1)),
         ("options", ", ".join(_different(options)) or "the defaults"),
     ]
     counted = folded("statistics", statistics._repr_html_()) if any(statistics.values()) else ""
     return frame("Operator", table(("", "what differs from the defaults"), rows), counted)
 
 
-def _text(recipe: object) -> str:
+def _part_text(recipe: object) -> str:
     """The type of a part with its options, or the beginning of its own repr."""
     whole, name = repr(recipe), type(recipe).__name__
     if type(recipe).__repr__ is object.__repr__:

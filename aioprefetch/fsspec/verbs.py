@@ -32,6 +32,9 @@ from aioprefetch.operator.progress import CopyProgress, ProgressBar, ProgressDis
 from aioprefetch.operator.writer import PLACEMENT, copy_by_server, description_of
 from aioprefetch.sync.loop_thread import loop_thread
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 def blocking(verb: Callable[..., Coroutine[Any, Any, Any]], fs: Any = None) -> Callable[..., Any]:
     """``verb`` as a function that waits; without ``fs`` it is a method of a class.
@@ -63,10 +66,6 @@ def mirror(fs: Any) -> None:
         verb = getattr(vars(fs)[name], "__wrapped__", None)
         if inspect.iscoroutinefunction(verb):
             setattr(fs, name, blocking(verb, fs))
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Scope:

@@ -64,6 +64,10 @@ from aioprefetch.scheduler.pages import PageIo, PreparedScan
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
 
+K = TypeVar("K")
+T = TypeVar("T")
+V = TypeVar("V")
+
 # The number of deletion files that are read concurrently if the manifest does not state their numbers of rows.
 _DELETION_READS = 16
 
@@ -243,10 +247,6 @@ def _base(path: str) -> str:
     """The directory of a dataset as a prefix of paths."""
     return f"{path.rstrip('/')}/" if path.strip("/") else ""
 
-
-K = TypeVar("K")
-T = TypeVar("T")
-V = TypeVar("V")
 
 # The maximum number of kept files. Each holds its tail, mostly 64 KiB; lists of deleted rows are mostly smaller.
 _KEPT_MAX = 128

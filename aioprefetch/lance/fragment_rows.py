@@ -179,7 +179,7 @@ def physical_ranges(living: Sequence[Range], deleted: RowNumbers) -> tuple[Range
 
 Ids = npt.NDArray[np.uint64]
 
-_WIDTH = 8
+_ID_BYTES = 8
 _PLACE_BITS = 32
 _ID_MAX = (1 << 64) - 1
 
@@ -188,20 +188,23 @@ ROW_ID = Field("_rowid", -2, "uint64", True, {}, (), pa.field("_rowid", pa.uint6
 ROW_ADDRESS = Field("_rowaddr", -3, "uint64", True, {}, (), pa.field("_rowaddr", pa.uint64()))
 ROW_FIELDS = (ROW_ID, ROW_ADDRESS)
 
-_OFFSETS = MessageTable("offsets", {1: uint("base"), 2: FieldRule("offsets", "bytes")})
-_NUMBERS = MessageTable(
-    "EncodedU64Array", {1: message("u16", _OFFSETS), 2: message("u32", _OFFSETS), 3: message("u64", _OFFSETS)}
+_ENCODED_OFFSETS = MessageTable("offsets", {1: uint("base"), 2: FieldRule("offsets", "bytes")})
+_ENCODED_NUMBERS = MessageTable(
+    "EncodedU64Array",
+    {1: message("u16", _ENCODED_OFFSETS), 2: message("u32", _ENCODED_OFFSETS), 3: message("u64", _ENCODED_OFFSETS)},
 )
-_RANGE = MessageTable("Range", {1: uint("start"), 2: uint("end"), 3: message("holes", _NUMBERS)})
-_BITMAP = MessageTable("RangeWithBitmap", {1: uint("start"), 2: uint("end"), 3: FieldRule("bitmap", "bytes")})
+_RANGE = MessageTable("Range", {1: uint("start"), 2: uint("end"), 3: message("holes", _ENCODED_NUMBERS)})
+_RANGE_WITH_BITMAP = MessageTable(
+    "RangeWithBitmap", {1: uint("start"), 2: uint("end"), 3: FieldRule("bitmap", "bytes")}
+)
 _SEGMENT = MessageTable(
     "U64Segment",
     {
         1: message("range", _RANGE),
         2: message("range", _RANGE),
-        3: message("bitmap", _BITMAP),
-        4: message("numbers", _NUMBERS),
-        5: message("numbers", _NUMBERS),
+        3: message("bitmap", _RANGE_WITH_BITMAP),
+        4: message("numbers", _ENCODED_NUMBERS),
+        5: message("numbers", _ENCODED_NUMBERS),
     },
 )
 _SEQUENCE = MessageTable("RowIdSequence", {1: message("segments", _SEGMENT, repeated=True)})
@@ -318,11 +321,11 @@ class RowNumbersField:
         return rows
 
     def size_bytes(self, rows: int) -> int:
-        return rows * _WIDTH
+        return rows * _ID_BYTES
 
     def drain(self, rows: int) -> ArrayTask:
         """The numbers of the next ``rows`` rows."""
-        check_size(rows * _WIDTH)
+        check_size(rows * _ID_BYTES)
         start, self._drained = self._drained, self._drained + rows
         return ArrayTask(decode=partial(self._decode, start, start + rows))
 

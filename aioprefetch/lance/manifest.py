@@ -67,7 +67,6 @@ _MANIFEST = MessageTable(
 _COMMIT = MessageTable("Manifest", {7: message("timestamp", _TIMESTAMP)})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-
 # pylance's name of the branch that a dataset begins with.
 MAIN_BRANCH = "main"
 

@@ -41,6 +41,8 @@ from aioprefetch.lance.physical.protocols import (
 from aioprefetch.lance.physical.value import NullRows
 from aioprefetch.scheduler.pages import DecodeTask, PendingRead
 
+PageT_contra = TypeVar("PageT_contra", contravariant=True)
+
 # The last rows of a page are copied if they are less than 1 / SMALL_SHARE of it and the page is larger than this size.
 SMALL_SHARE = 4
 KEPT_BYTES_MAX = 64 << 10
@@ -252,7 +254,7 @@ def is_ascii(content: npt.NDArray[np.uint8]) -> bool:
     return not seen & 0x8080_8080_8080_8080
 
 
-# --- dictionaries ---------------------------------------------------------------------------------------------------
+# --- dictionaries -----------------------------------------------------------------------------------------------------
 
 
 def dictionary(
@@ -299,9 +301,6 @@ def merge_dictionaries(kind: pa.DataType, dictionaries: Sequence[pa.Array]) -> t
 
 def _with_dictionary(kind: pa.DataType, indices: pa.Array, values: pa.Array) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(indices, values, ordered=kind.ordered, safe=False)
-
-
-PageT_contra = TypeVar("PageT_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from aioprefetch.runtime.options import RuntimeOptions
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
 
+Made = TypeVar("Made")
+
 
 def split_url(url: str, *, path_required: bool = True, at_origin: bool = False) -> tuple[str, str]:
     """The URL of a store, and the path of one object in it: ``s3://bucket`` and ``a/b.parquet``.
@@ -82,8 +84,6 @@ def _split_http(url: str, *, at_origin: bool) -> tuple[str, str]:
         directory, name = "", parts.path.lstrip("/")
     return urlunsplit((parts.scheme, parts.netloc, directory + "/", parts.query, "")), unquote(name)
 
-
-Made = TypeVar("Made")
 
 ENTRY_POINTS = "aioprefetch.services"
 
@@ -354,7 +354,7 @@ def option_from_text(scheme: str, name: str, text: str) -> Any:
     return text
 
 
-# --- environment variables ----------------------------------------------------------------------------------------
+# --- environment variables --------------------------------------------------------------------------------------------
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound
 from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
 from aioprefetch.operator.from_uri import configured
-from aioprefetch.operator.ranged_read import ParallelFill, ParallelRead, first_bytes_of
+from aioprefetch.operator.ranged_read import ParallelFill, ParallelRead, first_bytes_of, read_merged
 from aioprefetch.operator.requests import (
     LocalPath,
     ReadOptions,
@@ -337,8 +337,6 @@ class Operator:
         version: str | None = None,
     ) -> list[memoryview]:
         """Like ``read_ranges``; returns views. A small part of a merged response is copied to pin little memory."""
-        from aioprefetch.operator.ranged_read import read_merged
-
         check_file(path, "read_ranges")
         arguments = Arguments("read_ranges", path)
         request = ReadRequest(

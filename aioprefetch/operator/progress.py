@@ -18,7 +18,6 @@ from aioprefetch.values import Entry
 # Failures that a repr shows.
 _SHOWN_FAILURES_MAX = 3
 
-
 CopyAction: TypeAlias = Literal["copy", "skip", "delete"]
 
 

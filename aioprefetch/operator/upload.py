@@ -49,6 +49,7 @@ PIECE_BYTES_MIN = 1 << 20
 _ITEM = "data must yield bytes"
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 
@@ -216,8 +217,6 @@ def checked_chunk(chunk: object, path: str, wanted: str = "data must be bytes") 
 def _invalid(message: str, path: str) -> InvalidType:
     return InvalidType(message, operation="write", path=path)
 
-
-P = TypeVar("P")
 
 # The parts of one upload in flight.
 PARTS_AT_ONCE = 8

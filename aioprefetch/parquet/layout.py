@@ -351,7 +351,7 @@ MAGIC = b"PAR1"
 _END_BYTES = 8
 _DATA_START = 4
 
-# The maximum number of names in all paths together, which bounds the work for a schema of deep groups.
+# A reader looks ahead without a layout where the paths have more names in all than this: deep groups take long.
 _LAYOUT_NAMES_MAX = 200_000
 
 

@@ -26,7 +26,6 @@ from aioprefetch.ranges import Range, coalesce
 from aioprefetch.runtime.task_group import gather_all
 
 if TYPE_CHECKING:
-    from aioprefetch.parquet.chunks import ColumnChunk
     from aioprefetch.scheduler.pinned_file import PinnedFile
 
 DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
@@ -55,7 +54,6 @@ _SLACK_BYTES = 1024
 
 # A page is decompressed as a whole; the format holds its size in 32 bits, writers aim at a MiB.
 PAGE_BYTES_MAX = (1 << 31) - 1
-
 
 # A page that claims a larger size is refused by default: a file of some KB could otherwise take all memory.
 PAGE_BYTES_DEFAULT = 256 << 20

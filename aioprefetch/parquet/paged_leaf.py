@@ -57,6 +57,8 @@ _ARROW_SCHEMA = b"ARROW:schema"
 # The fields of a chunk's description: type, encodings, path, codec, sizes. Statistics and other places are left out.
 _KEPT_OF_CHUNK = (2, _META_DATA)
 _KEPT_OF_META_DATA = (1, 2, 3, 4, _VALUES, 6, _COMPRESSED_SIZE, _DATA_OFFSET)
+# The lists of this footer are those of the file's, which were held against its bytes.
+_LIST_MAX = (1 << 31) - 1
 
 
 class FooterParts:
@@ -248,10 +250,6 @@ def decode_pages(
     table = reader.read_row_groups([0], column_indices=[leaf - parts.first_leaf(leaf)], use_threads=False)
     column = table.column(0)
     return one_array(column.chunks) if column.num_chunks else column.combine_chunks()
-
-
-# The lists of this footer are those of the file's, which were held against its bytes.
-_LIST_MAX = (1 << 31) - 1
 
 
 _NOTHING = memoryview(b"")

@@ -29,6 +29,10 @@ from aioprefetch.scheduler.pages import DecodeTask, PageIo
 
 # The variable by which a user chooses an allocator.
 _CHOICE = "ARROW_DEFAULT_MEMORY_POOL"
+# Rows that are decoded to be dropped are read in batches of this size.
+_SKIPPED_ROWS = 65536
+# Fewer values are decoded by one thread in less time than it takes to wake others.
+_THREADED_VALUES_MIN = 32_768
 
 
 def decode_pool() -> pa.MemoryPool:
@@ -47,14 +51,6 @@ def decode_pool() -> pa.MemoryPool:
         return pa.jemalloc_memory_pool()
     except NotImplementedError:
         return default
-
-
-# Rows that are decoded to be dropped are read in batches of this size.
-_SKIPPED_ROWS = 65536
-
-
-# Fewer values are decoded by one thread in less time than it takes to wake others.
-_THREADED_VALUES_MIN = 32_768
 
 
 class MissingRows(ValueError):

@@ -28,7 +28,7 @@ from aioprefetch.parquet.dataset.scan import (
     prepare_dataset,
 )
 from aioprefetch.parquet.file_part import Finish, file_part, memory_limits
-from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, footer, seen_size
+from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
 from aioprefetch.parquet.plan import ScanArguments, plan_scan, scan_arguments
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
@@ -359,7 +359,7 @@ async def count_rows(
     if one is None:
         return await _rows_of(operator, await find_files(operator, source))
     try:
-        return (await footer(operator, one)).rows
+        return (await read_footer(operator, one)).rows
     except (NotFound, IsADirectory) as error:
         return await _rows_of(operator, await files_instead(operator, one, error))
 

@@ -1,8 +1,7 @@
 """The vocabulary of counters, durations, gauges and events, and the bus to which layers, blocks and readers publish.
 
 Names that Hadoop's S3A streams have keep them (``stream_read_*``, ``action_*``, ``object_*``); the others are ours.
-Counters only grow. Gauges are read from the parts that own them. ``aioprefetch.runtime.statistics`` keeps
-them.
+Counters only grow. Gauges are read from the parts that own them. ``aioprefetch.runtime.statistics`` keeps them.
 
 ``AIOPREFETCH_LOG=requests`` asks for a line for each request to a store, by the logger ``aioprefetch.requests``. Where
 the program has configured no logging, the lines go to the standard error.
@@ -143,7 +142,6 @@ GAUGES: Mapping[str, str] = {
     "slots_withheld": "slots that may not be used because the store asked for fewer requests",
     "stream_read_gauge_input_policy": "a reader's policy: its place in the list of policies, from 1; 0 for an operator",
 }
-
 
 # What each event tells beside its name, time and path: docs/reference/events.md.
 EVENTS: Mapping[str, str] = {
@@ -437,7 +435,7 @@ def clock_of(loop_time: Callable[[], float]) -> Callable[[], float]:
 
 
 requests_logger = logging.getLogger("aioprefetch.requests")
-_EVENTS = ("request.finished", "request.failed", "request.retried")
+_LOGGED_EVENTS = ("request.finished", "request.failed", "request.retried")
 
 
 def log_requests(bus: EventBus, setting: str) -> None:
@@ -450,7 +448,7 @@ def log_requests(bus: EventBus, setting: str) -> None:
         requests_logger.addHandler(handler)
     if not requests_logger.isEnabledFor(logging.INFO):
         requests_logger.setLevel(logging.INFO)
-    bus.subscribe(lambda event: requests_logger.info("%s", line_of(event)), *_EVENTS)
+    bus.subscribe(lambda event: requests_logger.info("%s", line_of(event)), *_LOGGED_EVENTS)
 
 
 def line_of(event: Event) -> str:

@@ -26,6 +26,9 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime, fork_generation, leak_after_fork
 from aioprefetch.runtime.statistics import Counters, Ledger, StatisticsSnapshot
 
+T = TypeVar("T")
+
+# How long a runtime is kept without an operator, and how many are.
 KEPT_SECONDS = 15.0
 RUNTIMES_MAX = 8
 
@@ -65,9 +68,6 @@ def _end(runtime: Runtime, timer: asyncio.TimerHandle) -> None:
     timer.cancel()
     if not runtime.holders:
         runtime.supervisor.end()
-
-
-T = TypeVar("T")
 
 
 # The maximum of recipes that a family keeps for copies which are still pickled. A copy of an older one has layers and

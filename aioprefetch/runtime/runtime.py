@@ -41,7 +41,6 @@ T = TypeVar("T")
 # How long a finisher (a cache being written) may take before a runtime closes.
 FINISH_SECONDS_MAX = 5.0
 
-
 # A process counts its forks: a runtime of the parent is never touched in the child. Its sockets and its epoll
 # descriptor are shared with the parent, so even destructors must not run: these objects are kept for ever.
 _generation = 0
@@ -339,7 +338,7 @@ class LoopTurn:
 
 
 # The turns of the loop until a cancelled response has returned its slot and its connection is closed.
-_TURNS = 4
+_CANCEL_TURNS = 4
 
 
 class Drained(Protocol):
@@ -416,5 +415,5 @@ class Drains:
     async def give_way(self, is_over: Callable[[], bool]) -> None:
         """Cancel responses, one after the other, until the wait of a request ``is_over`` or none is left."""
         while not is_over() and self.cancel_one():
-            for _ in range(_TURNS):
+            for _ in range(_CANCEL_TURNS):
                 await asyncio.sleep(0)

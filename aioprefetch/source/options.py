@@ -26,8 +26,9 @@ class ListOptions:
     ``sweep_pages`` is the number of pages of known keys that each trigger lists again; with 0, files are found only
     above the last known key: no late files below it, no overwrites, no deletions. Up to ``ahead_pages`` are listed
     before they are needed. A key that is no longer listed is forgotten after ``forget_after_seconds``. Keys with a part
-    that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``files.is_hidden``. A store that throttles
-    or does not respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a source.
+    that begins with ``_`` or ``.`` are skipped unless ``hidden_files``; see ``values.is_hidden``. A store that
+    throttles or does not respond is asked again for ``retry_seconds``, with growing pauses, before its error ends a
+    source.
     """
 
     glob: str | None = None
@@ -42,7 +43,7 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionOptions:
-    """The maximum size of one batch. Rows are estimated by bytes; see ``admission.ROW_BYTES_GUESS``.
+    """The maximum size of one batch. Rows are estimated by bytes; see ``partitioning.ROW_BYTES_GUESS``.
 
     A batch takes at least one item. ``plan_files_max`` holds even if an engine requests everything.
     """

@@ -60,7 +60,7 @@ class SourceFile:
         key, size, etag, version, modified_ms = listed(fields, 5)
         return cls(
             text(key),
-            integer(size, -1),  # An empty version may have ``file_index.EMPTIED_BYTES``.
+            integer(size, -1),  # An empty version may have ``EMPTIED_BYTES``.
             optional(text, etag),
             optional(text, version),
             optional(milliseconds, modified_ms),
@@ -72,7 +72,7 @@ class SourceFile:
             return self.version == other.version
         if self.etag is not None and other.etag is not None:
             return self.etag == other.etag
-        # The size of an empty version may be ``file_index.EMPTIED_BYTES``.
+        # The size of an empty version may be ``EMPTIED_BYTES``.
         return (max(0, self.size), self.modified_ms) == (max(0, other.size), other.modified_ms)
 
 

@@ -236,7 +236,6 @@ METADATA_FIELDS = {
     "_mtime": StructField("_mtime", TimestampType()),
 }
 
-
 # A stream starts before a large bucket is listed to its end: its schema is inferred from at most this many keys.
 STREAM_KEYS_MAX = 100_000
 

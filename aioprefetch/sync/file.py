@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
     from aioprefetch.reader.reader import RangeReader
 
+T = TypeVar("T")
+
+# The operators that are kept at once.
 OPERATORS_MAX = 8
 
 
@@ -94,8 +97,6 @@ def kept_operators() -> KeptOperators:
         kept = _kept = KeptOperators(thread)
     return kept
 
-
-T = TypeVar("T")
 
 # Lines are searched in pieces of this size, copied out of the resident blocks once.
 LINE_PIECE_BYTES = 128 << 10

@@ -371,8 +371,8 @@ def _tiles(recording: Recording, steps: Sequence[tuple[float, int]]) -> str:
     tiles = [
         ("Requests", f"{len(requests):,}", _kinds_of_requests(len(requests), len(reads), outcomes["open"])),
         ("Received", bytes_text(recording.fetched_bytes), f"of {counted(len(recording.objects), 'object')}"),
-        ("Used", *_used(recording)),
-        ("Fetched again", *_fetched_again(recording)),
+        ("Used", *_used_tile(recording)),
+        ("Fetched again", *_fetched_again_tile(recording)),
         (
             "Reads waited",
             seconds_text(recording.counts["wait_microseconds"] / 1e6),
@@ -402,7 +402,7 @@ def _kinds_of_requests(requests: int, reads: int, in_flight: int) -> str:
     return f"{reads:,} for bytes, {requests - reads:,} other" if requests > reads else "all for bytes"
 
 
-def _used(recording: Recording) -> tuple[str, str]:
+def _used_tile(recording: Recording) -> tuple[str, str]:
     """The figure, and its note: of ranges that were joined it is not known which bytes were read."""
     if not recording.distinct_bytes:
         return "–", "nothing was received"
@@ -412,7 +412,7 @@ def _used(recording: Recording) -> tuple[str, str]:
     return share_text(distinct - wasted, distinct), f"{bytes_text(wasted)} not used" if wasted else "no byte in vain"
 
 
-def _fetched_again(recording: Recording) -> tuple[str, str]:
+def _fetched_again_tile(recording: Recording) -> tuple[str, str]:
     again = recording.refetched_bytes
     if not recording.knows_use:
         return "–", "more ranges than are kept"

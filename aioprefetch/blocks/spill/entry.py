@@ -35,6 +35,8 @@ from zlib import crc32
 
 from aioprefetch.lean_dataclass import dataclass
 
+T = TypeVar("T")
+
 MAGIC = b"aiopfent"
 FORMAT_VERSION = 2
 # The smallest range that is read and verified. Smaller pieces need longer headers; larger ones make a small hit slow.
@@ -148,9 +150,6 @@ def decode_header(raw: bytes | bytearray | memoryview, *, identity: bytes, file_
         raise BadEntry("the checksum of the header is wrong")
     sums = tuple(number for (number,) in _SUM.iter_unpack(raw[sums_at:sums_end]))
     return EntryHeader(bytes(raw[facts_at:sums_at]), header_bytes, data_bytes, sums)
-
-
-T = TypeVar("T")
 
 
 class LruIndex(Generic[T]):

@@ -85,7 +85,7 @@ class FixedSizeList:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """The ends of lists, with ``num_items`` items in the next column. ``physical.offsets`` describes nulls."""
+    """The ends of lists, with ``num_items`` items in the next column. ``physical.strings`` describes nulls."""
 
     offsets: Encoding
     null_offset_adjustment: int
@@ -99,7 +99,7 @@ class SimpleStruct:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """The ends of strings, and their bytes. ``physical.offsets`` describes nulls."""
+    """The ends of strings, and their bytes. ``physical.strings`` describes nulls."""
 
     indices: Encoding
     content: Encoding
@@ -145,7 +145,7 @@ Encoding = (
     | PackedStruct
 )
 
-# --- the messages ---------------------------------------------------------------------------------------------------
+# --- the messages -----------------------------------------------------------------------------------------------------
 
 _BUFFER = MessageTable("Buffer", {1: uint("index"), 2: uint("owner")})
 _COMPRESSION = MessageTable("Compression", {1: FieldRule("scheme", "text"), 2: FieldRule("level", "int")})

@@ -23,6 +23,9 @@ from aioprefetch.errors import Unsupported
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
 
+DecodedT = TypeVar("DecodedT")
+DecodedT_co = TypeVar("DecodedT_co", covariant=True)
+
 # The maximum size of one buffer of a batch, far above real pages and rows.
 BUFFER_BYTES_MAX = 1 << 32
 # The maximum memory for the nulls of one column of a batch: a file can claim any number without storing a byte.
@@ -120,10 +123,6 @@ def fill_bits(target: Bytes, position: int, count: int, value: bool) -> None:
 def packed(flags: npt.NDArray[np.bool_]) -> Bytes:
     """Pack booleans into bits."""
     return np.packbits(flags, bitorder="little")
-
-
-DecodedT = TypeVar("DecodedT")
-DecodedT_co = TypeVar("DecodedT_co", covariant=True)
 
 
 @dataclass(slots=True)

@@ -186,7 +186,6 @@ def trimmed(groups: Words, lengths: Positions) -> Words:
 # The maximum size of the strings of one chunk, far above the chunks of real writers.
 CHUNK_TEXT_BYTES_MAX = 64 << 20
 
-
 Pick = slice | Positions
 
 

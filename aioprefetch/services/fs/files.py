@@ -4,10 +4,10 @@ Runs of ``/`` in a key count as one and a leading ``/`` as none, so ``/a//b`` is
 means the directory. Every other character is kept. ``.`` and ``..`` segments and NUL are refused, and so are the names
 under which files are hidden while they are written.
 
-A walk goes name by name, by directory descriptors, through no link.
-``O_NOFOLLOW`` guards only the last name of a path, and a check of the path before its use loses against a rename in
-between. So each name is opened relative to the directory before it, and a link on any of them is refused. The root
-itself is the user's own configuration: links in it are followed. Hard links cannot be distinguished from files.
+A walk goes name by name, by directory descriptors, through no link. ``O_NOFOLLOW`` guards only the last name of a
+path, and a check of the path before its use loses against a rename in between. So each name is opened relative to the
+directory before it, and a link on any of them is refused. The root itself is the user's own configuration: links in it
+are followed. Hard links cannot be distinguished from files.
 
 An open file is a regular one, and its identity is checked after each read.
 """

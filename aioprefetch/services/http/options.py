@@ -95,10 +95,10 @@ def _shown(text: str) -> str:
     return excerpt(re.sub(r"//[^/]*@", "//", text.split("?", 1)[0]))
 
 
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SENSITIVE = re.compile(r"auth|cookie|tok|secret|pass|cred|sign|sess|key|jwt|bearer", re.IGNORECASE)
-_OURS = {
+_OUR_HEADERS = {
     *("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "range", "te", "trailer"),
     *("if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"),
     *("transfer-encoding", "upgrade"),
@@ -181,9 +181,9 @@ def checked_headers(headers: Mapping[str, str | Secret] | None) -> tuple[tuple[s
 
 
 def _checked_header(name: object, value: object) -> tuple[str, str | Secret]:
-    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+    if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
         raise _invalid(f"{name!r} is not a valid header name")
-    if name.lower() in _OURS:
+    if name.lower() in _OUR_HEADERS:
         raise _invalid(f"the header {name} is set by aioprefetch itself and cannot be given")
     if isinstance(value, Secret):
         return name, value

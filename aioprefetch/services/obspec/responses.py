@@ -37,6 +37,8 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
+T = TypeVar("T")
+
 # Attributes that obspec names; any other is metadata of the user.
 _NAMED = frozenset(
     {"content-disposition", "content-encoding", "content-language", "content-type", "cache-control", "storage-class"}
@@ -200,8 +202,6 @@ def _time_of(meta: Mapping[str, Any]) -> datetime | None:
 def _wrong(request: Request, why: str) -> ProtocolError:
     return ProtocolError(why, operation=request.operation, path=request.path)
 
-
-T = TypeVar("T")
 
 # Unfinished listings keep the entries that they have fetched; the oldest is dropped first.
 LISTINGS_KEPT_MAX = 16

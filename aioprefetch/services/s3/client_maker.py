@@ -249,7 +249,6 @@ def replace_error_handler(client: Any) -> None:
 # aiohttp belong to its server, and to the application that serves by it.
 _LOGGERS = ("aiobotocore", "aiohttp.client", "botocore")
 
-
 _redacting = RedactingFilter()
 
 

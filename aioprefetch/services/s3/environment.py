@@ -179,7 +179,7 @@ _DECIDING = (
     *("AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"),
     *("AWS_CREDENTIAL_FILE", "BOTO_CONFIG"),
 )
-_VARIABLES = (
+_ALL_VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_CREDENTIAL_EXPIRATION", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "HOME"),
     *_BUNDLE_VARIABLES,
     *VARIABLES,
@@ -224,7 +224,7 @@ def ambient(profile: str | None, *, has_identity: bool, files: bool = True) -> A
     ``has_identity``: the recipe has keys or needs none, so that no profile is named but its own.
     """
     environ = os.environ
-    variables = tuple((name, value) for name in _VARIABLES if (value := environ.get(name)))
+    variables = tuple((name, value) for name in _ALL_VARIABLES if (value := environ.get(name)))
     names = [environ.get(name) or default for name, default in _FILES if environ.get(name, default)]
     paths = [os.path.expanduser(os.path.expandvars(name)) for name in names]
     return _resolved(

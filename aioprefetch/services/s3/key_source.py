@@ -86,10 +86,10 @@ def _fail(running: asyncio.Future[Any], error: Exception) -> None:
     running.exception()  # Retrieved, even if every waiter is gone.
 
 
-_KEY_ID = ("access_key_id", "AccessKeyId", "access_key", "aws_access_key_id")
-_SECRET = ("secret_access_key", "SecretAccessKey", "secret_key", "aws_secret_access_key")
-_TOKEN = ("session_token", "SessionToken", "token", "Token", "aws_session_token")
-_END = ("expires_at", "Expiration", "expiration", "expiry_time")
+_KEY_ID_NAMES = ("access_key_id", "AccessKeyId", "access_key", "aws_access_key_id")
+_SECRET_NAMES = ("secret_access_key", "SecretAccessKey", "secret_key", "aws_secret_access_key")
+_TOKEN_NAMES = ("session_token", "SessionToken", "token", "Token", "aws_session_token")
+_END_NAMES = ("expires_at", "Expiration", "expiration", "expiry_time")
 
 
 class GivenKeys:
@@ -153,7 +153,7 @@ class GivenKeys:
 
 def keys_of(found: Any) -> AccessKeys:
     """Keys in any of the three forms. Raises ``ConfigInvalid``, which names what is missing and shows nothing."""
-    key_id, secret, token = (_value(found, names) for names in (_KEY_ID, _SECRET, _TOKEN))
+    key_id, secret, token = (_value(found, names) for names in (_KEY_ID_NAMES, _SECRET_NAMES, _TOKEN_NAMES))
     for name, value in (("access_key_id", key_id), ("secret_access_key", secret)):
         if not isinstance(value, str) or not value:
             raise ConfigInvalid(f"the provider of credentials returned a {type(found).__name__} without {name}")
@@ -163,7 +163,7 @@ def keys_of(found: Any) -> AccessKeys:
 
 
 def _end_of(found: Any) -> datetime | None:
-    end = _value(found, _END)
+    end = _value(found, _END_NAMES)
     if isinstance(end, str):
         try:
             end = datetime.fromisoformat(end)

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 # The encodings in which a body is parsed: the declared one by us, and always UTF-8 by botocore.
 _ENCODINGS = (None, "utf-8")
-# Expat does not stop where a handler raises, so it is given no more than this beyond the place.
+# Expat does not stop where a handler raises, so it is given no more than a piece beyond the place.
 _PROLOG_PIECE_BYTES = 4096
+_PAGE_PIECE_BYTES = 64 << 10
 # Expat looks at a comment from its beginning for each piece, so that a long one is not followed to its end.
 PROLOG_BYTES_MAX = 64 << 10
 
@@ -94,10 +95,6 @@ def _name(element: Element) -> str:
 
 # The longest page has a thousand keys of 1 KiB, which make 30,000 tags.
 BODY_TAGS_MAX = 60_000
-# Expat does not stop where a handler raises, so it is given no more than this beyond the place.
-_PIECE_BYTES = 64 << 10
-# Where no element has begun by then, expat looks at a comment from its beginning for each piece.
-_PROLOG_BYTES_MAX = 64 << 10
 _ATTRIBUTE = re.compile(rb"=\s*[\"']")
 # The fields of a file or a directory; ``Prefix`` is a field of the page too, which comes before all directories.
 _ENTRY_FIELDS = frozenset({"Key", "Size", "ETag", "LastModified", "Prefix", "VersionId", "IsLatest"})
@@ -227,8 +224,8 @@ def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage
 
     parser = _PageParser()
     try:
-        for start in range(0, len(body), _PIECE_BYTES):
-            parser.feed(body[start : start + _PIECE_BYTES])
+        for start in range(0, len(body), _PAGE_PIECE_BYTES):
+            parser.feed(body[start : start + _PAGE_PIECE_BYTES])
         return parser.page_of(root, path)
     except expat.ExpatError as error:
         raise ProtocolError(f"the page of the listing is not valid XML: {expat.ErrorString(error.code)}") from None
@@ -265,7 +262,7 @@ class _PageParser:
         """Parse a piece of the body."""
         self._fed_bytes += len(piece)
         self._expat.Parse(piece, False)
-        if self._root is None and self._fed_bytes > _PROLOG_BYTES_MAX:
+        if self._root is None and self._fed_bytes > PROLOG_BYTES_MAX:
             raise _refused("begins with too much before its first tag")
 
     def page_of(self, root: str, path: str) -> ListedPage:

@@ -16,11 +16,10 @@ before the change, which is ``fold=0``.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from zoneinfo import ZoneInfo
@@ -293,23 +292,28 @@ def _rescaled(array: pa.Array, unit: str, wanted_unit: str) -> pa.Array:
 
 _UTC_NAMES = ("utc", "gmt", "ut", "z", "zulu", "etc/utc", "etc/gmt", "etc/uct", "uct", "universal", "greenwich")
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.ASCII)
+# Time zone files list transitions up to 2037 and a rule for later ones, which pyarrow may not know; times before
+# standard time are not left to pyarrow either.
+_LISTED = (datetime(1902, 1, 1), datetime(2037, 1, 1))
+# The end of a date looks like an offset, so a zone counts only after a time.
+_ZONED = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
 
 
-def zone_named(name: str | None) -> dt.tzinfo:
+def zone_named(name: str | None) -> tzinfo:
     """A zone by its name, or by an offset such as ``+02:00``; UTC without one. ``ConfigInvalid`` for an unknown one."""
     if name is None or name.lower() in _UTC_NAMES:
-        return dt.UTC
+        return UTC
     offset = _OFFSET.fullmatch(name)
     try:
         if offset is not None:
-            away = dt.timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
-            return dt.timezone(-away if offset[1] == "-" else away) if away else dt.UTC
+            away = timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
+            return timezone(-away if offset[1] == "-" else away) if away else UTC
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError) as error:  # An unknown one is a ``KeyError``.
         raise ConfigInvalid(f"there is no time zone {name!r}", operation="configure") from error
 
 
-def in_zone(time: dt.datetime, name: str | None) -> dt.datetime:
+def in_zone(time: datetime, name: str | None) -> datetime:
     """A time with a zone: its own, otherwise the named one, or UTC."""
     if time.tzinfo is not None:
         return time
@@ -333,13 +337,6 @@ def set_zone_advice(advice: str) -> None:
 def warn_of_no_zone() -> None:
     """Warn, once in a process, that times without a zone are read as UTC because no zone was set."""
     logger.warning("times without a zone are read as UTC, because no zone was set: %s", _Warning.advice)
-
-
-# Time zone files list transitions up to 2037 and a rule for later ones, which pyarrow may not know; times before
-# standard time are not left to pyarrow either.
-_LISTED = (datetime(1902, 1, 1), datetime(2037, 1, 1))
-# The end of a date looks like an offset, so a zone counts only after a time.
-_ZONED = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
 
 
 def zone_of(options: FormatOptions) -> tzinfo:

@@ -24,6 +24,8 @@ from aioprefetch.source.options import CleanSource
 from aioprefetch.source.stored_json import damaged, each, fields_of, integer, listed, optional, parsed, text
 from aioprefetch.source.values import Record, SourceFile
 
+logger = logging.getLogger(__name__)
+
 # Two objects of equal size are compared in pieces of this size.
 PIECE_BYTES = 4 << 20
 
@@ -64,10 +66,6 @@ async def _are_same(operator: Operator, source: str, target: str) -> bool:
             return False
     return True
 
-
-logger = logging.getLogger(__name__)
-
-__all__ = ["MARKER_NAME", "CleanOptions", "Cleaner", "finished_files", "move_directories"]
 
 RECORDS_AT_ONCE = 16
 # Attempts for one file in one run.

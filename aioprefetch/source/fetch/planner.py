@@ -33,6 +33,8 @@ from aioprefetch.source.values import (
     TailAndSweep,
 )
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
@@ -72,11 +74,6 @@ class Trigger:
         if self.pages == 0 or self.everything or (self.to_the_end and not has_work):
             return True
         return self.pages < options.list_pages_max and now_seconds < self.deadline_seconds
-
-
-__all__ = ["PlanOptions", "Planner"]
-
-logger = logging.getLogger(__name__)
 
 
 class PlannerState(Protocol):
@@ -323,8 +320,8 @@ def judge(change: Change, overwrites: Overwrites, before: SourceFile | None) -> 
     """The verdict on a change; ``before`` is the known version, if there is one.
 
     Empty objects and directory markers have no records. If an empty object is filled later, its bytes are new under
-    every ``overwrites``, unless an earlier version had records. A file whose key was gone is a new one
-    (``comparison.kind_of``). Raises ``ObjectChanged`` under ``fail``.
+    every ``overwrites``, unless an earlier version had records. A file whose key was gone is a new one (``kind_of``).
+    Raises ``ObjectChanged`` under ``fail``.
     """
     if change.kind == "gone":
         return "gone"

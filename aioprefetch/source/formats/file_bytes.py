@@ -29,6 +29,8 @@ from aioprefetch.source.formats.corruption import corrupt
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.values import ReadRequest
 
+T = TypeVar("T")
+
 # Larger files are read in pieces. The next piece is read while one is decoded.
 WHOLE_BYTES_MAX = 1 << 20
 
@@ -161,8 +163,6 @@ async def beginning(operator: Operator, file: SourceFile, settings: Mapping[str,
     async with await open_pinned(operator, file, settings, policy="random") as reader:
         return await reader.read_at(0, size)
 
-
-T = TypeVar("T")
 
 # The approximate maximum output of one call of `take`.
 OUT_BYTES = 1 << 20

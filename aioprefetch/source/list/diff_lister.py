@@ -190,6 +190,7 @@ def _read(run: TextIO) -> Iterator[str]:
         yield "\\".join(part.replace("\\n", "\n") for part in key.split("\\\\")) if "\\" in key else key
 
 
+# The known files that are compared at once with the listed keys.
 KNOWN_FILES = 1000
 
 

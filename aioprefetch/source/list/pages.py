@@ -23,6 +23,8 @@ from aioprefetch.runtime.supervisor import Work
 from aioprefetch.source.values import Change, ChangeKind, Cursor, KnownFile, SourceFile, TailAndSweep, is_hidden
 from aioprefetch.values import Entry, ListRequest
 
+_path = attrgetter("path")
+
 # The path of a file below a directory that a glob matches.
 _IN_DIRECTORY = r"(?:(?:/[^/=]+=[^/]+)*/[^/]+)?"
 
@@ -51,8 +53,8 @@ class Selection:
 
     ``prefix`` and ``glob`` are whole paths below the root of the operator. As in Spark, a glob that matches a directory
     selects the files in it and in its ``name=value`` directories, but in no other directories. Hidden files
-    (``files.is_hidden``) are selected only with ``hidden_files``. Raises ``ConfigInvalid`` if prefix and glob exclude
-    each other, as such a source would never find a file.
+    (``is_hidden``) are selected only with ``hidden_files``. Raises ``ConfigInvalid`` if prefix and glob exclude each
+    other, as such a source would never find a file.
     """
 
     def __init__(self, prefix: str = "", glob: str | None = None, *, hidden_files: bool = False) -> None:
@@ -302,8 +304,6 @@ class ReadAhead:
         self._work = None
         self._ended.set()
 
-
-_path = attrgetter("path")
 
 # Pages unused for this long are listed again, as they may be outdated.
 UNUSED_SECONDS_MAX = 60.0

@@ -60,6 +60,8 @@ from aioprefetch.source.state.store import (
 )
 from aioprefetch.source.values import KnownFile
 
+logger = logging.getLogger(__name__)
+
 # A neighbour smaller than this fraction of a full run is merged into a rewrite, so that runs do not become tiny.
 SMALL_PART = 8
 
@@ -309,8 +311,6 @@ class Compactor:
         await gather_all((partial(self._store.delete, log_name(seq)) for seq in seqs), at_once=CALLS_AT_ONCE)
         await self._files.keep_only(run.name for run in snapshot.runs)
 
-
-logger = logging.getLogger(__name__)
 
 # A failed compaction is repeated at the next record or commit. After this many failures in a row that have also lasted
 # for ``retry_seconds``, the error is raised to the caller.

@@ -28,6 +28,8 @@ from aioprefetch.source.state.store import SNAPSHOT, StateStore
 from aioprefetch.source.stored_json import checksum, damaged
 from aioprefetch.source.values import FetchItem, KnownFile, Record, SourceFile
 
+T = TypeVar("T")
+
 # The change of a key: its new file, or the time when it disappeared, if its file is in a run.
 KeyChange = KnownFile | int
 Changes = dict[str, KeyChange]
@@ -158,8 +160,7 @@ def slice_of(keys: Sequence[str], first: str | None, before: str | None) -> Sequ
     return keys[start : len(keys) if before is None else bisect_left(keys, before)]
 
 
-T = TypeVar("T")
-
+# Row groups in memory, runs on the local disk, and known files of one step of a lookup.
 GROUPS_IN_MEMORY = 8
 FILES_MAX = 256
 STEP_FILES = 1000

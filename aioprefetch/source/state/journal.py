@@ -188,7 +188,7 @@ class StateData:
 RECORD_BYTES_MAX = 1 << 30
 # With more new records than this a reader looks for a newer snapshot first: each record may have many files.
 RECORDS_FEW = 8
-_LEVEL = 3
+_ZSTD_LEVEL = 3
 _PIECE_BYTES = 1 << 20
 
 
@@ -421,13 +421,13 @@ class Journal:
         )
 
 
-# --- records as objects -----------------------------------------------------------------------------------------
+# --- records as objects -----------------------------------------------------------------------------------------------
 
 
 def encode(record: Record, previous: str) -> tuple[bytes, LoggedRecord]:
     """The bytes of a record that follows the record with the checksum ``previous``."""
     sealed, crc = seal({"v": RECORD_VERSION, "previous": previous, "record": record.to_json()})
-    data = pa.Codec("zstd", compression_level=_LEVEL).compress(sealed, asbytes=True)
+    data = pa.Codec("zstd", compression_level=_ZSTD_LEVEL).compress(sealed, asbytes=True)
     return data, LoggedRecord(record, crc, previous)
 
 

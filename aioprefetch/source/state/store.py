@@ -58,17 +58,18 @@ from aioprefetch.source.stored_json import (
 )
 from aioprefetch.values import Metadata, ServiceInfo
 
-# Names of the objects of a state, and of the files beside it.
+META = "meta.json"
+SNAPSHOT = "snapshot.json"
+LOG = "log/"
+RUNS = "seen/"
+KEPT_SNAPSHOTS = "snapshot-"
+PROBES = "probe-"
+
+# A name of each kind: of the objects of a state, and of the files beside it.
 WRITTEN = (
-    "meta.json",
-    "snapshot.json",
-    "snapshot-000000000000.json",
-    "schema.json",
-    "stream.json",
-    "cleaned.json",
-    "log/000000000000.json.zst",
-    "seen/run-000000000000-0000-0000.parquet",
-    "dead/000000000000-0.jsonl",
+    *(META, SNAPSHOT, f"{KEPT_SNAPSHOTS}000000000000.json"),
+    *(f"{LOG}000000000000.json.zst", f"{RUNS}run-000000000000-0000-0000.parquet"),
+    *("schema.json", "stream.json", "cleaned.json", "dead/000000000000-0.jsonl"),
 )
 
 
@@ -111,13 +112,6 @@ def would_be_read(below: str | None, takes: Callable[[str], bool]) -> bool:
 ATTEMPTS_MAX = 4
 PAUSE_SECONDS = 0.2
 CALLS_AT_ONCE = 16
-
-META = "meta.json"
-SNAPSHOT = "snapshot.json"
-LOG = "log/"
-RUNS = "seen/"
-KEPT_SNAPSHOTS = "snapshot-"
-PROBES = "probe-"
 
 _LOG_NAME = re.compile(r"log/(\d{12})\.json\.zst")
 _KEPT_NAME = re.compile(r"snapshot-(\d{12})\.json")

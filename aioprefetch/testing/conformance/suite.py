@@ -25,6 +25,8 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, ReadRequest, Request
 
+R = TypeVar("R", bound=Request)
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPENDAL = {"R": 34, "S": 10, "L": 12, "W": 11, "D": 6, "C": 7, "P": 4, "E": 6}
@@ -88,10 +90,6 @@ SPECIAL_KEYS = (
 
 DOUBLE_SLASH_KEYS = ("a//b", "/leading", "a///b")
 ESCAPING_PATHS = ("../outside", "a/../../outside", "a/..", "..", ".", "./a", "a/./b")
-
-
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
 
 
 class RecordingLayer(Layer):

@@ -10,7 +10,6 @@ from aioprefetch.errors import Unavailable, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch import source as source_module
-from aioprefetch.source.fetch import source as store_clock
 from aioprefetch.source.fetch.source import StateLocation
 from aioprefetch.source.options import AdmissionOptions, ListOptions
 from aioprefetch.source.state.store import log_name
@@ -78,13 +77,12 @@ async def test_the_clock_of_the_store_decides_which_files_exist_now(
     def behind() -> int:
         return store_now() // 1_000_000 - 3_600_000
 
-    for module in (store_clock, source_module):
-        monkeypatch.setattr(module, "now_ms", behind)
+    monkeypatch.setattr(source_module, "now_ms", behind)
     source = await scene.open()
     source.prepare_available_now()
     assert await batches_of(source, source.initial_offset()) == [["a"]]
     elsewhere = Operator.bare(Memory()).layer(FaultLayer((Injection(operation="stat", error=Unavailable),)))
-    assert await store_clock.skew_ms(scene.operator, elsewhere, "any") == 0
+    assert await source_module.skew_ms(scene.operator, elsewhere, "any") == 0
     await elsewhere.aclose()
 
 
