@@ -257,6 +257,9 @@ class ReportedRequest:
         }
 
 
+# --- reads of a caller without a reader -------------------------------------------------------------------------------
+
+
 def publish_reply(
     events: EventBus, request: ReadRequest, reply: ReadReply, began: float, *, bytes_max: int | None = None
 ) -> None:

@@ -252,6 +252,9 @@ def _wrong(request: ReadRequest, response: UncheckedHead, why: str) -> ProtocolE
     return ProtocolError(why, operation="read", path=request.path, context=facts)
 
 
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class VersionPin:
     """One version of one object: its unquoted ETag, its version id and its size in bytes.

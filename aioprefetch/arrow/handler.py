@@ -157,6 +157,8 @@ os.register_at_fork(after_in_child=_written.clear)
 os.register_at_fork(after_in_child=_read.clear)
 
 
+# --- the file system --------------------------------------------------------------------------------------------------
+
 CLOSE_SECONDS_MAX = 10.0
 
 # Arrow's words for what describes an object, as options of a write. Other names are the user's own metadata.

@@ -198,6 +198,8 @@ def _is_later(modified: datetime | None, than: str | None) -> bool:
     return when is not None and modified is not None and modified.replace(microsecond=0) > when
 
 
+# --- heads and bodies -------------------------------------------------------------------------------------------------
+
 Message: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 

@@ -460,6 +460,9 @@ def _copy(error: Exception) -> Exception:
     return twin
 
 
+# --- counters ---------------------------------------------------------------------------------------------------------
+
+
 def counters_of(runtime: Runtime, segment: Segment) -> Counters:
     """The counters for the events of a segment: those of the reader that it was fetched for, as long as it exists."""
     return runtime.ledger.of(None if segment.account is None else segment.account())

@@ -308,6 +308,8 @@ def _was_closed() -> Closed:
     return Closed("the reader or its operator was closed while the read was under way", operation="read")
 
 
+# --- the speed of a store ---------------------------------------------------------------------------------------------
+
 # Before anything was measured: an object store in the same region, one connection.
 FIRST_BYTE_SECONDS = 0.025
 BYTES_PER_SECOND = 90e6

@@ -183,6 +183,8 @@ def _write_arrow(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
             writer.write_batch(batch)
 
 
+# --- head -------------------------------------------------------------------------------------------------------------
+
 CELL_CHARACTERS_MAX = 40
 PARTS_SHOWN_MAX = 20
 LINE_BYTES_MAX = 64 << 10
@@ -352,6 +354,9 @@ async def _lance_outline(operator: Operator, path: str, count: int, columns: lis
     return Outline(
         title=title, summary=summary, facts=facts, columns=columns_shown, part_names=names, parts=parts, rows=rows
     )
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
 
 
 @command(

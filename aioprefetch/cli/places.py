@@ -266,6 +266,8 @@ def _named_texts(values: dict[str, Any]) -> list[tuple[str, str]]:
     return [(name, "true" if value is True else str(value)) for name, value in named.items() if value]
 
 
+# --- completion -------------------------------------------------------------------------------------------------------
+
 # The names that completion offers, and how long it looks for them.
 ENTRIES_MAX = 100
 SECONDS_MAX = 2.0

@@ -168,6 +168,8 @@ def path_text(path: str) -> str:
     return printable(path)
 
 
+# --- tables and progress ----------------------------------------------------------------------------------------------
+
 Advance = Callable[[], None]
 
 # A plain log gets a line after each of this many parts of the work.

@@ -78,6 +78,9 @@ def read_place(side: Side, read: Callable[[Side], T]) -> T:
     return read(replace(side, path=f"{path}/", label=f"{side.label}/"))
 
 
+# --- cat --------------------------------------------------------------------------------------------------------------
+
+
 def slices_of(context: click.Context, parameter: click.Parameter, texts: Sequence[str] | str | None) -> list[Slice]:
     """The positions of each text of an option."""
     if isinstance(texts, str):
@@ -180,6 +183,9 @@ def _write(operator: Operator, path: str, part: Slice) -> None:
                 return
             out.write(piece)
             position += len(piece)
+
+
+# --- ls, stat and du --------------------------------------------------------------------------------------------------
 
 
 @command(

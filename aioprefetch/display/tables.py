@@ -123,6 +123,8 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
     return f"<div>{items}</div>"
 
 
+# --- counts -----------------------------------------------------------------------------------------------------------
+
 # The groups in their order, and the names in each: the first pattern that matches decides.
 _GROUPS = tuple(
     (title, re.compile(pattern))
@@ -222,6 +224,8 @@ def _times(name: str, shown: Counts) -> str:
     return ", ".join(parts)
 
 
+# --- entries of a listing ---------------------------------------------------------------------------------------------
+
 ROWS_MAX = 30
 
 
@@ -268,6 +272,9 @@ def _entry_row(entry: ListedEntry, *, has_versions: bool) -> list[str]:
     time = "" if entry.last_modified is None else entry.last_modified.isoformat(sep=" ", timespec="seconds")
     row = [entry.path, size, time, entry.etag or ""]
     return [*row, entry.version or ""] if has_versions else row
+
+
+# --- the recipe of an operator ----------------------------------------------------------------------------------------
 
 
 class ShownCounts(Protocol):

@@ -322,6 +322,8 @@ class AsyncReadFile:
         await self.close()
 
 
+# --- modes and options ------------------------------------------------------------------------------------------------
+
 # Codecs of fsspec that are those of ``DecompressedFile``, which buffers and closes what is below it.
 _BUFFERED = {"gzip": "gzip", "bz2": "bz2", "xz": "xz", "lzma": "xz"}
 # The bytes of an object that are read at once to be written again before those that are appended.

@@ -413,6 +413,8 @@ def _unknown(name: str, scheme: str, allowed: Iterable[str], *, of: str = "") ->
     return unknown_option(name, tuple(allowed), of=of, operation="configure")
 
 
+# --- instances --------------------------------------------------------------------------------------------------------
+
 # Arguments that are fsspec's own.
 FSSPEC_OPTIONS = frozenset(
     {

@@ -146,6 +146,8 @@ class Stores:
         return operator
 
 
+# --- entries ----------------------------------------------------------------------------------------------------------
+
 Info = dict[str, Any]
 
 
@@ -228,6 +230,8 @@ def digest_of(info: Info) -> str:
     facts = [str(info.get(name)) for name in ("name", "size", "ETag", "VersionId", "LastModified")]
     return hashlib.blake2b("\n".join(facts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
+
+# --- the tree ---------------------------------------------------------------------------------------------------------
 
 # A longer listing is not kept: its entries take more memory than what would be read again.
 LISTED_ENTRIES_MAX = 100_000

@@ -68,6 +68,9 @@ def mirror(fs: Any) -> None:
             setattr(fs, name, blocking(verb, fs))
 
 
+# --- verbs of many objects --------------------------------------------------------------------------------------------
+
+
 class Scope:
     """The tasks of one verb of many."""
 
@@ -120,6 +123,8 @@ def of_one(verb: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 
     return call
 
+
+# --- slices -----------------------------------------------------------------------------------------------------------
 
 Bounds = tuple[int | None, int | None]
 SizeOf = Callable[[], Awaitable[int]]
@@ -177,6 +182,9 @@ async def _resolved(bounds: Bounds, size_of: SizeOf) -> tuple[int, int | None]:
 
 async def _read(place: Place, ranges: list[tuple[int, int]], gap_bytes: int | None) -> list[bytes]:
     return await place.operator.read_ranges(place.key, ranges, gap_bytes=gap_bytes, version=place.version)
+
+
+# --- transfers --------------------------------------------------------------------------------------------------------
 
 
 class SizeFirst(ProgressDisplay):

@@ -114,6 +114,8 @@ def _with_fields(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
 
 
+# --- order ------------------------------------------------------------------------------------------------------------
+
 # The approximate size of a decoded group of distinct rows, so that no column of it exceeds the maximum of a buffer.
 _PIECE_BYTES = 128 << 20
 
@@ -348,6 +350,8 @@ def _renamed(kind: pa.DataType, arrays: Sequence[pa.DictionaryArray]) -> Sequenc
         result.append(pa.DictionaryArray.from_arrays(new, merged, ordered=kind.ordered, safe=False))
     return result
 
+
+# --- deleted rows -----------------------------------------------------------------------------------------------------
 
 # Holes of up to this number of deleted rows are read through: for vectors of 3 KB that is about the gap for merged
 # reads.

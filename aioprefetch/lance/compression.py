@@ -112,6 +112,8 @@ def decompress_within(scheme: str, data: npt.NDArray[np.uint8], bytes_max: int) 
     return decompress(scheme, view)
 
 
+# --- FSST -------------------------------------------------------------------------------------------------------------
+
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 

@@ -248,6 +248,8 @@ def _base(path: str) -> str:
     return f"{path.rstrip('/')}/" if path.strip("/") else ""
 
 
+# --- metadata of files that is kept -----------------------------------------------------------------------------------
+
 # The maximum number of kept files. Each holds its tail, mostly 64 KiB; lists of deleted rows are mostly smaller.
 _KEPT_MAX = 128
 
@@ -295,6 +297,8 @@ def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
     while len(kept) > _KEPT_MAX:
         kept.popitem(last=False)
 
+
+# --- fragments --------------------------------------------------------------------------------------------------------
 
 # The number of fragments whose metadata is read ahead of scheduling.
 _FRAGMENTS_AHEAD = 8

@@ -116,6 +116,8 @@ class _Bitmap:
         return view
 
 
+# --- deleted rows -----------------------------------------------------------------------------------------------------
+
 # From this number of deleted rows on, the search for their positions takes milliseconds and runs on another thread.
 THREAD_ROWS_MIN = 20_000
 
@@ -176,6 +178,8 @@ def physical_ranges(living: Sequence[Range], deleted: RowNumbers) -> tuple[Range
         places.append((start, stop))
     return tuple(places)
 
+
+# --- row numbers ------------------------------------------------------------------------------------------------------
 
 Ids = npt.NDArray[np.uint64]
 

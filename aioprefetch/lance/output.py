@@ -303,6 +303,9 @@ def _with_dictionary(kind: pa.DataType, indices: pa.Array, values: pa.Array) -> 
     return pa.DictionaryArray.from_arrays(indices, values, ordered=kind.ordered, safe=False)
 
 
+# --- fields and records -----------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayTask:
     """Rows of one field to decode.

@@ -200,6 +200,9 @@ def file_scan(file: LanceFile, request: ScanRequest) -> TableScan:
     return TableScan(projection, selection.rows, selection.order, parts, wanted_bytes)
 
 
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedPage:
     """The reads of one page of a top-level field, needed from row ``row`` of the file on.

@@ -149,6 +149,8 @@ async def _latest_by_hint(operator: Operator, base: str) -> DatasetVersion:
     return latest
 
 
+# --- the version that a caller asks for -------------------------------------------------------------------------------
+
 # A file of a tag holds some numbers, times and metadata of the user.
 _TAG_BYTES_MAX = 1 << 20
 

@@ -250,6 +250,8 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
+# --- slots ------------------------------------------------------------------------------------------------------------
+
 # Requests in flight at one time are refused at one time: they halve the limit once.
 HALVING_SECONDS = 1.0
 

@@ -99,6 +99,9 @@ def as_obspec(error: Error, *, unmodified: bool = False) -> Error:
     )
 
 
+# --- conditions -------------------------------------------------------------------------------------------------------
+
+
 class Conditions:
     """The conditions among the options of obspec.
 
@@ -165,6 +168,8 @@ def _etags(text: str | None) -> list[str] | None:
         return None
     return [etag for part in text.split(",") if (etag := unquote_etag(part)) is not None]
 
+
+# --- the result -------------------------------------------------------------------------------------------------------
 
 CLOSE_SECONDS_MAX = 5.0
 # Larger chunks are reserved in the budget, and have this size where it has no room: nothing waits for memory here, for

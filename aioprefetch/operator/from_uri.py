@@ -85,6 +85,8 @@ def _split_http(url: str, *, at_origin: bool) -> tuple[str, str]:
     return urlunsplit((parts.scheme, parts.netloc, directory + "/", parts.query, "")), unquote(name)
 
 
+# --- recipes and options ----------------------------------------------------------------------------------------------
+
 ENTRY_POINTS = "aioprefetch.services"
 
 OPERATOR_OPTIONS = (

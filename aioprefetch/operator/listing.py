@@ -297,6 +297,8 @@ def list_literally(operator: Listed, prefix: str, *, recursive: bool = False, st
     return Lister(operator.accessor, operator.runtime, request, is_literal=True)
 
 
+# --- removals ---------------------------------------------------------------------------------------------------------
+
 # Paths are sent in batches of this many; the layers cut them to the maximum of the service.
 DELETE_PATHS = 1000
 

@@ -295,6 +295,9 @@ def _readahead_blocks(settings: Settings, block_bytes: int, limits: RuntimeOptio
     return None if wanted is None else max(limits.prefetch_blocks, -(-wanted // block_bytes))
 
 
+# --- what is known of the object --------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class KnownObject:
     """The facts of a status. ``size`` is in bytes; ``None`` if the status has no such fact."""
@@ -364,6 +367,9 @@ def _is_directory(status: object, where: str) -> bool:
 
 def _last_element(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
+
+
+# --- builders ---------------------------------------------------------------------------------------------------------
 
 
 class PendingReader(Awaitable[RangeReader]):

@@ -215,6 +215,9 @@ class Meter:
         self._on_progress(progress)
 
 
+# --- bars -------------------------------------------------------------------------------------------------------------
+
+
 class ProgressBar(Protocol):
     """The bar of one call."""
 

@@ -297,6 +297,8 @@ def _wanted(request: ReadRequest, head: ReadHead) -> Range:
     return resolve_range(request.offset, request.size, request.suffix, total) or (head.start, head.end)
 
 
+# --- many ranges ------------------------------------------------------------------------------------------------------
+
 # A view smaller than this share of its merged response is copied: it must not keep the rest of the memory alive.
 _SMALL_SHARE = 4
 

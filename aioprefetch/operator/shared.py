@@ -80,6 +80,9 @@ def _own_names(kind: type) -> set[str]:
     return {name for base in kind.__mro__[:-1] for name in vars(base)}
 
 
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
 def checked_operator(operator: object, operation: str) -> Operator:
     """The operator of an argument. ``InvalidType`` for anything else, such as a URL or a ``BlockingOperator``."""
     if isinstance(operator, Operator):
@@ -115,6 +118,8 @@ def with_own_hold(operator: Operator) -> Operator:
     """The same operator with a hold of its own: closing it leaves ``operator`` as it is, not the other way round."""
     return Operator._of(operator.service, operator.layers, Member(operator._family, operator._member))
 
+
+# --- names of operators -----------------------------------------------------------------------------------------------
 
 _REFERENCE = "operator:"
 _named: weakref.WeakValueDictionary[str, Operator] = weakref.WeakValueDictionary()

@@ -218,6 +218,8 @@ def _invalid(message: str, path: str) -> InvalidType:
     return InvalidType(message, operation="write", path=path)
 
 
+# --- parts ------------------------------------------------------------------------------------------------------------
+
 # The parts of one upload in flight.
 PARTS_AT_ONCE = 8
 # An abort is not cut off, and may not hang either.

@@ -419,6 +419,8 @@ def _abandon(body: WriteBody, runtime: Runtime) -> None:
         runtime.supervisor.spawn(aborted(), name="abandoned write")
 
 
+# --- copies by the store ----------------------------------------------------------------------------------------------
+
 # What describes an object beside its bytes. A copy in one request keeps it by itself.
 DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
 # What says how an object is stored. A copy does not keep it: the store chooses, unless an option names it.

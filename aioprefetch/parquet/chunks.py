@@ -298,6 +298,8 @@ def _located(footer: Footer, number: int, leaf: int, offset: int, length: int) -
     return (offset, offset + length) if length else None
 
 
+# --- memory -----------------------------------------------------------------------------------------------------------
+
 PAGE_BYTES = mmap.PAGESIZE
 
 _DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None)

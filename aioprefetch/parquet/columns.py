@@ -139,6 +139,8 @@ def _field_named(kind: pa.DataType, dotted: str) -> str | None:
     return max(matches, key=len) if matches else None
 
 
+# --- one schema -------------------------------------------------------------------------------------------------------
+
 # The number of names that an error lists.
 _NAMES_MAX = 20
 
@@ -272,6 +274,9 @@ def _exact(kind: pa.DataType) -> pa.DataType:
 def _plain(kind: pa.DataType) -> pa.DataType:
     """The type of the values, where ``kind`` is one of dictionaries."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,6 +346,8 @@ def _integer(digits: bytes) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
+# --- the layout for look-ahead ----------------------------------------------------------------------------------------
+
 MAGIC = b"PAR1"
 # Length of the footer and magic bytes come last; a file has magic bytes at the beginning too.
 _END_BYTES = 8

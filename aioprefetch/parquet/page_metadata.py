@@ -188,6 +188,8 @@ def _number(fields: thrift.Struct, number: int, what: str) -> int:
     return int(value)
 
 
+# --- the pages of a chunk ---------------------------------------------------------------------------------------------
+
 # Chunks below this size are too numerous for reading all their headers, unless it is necessary.
 _SMALL_CHUNK_BYTES = 64 << 10
 
@@ -287,6 +289,8 @@ def damaged_page(chunk: ColumnChunk, view: memoryview, *, page_bytes_max: int) -
         return None
     return None
 
+
+# --- indexes ----------------------------------------------------------------------------------------------------------
 
 # Indexes of wanted columns lie among those of others: up to this gap they share a request.
 INDEX_GAP_BYTES = 256 << 10

@@ -252,6 +252,8 @@ def decode_pages(
     return one_array(column.chunks) if column.num_chunks else column.combine_chunks()
 
 
+# --- leaves and fields ------------------------------------------------------------------------------------------------
+
 _NOTHING = memoryview(b"")
 
 

@@ -183,6 +183,8 @@ class BoundsReader:
         return pa.array(values, self.type)
 
 
+# --- footers of statistics --------------------------------------------------------------------------------------------
+
 # Fields of Statistics: lower and upper bound, new and old, and how many nulls.
 _BOUNDS = ((6, 5), (2, 1))
 _NULL_COUNT = 3
@@ -314,6 +316,8 @@ def _column_orders(footer: Footer) -> list[Any] | None:
             return orders.items if is_good else None
         position = thrift.skip_value(footer.raw, position, kind)
 
+
+# --- filters ----------------------------------------------------------------------------------------------------------
 
 # Parts of pyarrow's expressions that a NaN may match: an inversion, a NaN that counts as null, any function but these.
 _MAY_MATCH_NAN = re.compile(r"!=|nan_is_null=true|\b(?!and\b|or\b|is_valid\b|is_null\b)[a-z_]\w*\(")

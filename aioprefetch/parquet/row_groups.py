@@ -265,6 +265,8 @@ def too_large(rows: int) -> Unsupported:
     )
 
 
+# --- windows ----------------------------------------------------------------------------------------------------------
+
 # The columns of some rows, by their place in the scan's schema.
 Columns = list[tuple[int, pa.Array]]
 

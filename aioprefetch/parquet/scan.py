@@ -337,6 +337,9 @@ def _checked_size(size: object, path: str) -> int | None:
     return None if size is None else at_least(0, size, "size", operation="scan", path=path)
 
 
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+
 async def count_rows(
     operator: Operator,
     path: str | Sequence[str],
@@ -369,6 +372,9 @@ async def _rows_of(operator: Operator, files: Sequence[DatasetFile]) -> int:
     works = (partial(listed_footer, operator, file) for file in files)
     async with aclosing(in_order(works, width)) as footers:
         return sum([found.rows async for found in footers])
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

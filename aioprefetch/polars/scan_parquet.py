@@ -123,6 +123,8 @@ def _directory_above_partitions(path: str) -> str:
     return "/".join(names[:first]) or "/"
 
 
+# --- the source of a frame --------------------------------------------------------------------------------------------
+
 # A scan that polars has given up ends after this time at the latest.
 ABANDONED_SECONDS = 0.2
 
@@ -261,6 +263,8 @@ def _dtype(field: pa.Field, path: str) -> pl.DataType:
             path=path,
         ) from error
 
+
+# --- the frame --------------------------------------------------------------------------------------------------------
 
 # Words of polars.scan_parquet, and what there is instead.
 _POLARS_WORDS: Mapping[str, str] = {

@@ -151,6 +151,8 @@ def stream_of(size: int) -> io.BytesIO:
         return io.BytesIO()
 
 
+# --- warm reads -------------------------------------------------------------------------------------------------------
+
 # The number of reads that are remembered, by their starts, to find those that are made again.
 _STARTS_MAX = 256
 

@@ -107,6 +107,8 @@ class Layout:
         return self._places.get((column, group))
 
 
+# --- columns ----------------------------------------------------------------------------------------------------------
+
 # How many groups of rows a reader looks ahead at first. It is doubled after a read that had to wait, once something
 # that was fetched ahead was read.
 GROUPS_FIRST = 4

@@ -372,6 +372,9 @@ def part_of(block_bytes: int) -> int:
     return part
 
 
+# --- the layout of a file ---------------------------------------------------------------------------------------------
+
+
 class FileLayout:
     """Finds the layout of an open file, once the bytes of its footer are resident.
 
@@ -462,6 +465,8 @@ def _resident(file: BlockFile, start: int, end: int) -> bytes | None:
         start = stop
     return b"".join(pieces)
 
+
+# --- small reads ------------------------------------------------------------------------------------------------------
 
 # The widened requests whose use is still open. Each is judged by the time this many others were sent.
 _OPEN_MAX = 4

@@ -434,6 +434,8 @@ def clock_of(loop_time: Callable[[], float]) -> Callable[[], float]:
     return time.monotonic if abs(loop_time() - time.monotonic()) < 1.0 else loop_time
 
 
+# --- the log of requests ----------------------------------------------------------------------------------------------
+
 requests_logger = logging.getLogger("aioprefetch.requests")
 _LOGGED_EVENTS = ("request.finished", "request.failed", "request.retried")
 

@@ -70,6 +70,8 @@ def _end(runtime: Runtime, timer: asyncio.TimerHandle) -> None:
         runtime.supervisor.end()
 
 
+# --- families ---------------------------------------------------------------------------------------------------------
+
 # The maximum of recipes that a family keeps for copies which are still pickled. A copy of an older one has layers and
 # connections of its own.
 RECIPES_MAX = 256

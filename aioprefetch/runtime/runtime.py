@@ -288,6 +288,8 @@ def _holder_collected(runtime: Runtime, holder_id: int) -> None:
         leak_after_fork(runtime)
 
 
+# --- turns of the loop ------------------------------------------------------------------------------------------------
+
 # The kernel copies this much in 10 µs into memory in use; into fresh memory, whose pages it zeroes, in 60 to 120 µs.
 TURN_BYTES = 64 << 10
 # What a read counts at least: the calls around it take longer than the copy of a few bytes.
@@ -336,6 +338,8 @@ class LoopTurn:
         if waiting:
             self._loop.call_soon(self._begin)
 
+
+# --- drained responses ------------------------------------------------------------------------------------------------
 
 # The turns of the loop until a cancelled response has returned its slot and its connection is closed.
 _CANCEL_TURNS = 4

@@ -277,6 +277,8 @@ class DecodeLoop:
         resolve(self._progress)
 
 
+# --- parts in any order -----------------------------------------------------------------------------------------------
+
 # The number of parts that are decoded at once. Each may exceed the budget by what its decoder waits for.
 PARTS_AT_ONCE = 4
 

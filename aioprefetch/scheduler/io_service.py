@@ -92,6 +92,8 @@ class ScanMemory:
             self._budget.cancel(ticket)
 
 
+# --- the service ------------------------------------------------------------------------------------------------------
+
 # Reading through a gap of this size takes 0.7 ms at 90 MB/s, where a request of its own takes 20 to 50 until its first
 # byte. It could be larger for time's sake; but the bytes are paid for, and pages that no column needs are mostly
 # larger than this, so that it merges neighbours and skips columns.

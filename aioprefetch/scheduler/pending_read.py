@@ -223,6 +223,9 @@ def twin(error: Exception) -> Exception:
     return duplicate
 
 
+# --- reads of pages ---------------------------------------------------------------------------------------------------
+
+
 class FileMemory(Protocol):
     """The memory for the bytes of a file, if its format provides it."""
 

@@ -118,6 +118,8 @@ def loop_seconds() -> float:
     return asyncio.get_running_loop().time()
 
 
+# --- a run that ends --------------------------------------------------------------------------------------------------
+
 # The run ends after this many pages in a row that contain only files younger than its start: files then arrive as fast
 # as they are listed, and the run would never end. The next run lists the rest.
 YOUNG_PAGES_MAX = 100

@@ -108,6 +108,8 @@ def _cut(names: list[Any]) -> str:
     return f"{[excerpt(name, 40) if isinstance(name, str) else _kind(name) for name in names[:5]]}"
 
 
+# --- with a checksum --------------------------------------------------------------------------------------------------
+
 _BEGIN, _MIDDLE, _END = b'{"crc32":"', b'","body":', b"}\n"
 _BODY = len(_BEGIN) + 8 + len(_MIDDLE)
 

@@ -169,6 +169,9 @@ class FileIndex(Protocol):
         ...
 
 
+# --- positions in a listing -------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class TailAndSweep:
     """Two positions in the sorted keys.
@@ -248,6 +251,8 @@ def cursor_from_json(value: Any) -> Cursor:
     return _KINDS[kind](**{name: check(fields[name]) for name, check in checks.items()})
 
 
+# --- the changes of a source ------------------------------------------------------------------------------------------
+
 # Changes that wait longer than this are listed again: an old page names versions that no longer exist.
 REST_SECONDS_MAX = 60.0
 
@@ -292,6 +297,8 @@ class Feed(Protocol):
         """
         ...
 
+
+# --- durable steps and offsets ----------------------------------------------------------------------------------------
 
 RECORD_VERSION = 1
 

@@ -108,6 +108,8 @@ class AioPrefetchDataSource(DataSource):
         return settings
 
 
+# --- functions that take a session ------------------------------------------------------------------------------------
+
 # The settings that each session registered last, so that it registers only changed ones.
 _registered: WeakKeyDictionary[SparkSession, SessionSettings] = WeakKeyDictionary()
 

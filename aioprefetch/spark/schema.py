@@ -138,6 +138,8 @@ def _check_formats(kept: dict[str, Any], settings: SourceSettings, store: Operat
         )
 
 
+# --- types ------------------------------------------------------------------------------------------------------------
+
 # The type, not a field of that name.
 _VARIANT = re.compile(r"(?:^|[:<,])variant(?=$|[>,])")
 
@@ -228,6 +230,8 @@ def _nullable(kind: DataType, *, nulls: DataType | None = None) -> DataType:
         )
     return kind
 
+
+# --- the schema of a source -------------------------------------------------------------------------------------------
 
 METADATA_FIELDS = {
     "_file": StructField("_file", StringType()),

@@ -156,6 +156,9 @@ def _check_glob(glob: str, option: str) -> None:
         )
 
 
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
     """The options of one source, in groups.
@@ -407,6 +410,8 @@ def with_location(settings: SourceSettings, location: SourceUrl) -> SourceSettin
     """The settings with another location, such as the directory of one object."""
     return replace(settings, location=location, listing=replace(settings.listing, glob=location.glob))
 
+
+# --- places -----------------------------------------------------------------------------------------------------------
 
 # S3A's default endpoint.
 _CENTRAL = "https://s3.amazonaws.com"

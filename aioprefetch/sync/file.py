@@ -98,6 +98,8 @@ def kept_operators() -> KeptOperators:
     return kept
 
 
+# --- the file ---------------------------------------------------------------------------------------------------------
+
 # Lines are searched in pieces of this size, copied out of the resident blocks once.
 LINE_PIECE_BYTES = 128 << 10
 CLOSE_SECONDS_MAX = 5.0

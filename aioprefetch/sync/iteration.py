@@ -318,6 +318,8 @@ def _size_in_bytes(item: Any) -> int:
     )
 
 
+# --- listings ---------------------------------------------------------------------------------------------------------
+
 # A page of S3 has 1000 entries. A batch ends after this time with the entries that it has, so that a sparse listing (a
 # glob that matches few names) still shows its entries.
 BATCH_ENTRIES_MAX = 1000

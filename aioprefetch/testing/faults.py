@@ -143,6 +143,8 @@ class Rule:
         )
 
 
+# --- responses --------------------------------------------------------------------------------------------------------
+
 LAST_MODIFIED = formatdate(1_700_000_000, usegmt=True)
 PHRASES = {status.value: status.phrase for status in HTTPStatus}
 RANGE = re.compile(r"bytes=(\d*)-(\d*)")

@@ -174,6 +174,8 @@ def _tier(wait: Wait) -> int:
     return WAIT_TIERS.index(wait.tier) if wait.tier in WAIT_TIERS else 0
 
 
+# --- the map of an object ---------------------------------------------------------------------------------------------
+
 WIDTH = 1000
 # More pieces than this are drawn as columns, each as high as its share of a part of the object.
 PIECES_MAX = 250
@@ -283,6 +285,8 @@ def shapes(name: str, ranges: Sequence[Range], end: int, height: int, below: Byt
 def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
+
+# --- the page ---------------------------------------------------------------------------------------------------------
 
 OBJECTS_MAX = 8
 OBJECT_LINES_MAX = 200

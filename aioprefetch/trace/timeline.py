@@ -121,6 +121,8 @@ def chunks(items: Sequence[T], chunks_max: int) -> list[Sequence[T]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
+# --- the trace events of Chrome ---------------------------------------------------------------------------------------
+
 # Processes of the trace: what runs at the same time stands in rows ("threads") of one of these.
 REQUESTS, READS, MEMORY = 1, 2, 3
 

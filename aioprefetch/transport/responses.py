@@ -149,6 +149,8 @@ def _keeps_alive(connection: bytes, *, is_old: bool) -> bool:
     return b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
 
 
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
 # A size line with its extensions, and all trailers together.
 LINE_BYTES_MAX = 4096
 TRAILER_BYTES_MAX = 16 << 10

@@ -101,6 +101,8 @@ def plan_parts(parts: Sequence[Part]) -> PartsPlan:
     )
 
 
+# --- chunks of a shard ------------------------------------------------------------------------------------------------
+
 # What may come with a chunk at least, since it costs less than another request, and at most as long as nothing of it
 # has been read. The latter is the gap that merged reads bridge.
 AROUND_BYTES_MIN = TAIL_BYTES

@@ -131,6 +131,8 @@ def is_old_name(name: str) -> bool:
     return is_block_name(name, OLD_SUFFIX)
 
 
+# --- files in a directory ---------------------------------------------------------------------------------------------
+
 # This share of a file system always stays free: a cache must not make other programs fail.
 RESERVE_SHARE = 0.05
 # Listing the directory for the changes of other processes may take this share of the time.

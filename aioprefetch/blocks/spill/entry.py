@@ -152,6 +152,9 @@ def decode_header(raw: bytes | bytearray | memoryview, *, identity: bytes, file_
     return EntryHeader(bytes(raw[facts_at:sums_at]), header_bytes, data_bytes, sums)
 
 
+# --- the index --------------------------------------------------------------------------------------------------------
+
+
 class LruIndex(Generic[T]):
     """Names with their sizes and values, the least recently read first. ``in`` may be used from any thread.
 

@@ -164,6 +164,8 @@ class StructPortion:
         return all(child.is_cheap for child in self.children)
 
 
+# --- protocols --------------------------------------------------------------------------------------------------------
+
 # Maps a position among the wanted rows of a field to the top-level row of the scan that it belongs to.
 RowMap = Callable[[int], int]
 
@@ -232,6 +234,9 @@ class RowProgress:
     def is_finished(self) -> bool:
         """Whether all wanted rows are scheduled."""
         return self.rows_scheduled >= self._rows
+
+
+# --- pages of a column ------------------------------------------------------------------------------------------------
 
 
 class ColumnPages:
@@ -351,6 +356,9 @@ class BlobPage:
             ranges, row = RowRanges.one(0, group.rows), row_of(position)
             yield LoadingPage(scheduler, ranges, io, row, is_follow_up=position == first)
             position += group.rows
+
+
+# --- fields of a single column ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,8 @@ class ListDecoder:
             raise Unexpected("more lists were asked for than pages were scheduled", operation="scan")
 
 
+# --- structs ----------------------------------------------------------------------------------------------------------
+
 # Pages of children, each with the index of the child.
 StructPage = list[tuple[int, Any]]
 
@@ -372,6 +374,9 @@ class StructDecoder:
     def close(self) -> None:
         for child in self._children:
             child.close()
+
+
+# --- top-level fields -------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -234,6 +234,8 @@ def is_blob_column(data: bytes, type_url: str = COLUMN_TYPE_URL) -> bool:
     return _COLUMN.read(data)
 
 
+# --- schedulers -------------------------------------------------------------------------------------------------------
+
 PageScheduler = Basic | NullRows | BinaryScheduler | DictionaryScheduler | PackedStructScheduler
 
 

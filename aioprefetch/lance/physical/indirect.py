@@ -197,6 +197,8 @@ class DictionaryRows:
         return None if bool(is_valid.all()) else is_valid
 
 
+# --- blobs ------------------------------------------------------------------------------------------------------------
+
 # The size of a group, unless it is a single larger value.
 GROUP_BYTES = 8 << 20
 

@@ -66,6 +66,8 @@ def check_offsets(size: int, width: int) -> None:
         raise Unsupported(f"32-bit offsets cannot count {size} bytes or items in one batch: ask for fewer rows a batch")
 
 
+# --- bitmaps ----------------------------------------------------------------------------------------------------------
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -123,6 +125,9 @@ def fill_bits(target: Bytes, position: int, count: int, value: bool) -> None:
 def packed(flags: npt.NDArray[np.bool_]) -> Bytes:
     """Pack booleans into bits."""
     return np.packbits(flags, bitorder="little")
+
+
+# --- protocols --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

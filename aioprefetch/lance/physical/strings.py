@@ -175,6 +175,8 @@ def _true_end(value: int, adjustment: int) -> int:
     return value - adjustment if value >= adjustment else value
 
 
+# --- strings ----------------------------------------------------------------------------------------------------------
+
 # Up to this size the bytes of a page are read together with the ends: a second round trip takes longer.
 DIRECT_BYTES = 64 << 10
 

@@ -221,6 +221,9 @@ class PackedStructRows:
         return None
 
 
+# --- values with validity ---------------------------------------------------------------------------------------------
+
+
 class DirectScheduler(Protocol):
     """The scheduler of a part of a page. The metadata of the page suffices to plan its reads."""
 

@@ -363,6 +363,8 @@ def _add_indices(parts: list[_RowBuffer], kind: pa.DataType, values: Values) -> 
     parts.append(_Bytes(values.indices.astype(np.dtype(f"<u{width}")).view(np.uint8), width))
 
 
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
 # These parts of a batch are built page by page and then concatenated.
 CONCATENATED = (
     "offsets and validity of lists and maps",

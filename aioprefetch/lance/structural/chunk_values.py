@@ -183,6 +183,8 @@ def trimmed(groups: Words, lengths: Positions) -> Words:
     return np.concatenate([group[:length] for group, length in zip(groups, lengths.tolist(), strict=True)])
 
 
+# --- compressions -----------------------------------------------------------------------------------------------------
+
 # The maximum size of the strings of one chunk, far above the chunks of real writers.
 CHUNK_TEXT_BYTES_MAX = 64 << 20
 

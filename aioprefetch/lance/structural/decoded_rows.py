@@ -179,6 +179,9 @@ def concatenated(parts: Sequence[Flags | None], sizes: Sequence[int]) -> Flags |
     return whole[0] if len(whole) == 1 else np.concatenate(whole)
 
 
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
     """Decoded rows of one page. ``values`` has one entry for each visible item, nulls included."""

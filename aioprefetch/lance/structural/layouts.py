@@ -249,6 +249,8 @@ ENCODINGS.add(12, "PackedStruct", _packed_struct, {1: uint("bits", repeated=True
 ENCODINGS.refuse(13, "VariablePackedStruct")
 
 
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
 TYPE_URL = "/lance.encodings21.PageLayout"
 # The maximum number of layers: levels are 16-bit numbers, and a layer has at most two. Real schemas nest far less.
 LAYERS_MAX = 256

@@ -217,6 +217,8 @@ def _numbers(data: Bytes, at: Positions, width: int) -> Positions:
     return numbers
 
 
+# --- pages ------------------------------------------------------------------------------------------------------------
+
 # The maximum number of items of one column of a batch: a few bytes can claim thousands of items.
 ITEMS_MAX = 1 << 29
 
@@ -401,6 +403,8 @@ def _coded(values: Fixed | Texts | FixedLists, dictionary: Fixed | Texts) -> Cod
         raise damaged(f"index {int(indices.max())} into a dictionary of {dictionary.count} values")
     return Coded(indices, dictionary)
 
+
+# --- dictionaries -----------------------------------------------------------------------------------------------------
 
 # Real writers use far smaller dictionaries.
 DICTIONARY_BYTES_MAX = 256 << 20

@@ -165,6 +165,8 @@ def _value(layout: Constant, scalar: Bytes | None) -> Fixed | Texts | None:
     return Texts(scalar[4 * (1 + count) + int(sizes[0]) :], offsets)
 
 
+# --- schedulers -------------------------------------------------------------------------------------------------------
+
 # Pages up to this size are always read whole.
 WHOLE_PAGE_BYTES = 64 << 10
 # Larger pages are read whole if at most one row out of this number is unwanted.

@@ -138,6 +138,8 @@ class ExtraObjects:
         return {}
 
 
+# --- copies -----------------------------------------------------------------------------------------------------------
+
 # Small objects are waited for, and large ones share the requests anyway.
 CONCURRENCY = 32
 OnCopied = Callable[[Entry | Metadata], object]
@@ -503,6 +505,9 @@ class Destination:
     def _pass(self, entry: Entry) -> None:
         if self._on_passed is not None:
             self._on_passed(entry)
+
+
+# --- moves ------------------------------------------------------------------------------------------------------------
 
 
 async def move_object(operator: Store, source: str, target: str) -> Metadata:

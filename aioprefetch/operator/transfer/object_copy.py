@@ -156,6 +156,8 @@ def _md5_of_next(file: BinaryIO, size: int) -> bytes:
     return digest.digest()
 
 
+# --- the copy ---------------------------------------------------------------------------------------------------------
+
 # Layers that change neither bytes nor names: what they wrap may be copied past them.
 _PLAIN_LAYERS = (CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer)
 # A response that brings all of an object is handed on in pieces of this size.

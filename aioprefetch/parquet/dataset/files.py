@@ -178,6 +178,8 @@ async def files_instead(operator: Operator, path: str, error: NotFound | IsADire
         raise error from None
 
 
+# --- columns in paths -------------------------------------------------------------------------------------------------
+
 NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 _NUMBER = re.compile(r"-?[0-9]+")

@@ -150,6 +150,8 @@ class _Once:
             ahead.leave(self._size_bytes)
 
 
+# --- the scan ---------------------------------------------------------------------------------------------------------
+
 # The share of a scan's budget for files that come whole with their footer, before the first batch.
 _WHOLE_FILES_SHARE = 4
 

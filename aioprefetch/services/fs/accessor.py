@@ -237,6 +237,8 @@ class FsAccessor(ServiceAccessor):
         await translated(request, FileThreads.of(self.runtime).call(make_directories, self._root, names))
 
 
+# --- listings ---------------------------------------------------------------------------------------------------------
+
 STAT_BATCH = 256
 
 Names = tuple[str, ...]
@@ -371,6 +373,9 @@ class Scan:
         # Only the prefix of the caller may lead through a link; the directories below were found to be none.
         base = self._root.resolved(self._base)
         return (*base, *names[len(self._base) :])
+
+
+# --- directories ------------------------------------------------------------------------------------------------------
 
 
 def make_directories(root: ConfinedRoot, names: Names) -> None:

@@ -153,6 +153,9 @@ def _open_directory(directory: int, name: str) -> int:
     raise InvalidPath(f"{name!r} on the way keeps being replaced by something that is not a directory")
 
 
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
 def is_partial(name: str) -> bool:
     """Whether a name is of a file that is still being written, or was left by a crash."""
     return _PARTIAL.fullmatch(name) is not None
@@ -205,6 +208,8 @@ def names_of(path: str, *, operation: str = "") -> tuple[str, ...]:
             raise invalid(f"names like {name!r} are reserved for files being written")
     return names
 
+
+# --- open files -------------------------------------------------------------------------------------------------------
 
 # One call of the kernel reads at most this much, so that a job can end early.
 PIECE_BYTES = 4 << 20

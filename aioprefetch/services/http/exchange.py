@@ -222,6 +222,8 @@ class _CountingReceiver:
             self._limit.cancel()
 
 
+# --- receivers --------------------------------------------------------------------------------------------------------
+
 # Memory is reserved in pieces of at least this size.
 RESERVED_BYTES_MIN = 1 << 20
 # The maximum that is received of a body without a length.

@@ -95,6 +95,8 @@ def _shown(text: str) -> str:
     return excerpt(re.sub(r"//[^/]*@", "//", text.split("?", 1)[0]))
 
 
+# --- identity ---------------------------------------------------------------------------------------------------------
+
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SENSITIVE = re.compile(r"auth|cookie|tok|secret|pass|cred|sign|sess|key|jwt|bearer", re.IGNORECASE)
@@ -219,6 +221,8 @@ def _reveal(value: str | Secret, what: str) -> str:
         )
     return text
 
+
+# --- options ----------------------------------------------------------------------------------------------------------
 
 StatMethod = Literal["auto", "head", "get"]
 SCHEMES = ("http", "https")

@@ -144,6 +144,8 @@ def _invalid(message: str) -> ConfigInvalid:
     return ConfigInvalid(message, operation="configure")
 
 
+# --- traits -----------------------------------------------------------------------------------------------------------
+
 OBSTORE_KINDS = ("S3Store", "AzureStore", "GCSStore", "HTTPStore", "LocalStore", "MemoryStore")
 _SIGNING = ("S3Store", "AzureStore", "GCSStore")
 _SENSITIVE = re.compile(r"auth|cookie|tok|secret|pass|cred|sign|sess|key|jwt|bearer|sas", re.IGNORECASE)

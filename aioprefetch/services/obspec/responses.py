@@ -203,6 +203,8 @@ def _wrong(request: Request, why: str) -> ProtocolError:
     return ProtocolError(why, operation=request.operation, path=request.path)
 
 
+# --- listings ---------------------------------------------------------------------------------------------------------
+
 # Unfinished listings keep the entries that they have fetched; the oldest is dropped first.
 LISTINGS_KEPT_MAX = 16
 _TOKEN = re.compile(r"\d+([:!])(.*)", re.DOTALL)

@@ -305,6 +305,8 @@ class S3Accessor(ServiceAccessor):
         )
 
 
+# --- buckets ----------------------------------------------------------------------------------------------------------
+
 # The region whose buckets are made without a word about it; it is an error to name it.
 _UNNAMED_REGION = "us-east-1"
 

@@ -245,6 +245,8 @@ def replace_error_handler(client: Any) -> None:
     client.meta.events.register_first("before-parse.s3.*", handle)
 
 
+# --- logs and clients -------------------------------------------------------------------------------------------------
+
 # Loggers that show requests, responses and parameters at DEBUG, with the loggers below them. The other loggers of
 # aiohttp belong to its server, and to the application that serves by it.
 _LOGGERS = ("aiobotocore", "aiohttp.client", "botocore")

@@ -193,6 +193,8 @@ class ClientRequests:
         raise explained from explained.__cause__
 
 
+# --- writes and uploads -----------------------------------------------------------------------------------------------
+
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _GONE = "NoSuchUpload"
 

@@ -117,6 +117,9 @@ def _is_true(value: str) -> bool:
     return value.strip().lower() == "true"
 
 
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting: its name for people, its variable, its place in a profile (``s3.`` for the block of S3 in it)."""
@@ -162,6 +165,8 @@ def asked_settings(values: Mapping[str, str], section: Mapping[str, str]) -> tup
         )
     )
 
+
+# --- principal, endpoint and region -----------------------------------------------------------------------------------
 
 # Where the keys of a recipe without keys are: ``elsewhere`` is what only botocore's providers can tell.
 KeyPlace = Literal["variables", "files", "elsewhere"]

@@ -86,6 +86,8 @@ def _fail(running: asyncio.Future[Any], error: Exception) -> None:
     running.exception()  # Retrieved, even if every waiter is gone.
 
 
+# --- keys of a provider -----------------------------------------------------------------------------------------------
+
 _KEY_ID_NAMES = ("access_key_id", "AccessKeyId", "access_key", "aws_access_key_id")
 _SECRET_NAMES = ("secret_access_key", "SecretAccessKey", "secret_key", "aws_secret_access_key")
 _TOKEN_NAMES = ("session_token", "SessionToken", "token", "Token", "aws_session_token")
@@ -183,6 +185,8 @@ def _value(found: Any, names: tuple[str, ...]) -> Any:
         return next((values[name] for name in names if values.get(name) is not None), None)
     return next((value for name in names if (value := getattr(found, name, None)) is not None), None)
 
+
+# --- keys of a recipe -------------------------------------------------------------------------------------------------
 
 # The keys of a recipe that signs nothing.
 ANONYMOUS = AccessKeys("", "")

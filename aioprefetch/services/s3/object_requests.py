@@ -143,6 +143,8 @@ def checked_metadata(request: WriteRequest) -> None:
                 )
 
 
+# --- signed requests --------------------------------------------------------------------------------------------------
+
 # The codes of a refusal for the time of the signature: the response shows the clock of the store.
 CLOCK_CODES = frozenset({"RequestExpired", "RequestTimeTooSkewed"})
 # A longer page is parsed in a thread.

@@ -93,6 +93,8 @@ def _name(element: Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
+# --- pages of a listing -----------------------------------------------------------------------------------------------
+
 # The longest page has a thousand keys of 1 KiB, which make 30,000 tags.
 BODY_TAGS_MAX = 60_000
 _ATTRIBUTE = re.compile(rb"=\s*[\"']")
@@ -366,6 +368,8 @@ def _no_page() -> ProtocolError:
 def _refused(what: str) -> ProtocolError:
     return ProtocolError(f"the response {what}: no response of S3 does; check endpoint_url", status="permanent")
 
+
+# --- objects ----------------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _path_of = attrgetter("path")

@@ -130,6 +130,8 @@ def bundled_authorities() -> str | None:
     return None
 
 
+# --- targets ----------------------------------------------------------------------------------------------------------
+
 EXPIRES_SECONDS = 900
 RENEWED_AFTER_SECONDS = 300.0
 OBJECTS_MAX = 10_000

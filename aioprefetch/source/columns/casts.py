@@ -121,6 +121,8 @@ def _as_list(array: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(offsets, array.flatten(), type=kind, mask=mask)
 
 
+# --- decimals and doubles ---------------------------------------------------------------------------------------------
+
 _DIGITS_MAX = 76
 # The digits of the largest integer of 64 bits, for which pyarrow always requires room.
 _INTEGER_DIGITS = 20
@@ -190,6 +192,8 @@ def to_floating(decimals: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Decimals as the nearest floating numbers, which pyarrow's own cast misses by one."""
     return decimals.cast(pa.string()).cast(wanted)
 
+
+# --- casts ------------------------------------------------------------------------------------------------------------
 
 _UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
@@ -289,6 +293,8 @@ def _rescaled(array: pa.Array, unit: str, wanted_unit: str) -> pa.Array:
     is_later = pc.greater(pc.multiply(towards_zero, by), numbers)  # Times before 1970 are negative.
     return pc.subtract(towards_zero, pc.cast(is_later, pa.int64()))
 
+
+# --- zones ------------------------------------------------------------------------------------------------------------
 
 _UTC_NAMES = ("utc", "gmt", "ut", "z", "zulu", "etc/utc", "etc/gmt", "etc/uct", "uct", "universal", "greenwich")
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.ASCII)

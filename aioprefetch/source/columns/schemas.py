@@ -46,6 +46,8 @@ def _only(name: str, places: Sequence[int], names_of_file: Sequence[str]) -> int
     return places[0] if places else None
 
 
+# --- the union --------------------------------------------------------------------------------------------------------
+
 _DECIMAL128_DIGITS = 38
 # Decimal digits that hold every integer of a width in bits.
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
@@ -167,6 +169,9 @@ def _digits(kind: pa.DataType) -> int:
 def _scale(kind: pa.DataType) -> int:
     scale: int = kind.scale if pa.types.is_decimal(kind) else 0
     return scale
+
+
+# --- batches of one schema --------------------------------------------------------------------------------------------
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, *, path: str = "") -> pa.RecordBatch:

@@ -67,6 +67,8 @@ async def _are_same(operator: Operator, source: str, target: str) -> bool:
     return True
 
 
+# --- the cleaner ------------------------------------------------------------------------------------------------------
+
 RECORDS_AT_ONCE = 16
 # Attempts for one file in one run.
 ATTEMPTS_MAX = 3
@@ -318,6 +320,8 @@ class Cleaner:
         # Whole seconds: some listings are less precise than a HEAD of the object.
         return (metadata.size, int(metadata.last_modified.timestamp())) == (file.size, file.modified_ms // 1000)
 
+
+# --- files beside the state -------------------------------------------------------------------------------------------
 
 # The progress of cleaning. It is rewritten after each step, and may be lost.
 MARKER_NAME = "cleaned.json"

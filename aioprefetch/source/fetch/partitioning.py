@@ -136,6 +136,8 @@ class Admission:
         self.is_full = len(self.items) >= self._limits.items_max or spent
 
 
+# --- partitions -------------------------------------------------------------------------------------------------------
+
 # A task, or a piece of a file, costs about 50 ms: the time to decode this many bytes.
 PARTITION_BYTES_MIN = 4 << 20
 # The cost of a file besides its bytes, as bytes.

@@ -312,6 +312,8 @@ class Planner:
         return record if record.items else None
 
 
+# --- verdicts on changes ----------------------------------------------------------------------------------------------
+
 # ``work``: read it. ``known``: remember the version, read nothing. ``gone``: remember that it is no longer there.
 Verdict = Literal["work", "known", "gone"]
 
@@ -360,6 +362,9 @@ def _overwritten(file: SourceFile, before: SourceFile | None) -> ObjectChanged:
         f"the object was overwritten after it had been planned (ETag {was!r}, now {file.etag!r}), and overwrites=fail."
         " Put the old one back, or choose overwrites=reread (its records come again) or ignore",
     )
+
+
+# --- the draft --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -157,6 +157,8 @@ def feed_for(
     return (DiffLister if is_unordered(operator) else TailSweepLister)(operator, "", options, index)
 
 
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
 # Stores give whole seconds, and responses take time: a smaller difference is ignored.
 SKEW_MS_MIN = 5000
 
@@ -183,6 +185,8 @@ async def skew_ms(operator: Operator, written_by: Operator, path: str) -> int:
     skew = round(metadata.last_modified.timestamp() * 1000) - now_ms()
     return skew if abs(skew) >= SKEW_MS_MIN else 0
 
+
+# --- the source -------------------------------------------------------------------------------------------------------
 
 # Stores give whole seconds, and their clocks differ a little from ours.
 CLOCK_MARGIN_MS = 1000

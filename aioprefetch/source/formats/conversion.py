@@ -299,6 +299,8 @@ def _offset(text: str) -> timedelta:
     return -offset if text[0] == "-" else offset
 
 
+# --- rows of JSON -----------------------------------------------------------------------------------------------------
+
 # Python refuses integers of more digits.
 _INTEGER_CHARS_MAX = 4000
 

@@ -342,6 +342,9 @@ def _rescued(batch: pa.RecordBatch) -> pa.StringArray:
     return pa.array(list(texts()), pa.string()) if batch.num_columns else pa.nulls(batch.num_rows, pa.string())
 
 
+# --- the format -------------------------------------------------------------------------------------------------------
+
+
 class CsvFormat(LineFormat):
     """CSV files. With a header, columns are matched by name."""
 
@@ -464,6 +467,8 @@ def _layout_in(lines: Lines, options: FormatOptions, want: Wanted | None, path: 
     except csv.Error as error:
         raise corrupt(f"no CSV: {error}", path=path, offset=lines.place(start)) from error
 
+
+# --- the schema of a sample -------------------------------------------------------------------------------------------
 
 _ZEROS_IN_FRONT = re.compile(r"^([+-]?)0+(?=[0-9])")
 _INTEGER = r"^\s*[+-]?[0-9]+\s*$"

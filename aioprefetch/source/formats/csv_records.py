@@ -195,6 +195,8 @@ def _within(mark: bytes, escape: bytes | None, never: bytes) -> bytes:
     )
 
 
+# --- records ----------------------------------------------------------------------------------------------------------
+
 # The characters that ``trim`` of Java removes.
 _SPACES = bytes(range(ord(" ") + 1))
 
@@ -304,6 +306,8 @@ def has_blank(data: bytes, end: bytes = b"\n") -> bool:
     begins = np.concatenate([[0], np.flatnonzero(is_end[:-1]) + 1])
     return bool(((view[begins] <= ord(" ")) & ~is_end[begins]).any())
 
+
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 _NUMBERED = re.compile(r"_c([0-9]+)")
 

@@ -164,6 +164,8 @@ async def beginning(operator: Operator, file: SourceFile, settings: Mapping[str,
         return await reader.read_at(0, size)
 
 
+# --- compression ------------------------------------------------------------------------------------------------------
+
 # The approximate maximum output of one call of `take`.
 OUT_BYTES = 1 << 20
 

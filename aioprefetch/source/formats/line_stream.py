@@ -223,6 +223,8 @@ async def on_thread(operator: Operator, size: int, call: Callable[[], T]) -> T:
     return call() if size < THREAD_BYTES else await operator.runtime().run_blocking(call)
 
 
+# --- samples ----------------------------------------------------------------------------------------------------------
+
 # The size of the first request for the header of a CSV file.
 HEAD_BYTES = 16 << 10
 
@@ -285,6 +287,8 @@ def _plain(raw: bytes, file: SourceFile, options: FormatOptions) -> tuple[bytes,
         size += len(output)
     return b"".join(parts)[: options.sample_bytes], False
 
+
+# --- small files ------------------------------------------------------------------------------------------------------
 
 # Larger files take longer to parse than pyarrow takes to start.
 SMALL_BYTES_MAX = 64 << 10

@@ -144,6 +144,9 @@ def _special_in(kind: Any) -> str | None:
     return next((special for part in parts if (special := _special_in(part)) is not None), None)
 
 
+# --- the format -------------------------------------------------------------------------------------------------------
+
+
 class ParquetFormat(RecordFormat):
     """Parquet files. A footer costs one request, which brings a file of up to 1 MiB as a whole."""
 
@@ -355,6 +358,8 @@ def _marked(kind: pa.DataType, physical: Any) -> pa.DataType:
         return pa.list_(_marked(kind.value_type, physical))
     return INSTANT if next(physical, None) == _INT96 else kind
 
+
+# --- small row groups -------------------------------------------------------------------------------------------------
 
 # This number of values is decoded in about a millisecond, which is not worth a thread.
 _VALUES_MAX = 32 << 10

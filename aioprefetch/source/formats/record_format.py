@@ -143,6 +143,8 @@ class RecordFormat(ABC):
         return 0
 
 
+# --- formats by name and suffix ---------------------------------------------------------------------------------------
+
 # The fields of ``FormatOptions`` that every format uses.
 COMMON_OPTIONS = frozenset({"format", "time_zone", "sample_files", "sample_bytes", "unknown_fields"})
 

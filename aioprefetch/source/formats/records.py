@@ -224,6 +224,8 @@ class LineCutter:
             )
 
 
+# --- encodings --------------------------------------------------------------------------------------------------------
+
 # Escape sequences change the meaning of later bytes, so a piece cannot be decoded by itself.
 _STATEFUL = ("utf-7", "iso2022", "hz")
 # Codecs of Python for names and literals, not for files.
@@ -383,6 +385,8 @@ class Transcoder:
         """The number of bytes in the file that were decoded to this UTF-8."""
         return len(data.decode().encode(self._plain))
 
+
+# --- lines as arrays --------------------------------------------------------------------------------------------------
 
 # Parses the records of whole lines, of one file part by part. Returns ``None`` without any record.
 ParseLines = Callable[[Lines], FoundBatch | None]

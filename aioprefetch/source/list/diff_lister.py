@@ -124,6 +124,8 @@ class _FixedFilter:
         self.count += 1
 
 
+# --- keys in files ----------------------------------------------------------------------------------------------------
+
 # The keys sorted in memory: about 20 MB. A run is one open file, so ten million keys need fifty.
 RUN_KEYS = 200_000
 
@@ -189,6 +191,8 @@ def _read(run: TextIO) -> Iterator[str]:
         key = line[:-1]
         yield "\\".join(part.replace("\\n", "\n") for part in key.split("\\\\")) if "\\" in key else key
 
+
+# --- the lister -------------------------------------------------------------------------------------------------------
 
 # The known files that are compared at once with the listed keys.
 KNOWN_FILES = 1000

@@ -76,6 +76,8 @@ class Selection:
         return self._pattern is None or self._pattern.fullmatch(path) is not None
 
 
+# --- comparison -------------------------------------------------------------------------------------------------------
+
 ChangeSteps = list[tuple[Change, Cursor]]
 
 
@@ -231,6 +233,9 @@ def is_young(file: SourceFile, until_ms: int) -> bool:
     return file.modified_ms is not None and file.modified_ms > until_ms
 
 
+# --- pages read ahead -------------------------------------------------------------------------------------------------
+
+
 class ReadAhead:
     """The pages of one listing. A background task keeps up to ``ahead_pages`` of them in memory.
 
@@ -304,6 +309,8 @@ class ReadAhead:
         self._work = None
         self._ended.set()
 
+
+# --- pages at a key ---------------------------------------------------------------------------------------------------
 
 # Pages unused for this long are listed again, as they may be outdated.
 UNUSED_SECONDS_MAX = 60.0

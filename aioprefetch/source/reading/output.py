@@ -172,6 +172,8 @@ def _repeated(values: Sequence[pa.Scalar], counts: Sequence[int], kind: pa.DataT
     return pa.array([value.as_py() for value in values], kind).take(pa.array(places))
 
 
+# --- batches ----------------------------------------------------------------------------------------------------------
+
 # A batch is complete at this many bytes, and at this share (1 / n) of ``batch_rows``.
 _BATCH_BYTES_MAX = 32 << 20
 _LARGE_SHARE = 2

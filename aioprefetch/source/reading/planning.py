@@ -190,6 +190,8 @@ async def _sampled(
     return await gather_all(partial(schema_of, file) for file in sample)
 
 
+# --- the plan of a batch ----------------------------------------------------------------------------------------------
+
 # For more files than this, tasks read the footers.
 FOOTERS_MAX = 100_000
 # Concurrent reads of footers.
@@ -303,6 +305,9 @@ async def _with_parts(
 
     await gather_all([read_some] * _FOOTERS_IN_FLIGHT)
     return [piece for pieces in parts for piece in pieces]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 async def list_files(

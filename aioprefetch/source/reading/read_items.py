@@ -274,6 +274,8 @@ def _wake(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
+# --- the items of a task ----------------------------------------------------------------------------------------------
+
 # The text of small files that is parsed at once, which takes some milliseconds.
 TOGETHER_BYTES = 256 << 10
 

@@ -107,6 +107,8 @@ class ReadTask:
         return name in METADATA_COLUMNS or (name == RESCUED_COLUMN and self.format.unknown_fields == "rescue")
 
 
+# --- failures ---------------------------------------------------------------------------------------------------------
+
 Reason = Literal["missing", "changed", "corrupt"]
 
 # Operations of the decoders of Parquet and Lance, where ``Unsupported`` is about the file and not about the store.

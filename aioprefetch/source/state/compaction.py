@@ -165,6 +165,8 @@ def cut_rows(rows: pa.Table, *, rows_max: int) -> list[pa.Table]:
     return [rows.slice(start, end - start) for start, end in pairwise(bounds)]
 
 
+# --- the compaction ---------------------------------------------------------------------------------------------------
+
 # A run is replaced for files that are gone longer than needed by this fraction: not for each file by itself.
 EXPIRY_PART = 8
 # A compaction for these files alone waits this much longer.
@@ -311,6 +313,8 @@ class Compactor:
         await gather_all((partial(self._store.delete, log_name(seq)) for seq in seqs), at_once=CALLS_AT_ONCE)
         await self._files.keep_only(run.name for run in snapshot.runs)
 
+
+# --- the schedule -----------------------------------------------------------------------------------------------------
 
 # A failed compaction is repeated at the next record or commit. After this many failures in a row that have also lasted
 # for ``retry_seconds``, the error is raised to the caller.

@@ -160,6 +160,8 @@ def slice_of(keys: Sequence[str], first: str | None, before: str | None) -> Sequ
     return keys[start : len(keys) if before is None else bisect_left(keys, before)]
 
 
+# --- runs and lookups -------------------------------------------------------------------------------------------------
+
 # Row groups in memory, runs on the local disk, and known files of one step of a lookup.
 GROUPS_IN_MEMORY = 8
 FILES_MAX = 256

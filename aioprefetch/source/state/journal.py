@@ -184,6 +184,8 @@ class StateData:
             raise copy.copy(self.conflict)
 
 
+# --- the journal ------------------------------------------------------------------------------------------------------
+
 # A planner takes 100,000 files at most, which is far below this.
 RECORD_BYTES_MAX = 1 << 30
 # With more new records than this a reader looks for a newer snapshot first: each record may have many files.

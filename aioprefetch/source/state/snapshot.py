@@ -229,6 +229,8 @@ def row_of(table: pa.Table, key: str) -> int | None:
     return row if row < table.num_rows and keys[row].as_py() == wanted else None
 
 
+# --- the snapshot -----------------------------------------------------------------------------------------------------
+
 SNAPSHOT_VERSION = 1
 
 

@@ -218,6 +218,9 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
+# --- the state --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class StateStatistics:
     """The size of an open state, in memory and on the local disk.

@@ -109,6 +109,8 @@ def would_be_read(below: str | None, takes: Callable[[str], bool]) -> bool:
     return below is not None and any(takes(f"{below}{name}") for name in WRITTEN)
 
 
+# --- objects ----------------------------------------------------------------------------------------------------------
+
 ATTEMPTS_MAX = 4
 PAUSE_SECONDS = 0.2
 CALLS_AT_ONCE = 16
@@ -391,6 +393,8 @@ class SideFiles:
         content = await self.get_json(name)
         return value if content is None else content
 
+
+# --- meta.json --------------------------------------------------------------------------------------------------------
 
 # Format 1 also had the flags ``creates`` and ``replaces``, for stores without conditional writes.
 META_VERSION = 2

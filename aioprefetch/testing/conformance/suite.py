@@ -73,6 +73,8 @@ def checks(*ids: str) -> Callable[[F], F]:
     return mark
 
 
+# --- keys and paths ---------------------------------------------------------------------------------------------------
+
 SPECIAL_KEYS = (
     "with space and\u00a0another",
     "plus+sign",
@@ -90,6 +92,9 @@ SPECIAL_KEYS = (
 
 DOUBLE_SLASH_KEYS = ("a//b", "/leading", "a///b")
 ESCAPING_PATHS = ("../outside", "a/../../outside", "a/..", "..", ".", "./a", "a/./b")
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
 
 
 class RecordingLayer(Layer):
@@ -200,6 +205,8 @@ class _Failing(WrappedAccessor):
             raise self._layer.error(request)
         return await forward(request)
 
+
+# --- the base ---------------------------------------------------------------------------------------------------------
 
 # Traits that a store may lack although no capability covers them. A subclass names the missing ones in `lacks`.
 TRAITS = {
