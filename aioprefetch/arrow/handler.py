@@ -72,7 +72,7 @@ class ReadFile(SyncFile):
 
     def __init__(self, operator: Operator, path: str, footers: Footers) -> None:
         super().__init__(operator, path)
-        _read[id(self)] = self
+        _read_files[id(self)] = self
         self._footers = footers
         self._other_footer: str | None = None  # The version of a footer that Arrow may read by.
 
@@ -114,15 +114,15 @@ class WriteFile(SyncWriteFile):
 
     def __init__(self, operator: Operator, path: str, options: Mapping[str, Any]) -> None:
         super().__init__(operator, path, options)
-        _written[id(self)] = self
+        _written_files[id(self)] = self
 
     def _warn_unclosed(self) -> None:
         logger.warning("%s was dropped before it was closed: no object is written", self.name)
         _dropped_at[:] = [time.monotonic()]
 
 
-_written: weakref.WeakValueDictionary[int, WriteFile] = weakref.WeakValueDictionary()
-_read: weakref.WeakValueDictionary[int, ReadFile] = weakref.WeakValueDictionary()
+_written_files: weakref.WeakValueDictionary[int, WriteFile] = weakref.WeakValueDictionary()
+_read_files: weakref.WeakValueDictionary[int, ReadFile] = weakref.WeakValueDictionary()
 _dropped_at: list[float] = []  # The time of the last drop, if there was one.
 
 
@@ -134,8 +134,8 @@ def wait_for_dropped(
     It drops each on a thread of its own, after the call that used it has returned, and the file system after it. If
     that happens while the interpreter ends, the process aborts or hangs.
     """
-    _wait_for_none_of(_written, timeout_seconds)
-    _wait_for_none_of(_read, read_seconds_max)
+    _wait_for_none_of(_written_files, timeout_seconds)
+    _wait_for_none_of(_read_files, read_seconds_max)
     if _dropped_at:
         time.sleep(max(0.0, _dropped_at[0] + DROP_SECONDS - time.monotonic()))
 
@@ -153,8 +153,8 @@ def _is_open(reference: weakref.ref[Any]) -> bool:
 
 atexit.register(wait_for_dropped)
 # A child has none of Arrow's threads, which would drop them.
-os.register_at_fork(after_in_child=_written.clear)
-os.register_at_fork(after_in_child=_read.clear)
+os.register_at_fork(after_in_child=_written_files.clear)
+os.register_at_fork(after_in_child=_read_files.clear)
 
 
 # --- the file system --------------------------------------------------------------------------------------------------

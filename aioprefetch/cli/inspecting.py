@@ -64,10 +64,10 @@ def _clause(text: str) -> list[Any]:
             f"--filter {text!r} is not a clause such as 'price > 3', 'day = 2026-01-31' or 'name in [\"a\", \"b\"]'"
         )
     operator = "==" if match["operator"] == "=" else match["operator"]
-    return [match["column"], operator, _value(match["value"])]
+    return [match["column"], operator, _filter_value(match["value"])]
 
 
-def _value(text: str) -> Any:
+def _filter_value(text: str) -> Any:
     """A value as JSON; a date, a time or a text without quotes as itself."""
     if _DATE.fullmatch(text):
         return {"$date": text}
@@ -454,7 +454,7 @@ def _show_plan(
     """Print the requests for data, and the sums with those for metadata, which come first."""
     data_bytes = sum(end - start for _, start, end in requests)
     count, sent = len(requests) + metadata_requests, data_bytes + metadata_bytes
-    seconds = _seconds(metadata_requests, metadata_bytes) + _seconds(len(requests), data_bytes)
+    seconds = _estimated_seconds(metadata_requests, metadata_bytes) + _estimated_seconds(len(requests), data_bytes)
     dollars = count / 1000 * DOLLARS_PER_1000_GETS
     if as_json:
         print_json(
@@ -480,7 +480,7 @@ def _show_plan(
     )
 
 
-def _seconds(requests: int, size: int) -> float:
+def _estimated_seconds(requests: int, size: int) -> float:
     """How long requests take that are sent at once."""
     if not requests:
         return 0.0

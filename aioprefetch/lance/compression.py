@@ -41,14 +41,14 @@ def decompressed_bytes(scheme: str, data: memoryview) -> int:
     """The decompressed size that a buffer states. ``UntrustedMetadata`` for an impossible size."""
     if not len(data):
         return 0
-    return _split(scheme, data)[0]
+    return _size_and_body(scheme, data)[0]
 
 
 def decompress(scheme: str, data: memoryview) -> npt.NDArray[np.uint8]:
     """The decompressed buffer, uint8. ``UntrustedMetadata`` if it is damaged or has another size than it states."""
     if not len(data):
         return np.zeros(0, np.uint8)
-    size_bytes, body = _split(scheme, data)
+    size_bytes, body = _size_and_body(scheme, data)
     if not size_bytes:
         return np.zeros(0, np.uint8)
     codec = pa.Codec("lz4_raw" if scheme == "lz4" else "zstd")
@@ -61,7 +61,7 @@ def decompress(scheme: str, data: memoryview) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8)
 
 
-def _split(scheme: str, data: memoryview) -> tuple[int, memoryview]:
+def _size_and_body(scheme: str, data: memoryview) -> tuple[int, memoryview]:
     """Split a buffer into its stated size and its compressed bytes."""
     if scheme == "zstd" and _is_bare_frame(data):
         size_bytes, body = _frame_size(data), data
@@ -161,32 +161,32 @@ def decode_fsst(
 
 def _checked_offsets(offsets: npt.NDArray[np.integer], size: int) -> Offsets:
     if offsets.size == 0:
-        raise _bad("FSST values without offsets")
+        raise _bad_text("FSST values without offsets")
     bounds = offsets.astype(np.int64)
     if bounds[0] < 0 or bounds[-1] > size or bool(np.any(bounds[1:] < bounds[:-1])):
-        raise _bad(f"offsets of FSST values leave the {size} bytes of codes, or do not ascend")
+        raise _bad_text(f"offsets of FSST values leave the {size} bytes of codes, or do not ascend")
     return bounds
 
 
 def _symbols(stored: bytes) -> tuple[pa.Array | None, int]:
     """The table of 256 symbols and 256 single bytes, and the number of symbols; no table for plain text."""
     if len(stored) < FSST_HEADER_BYTES:
-        raise _bad(f"an FSST symbol table of {len(stored)} bytes")
+        raise _bad_text(f"an FSST symbol table of {len(stored)} bytes")
     header = int.from_bytes(stored[:FSST_HEADER_BYTES], "little")
     if header >> 32 != FSST_MAGIC:
-        raise _bad("an FSST symbol table without its magic number")
+        raise _bad_text("an FSST symbol table without its magic number")
     count = header & 0xFF
     if not header >> 24 & 1:
         return None, count
     if len(stored) < FSST_HEADER_BYTES + count * (SYMBOL_BYTES_MAX + 1):
-        raise _bad(f"an FSST symbol table of {len(stored)} bytes cannot hold {count} symbols")
+        raise _bad_text(f"an FSST symbol table of {len(stored)} bytes cannot hold {count} symbols")
     symbols_end = FSST_HEADER_BYTES + count * SYMBOL_BYTES_MAX
     symbols = np.frombuffer(stored, np.uint8, count * SYMBOL_BYTES_MAX, FSST_HEADER_BYTES).reshape(
         count, SYMBOL_BYTES_MAX
     )
     lengths = np.frombuffer(stored, np.uint8, count, symbols_end)
     if count and not 1 <= int(lengths.min()) <= int(lengths.max()) <= SYMBOL_BYTES_MAX:
-        raise _bad("an FSST symbol that is not 1 to 8 bytes long")
+        raise _bad_text("an FSST symbol that is not 1 to 8 bytes long")
     text = symbols[np.arange(SYMBOL_BYTES_MAX) < lengths[:, None]]
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int32), np.zeros(256 - count, np.int32)]).astype(np.int32)
     ends[count + 1 :] = ends[count]
@@ -201,13 +201,13 @@ def _indices(codes: Bytes, bounds: Offsets, symbols: int) -> tuple[npt.NDArray[n
     escapes = _escapes(codes)
     if escapes.size:
         if escapes[-1] + 1 == codes.size or _any_ends_in(escapes, bounds):
-            raise _bad("an FSST escape at the end of a value")
+            raise _bad_text("an FSST escape at the end of a value")
         indices[escapes + 1] += 256
         indices = np.delete(indices, escapes)
         bounds = bounds - np.searchsorted(escapes, bounds)
     # Unsigned: numbers below ``symbols`` wrap around to large numbers.
     if symbols < 256 and bool(np.any(indices - np.uint16(symbols) < np.uint16(256 - symbols))):
-        raise _bad(f"an FSST code beyond the {symbols} symbols")
+        raise _bad_text(f"an FSST code beyond the {symbols} symbols")
     return indices, bounds
 
 
@@ -250,5 +250,5 @@ def _expand(
     return text, new_bounds
 
 
-def _bad(message: str) -> UntrustedMetadata:
+def _bad_text(message: str) -> UntrustedMetadata:
     return UntrustedMetadata(message, operation="scan")

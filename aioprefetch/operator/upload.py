@@ -46,7 +46,7 @@ FILE_PIECE_BYTES = 8 << 20
 # Smaller items are put together: a step to another thread, or through the layers, costs more than copying this much.
 PIECE_BYTES_MIN = 1 << 20
 
-_ITEM = "data must yield bytes"
+_MUST_YIELD_BYTES = "data must yield bytes"
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -126,7 +126,7 @@ def pieces_of(data: Any, path: str) -> AsyncGenerator[BytesLike, None]:
 async def _gathered(items: AsyncIterable[object], path: str) -> AsyncGenerator[BytesLike, None]:
     gathered = bytearray()
     async for item in items:
-        chunk = checked_chunk(item, path, _ITEM)
+        chunk = checked_chunk(item, path, _MUST_YIELD_BYTES)
         if len(chunk) >= PIECE_BYTES_MIN:
             if gathered:
                 yield gathered
@@ -144,7 +144,7 @@ async def _gathered(items: AsyncIterable[object], path: str) -> AsyncGenerator[B
 async def _read_here(read: Callable[[int], Any], path: str) -> AsyncGenerator[BytesLike, None]:
     while True:
         chunk = read(FILE_PIECE_BYTES)
-        chunk = checked_chunk(await chunk if inspect.isawaitable(chunk) else chunk, path, _ITEM)
+        chunk = checked_chunk(await chunk if inspect.isawaitable(chunk) else chunk, path, _MUST_YIELD_BYTES)
         if not chunk:
             return
         yield chunk
@@ -174,7 +174,7 @@ def _next_of_file(read: Callable[[int], Any], path: str) -> tuple[BytesLike, boo
     """On a worker thread: the next piece, and whether it is the last. Pipes and sockets return a little at a time."""
     gathered = bytearray()
     while len(gathered) < PIECE_BYTES_MIN:
-        chunk = checked_chunk(read(FILE_PIECE_BYTES), path, _ITEM)
+        chunk = checked_chunk(read(FILE_PIECE_BYTES), path, _MUST_YIELD_BYTES)
         if not chunk:
             return gathered, True
         if not gathered and len(chunk) >= PIECE_BYTES_MIN:
@@ -194,7 +194,7 @@ def _next_items(iterator: Iterator[object], path: str) -> list[BytesLike]:
     """On a worker thread: one piece, or two where a large item follows small ones; none at the end."""
     gathered = bytearray()
     for item in iterator:
-        chunk = checked_chunk(item, path, _ITEM)
+        chunk = checked_chunk(item, path, _MUST_YIELD_BYTES)
         if len(chunk) >= PIECE_BYTES_MIN:
             return [gathered, chunk] if gathered else [chunk]
         gathered += chunk  # A copy: its owner may fill the same buffer again.

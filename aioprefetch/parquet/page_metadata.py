@@ -121,9 +121,9 @@ def read_page_header(
         return None
     except thrift.MalformedThrift as error:
         raise BadPage(f"there is no page header at {start}: {error}") from error
-    kind = _number(fields, 1, "type")
-    uncompressed = _number(fields, 2, "uncompressed size")
-    compressed = _number(fields, 3, "compressed size")
+    kind = _header_number(fields, 1, "type")
+    uncompressed = _header_number(fields, 2, "uncompressed size")
+    compressed = _header_number(fields, 3, "compressed size")
     data_start = base + after
     _check_sizes(start, data_start, compressed, uncompressed, chunk_end, codec)
     if codec != UNCOMPRESSED and uncompressed > bytes_max:
@@ -161,19 +161,19 @@ def _check_sizes(start: int, data_start: int, compressed: int, uncompressed: int
 def _counts(fields: thrift.Struct, kind: int) -> tuple[int, int | None, int]:
     """Number of values, number of rows if stated, and encoding."""
     if kind == DATA:
-        inner = _inner(fields, 5, "data page")
-        return _number(inner, 1, "number of values"), None, _number(inner, 2, "encoding")
+        inner = _inner_header(fields, 5, "data page")
+        return _header_number(inner, 1, "number of values"), None, _header_number(inner, 2, "encoding")
     if kind == DATA_V2:
-        inner = _inner(fields, 8, "data page")
-        rows = _number(inner, 3, "number of rows")
-        return _number(inner, 1, "number of values"), rows, _number(inner, 4, "encoding")
+        inner = _inner_header(fields, 8, "data page")
+        rows = _header_number(inner, 3, "number of rows")
+        return _header_number(inner, 1, "number of values"), rows, _header_number(inner, 4, "encoding")
     if kind == DICTIONARY:
-        inner = _inner(fields, 7, "dictionary page")
-        return _number(inner, 1, "number of values"), 0, _number(inner, 2, "encoding")
+        inner = _inner_header(fields, 7, "dictionary page")
+        return _header_number(inner, 1, "number of values"), 0, _header_number(inner, 2, "encoding")
     return 0, 0, 0
 
 
-def _inner(fields: thrift.Struct, number: int, what: str) -> thrift.Struct:
+def _inner_header(fields: thrift.Struct, number: int, what: str) -> thrift.Struct:
     kind, value = fields.get(number, (0, None))
     if kind != thrift.STRUCT:
         raise BadPage(f"the header of a {what} lacks its counts")
@@ -181,7 +181,7 @@ def _inner(fields: thrift.Struct, number: int, what: str) -> thrift.Struct:
     return inner
 
 
-def _number(fields: thrift.Struct, number: int, what: str) -> int:
+def _header_number(fields: thrift.Struct, number: int, what: str) -> int:
     kind, value = fields.get(number, (0, None))
     if kind not in (thrift.I32, thrift.I64) or not 0 <= value <= PAGE_BYTES_MAX:
         raise BadPage(f"a page header has {value!r} as its {what}")
@@ -358,28 +358,30 @@ Indexes = tuple[OffsetIndex | None, ColumnIndex | None]
 
 def parse_offset_index(raw: bytes | memoryview, chunk: ColumnChunk, *, path: str) -> OffsetIndex:
     """The offset index of a chunk, checked against it. ``UntrustedMetadata`` if it cannot be that chunk's."""
-    fields = _read(raw, "offset index", chunk, path)
+    fields = _index_fields(raw, "offset index", chunk, path)
     pages = _list_of(fields, 1, thrift.STRUCT)
     if pages is None:
-        raise _bad("offset index", chunk, "has no pages", path)
+        raise _bad_index("offset index", chunk, "has no pages", path)
     starts: list[int] = []
     sizes: list[int] = []
     first_rows: list[int] = []
     position, row = chunk.start, 0
     for page in pages:
-        start, size, first_row = (_integer(page, number) for number in (1, 2, 3))
+        start, size, first_row = (_index_number(page, number) for number in (1, 2, 3))
         if start is None or size is None or first_row is None:
-            raise _bad("offset index", chunk, "has a page without place, size or row", path)
+            raise _bad_index("offset index", chunk, "has a page without place, size or row", path)
         if size < 1 or start < position or start + size > chunk.end:
-            raise _bad("offset index", chunk, f"puts a page at [{start}, {start + size})", path)
+            raise _bad_index("offset index", chunk, f"puts a page at [{start}, {start + size})", path)
         if not row <= first_row <= chunk.rows or (not starts and first_row):
-            raise _bad("offset index", chunk, f"has a page that begins with row {first_row} of {chunk.rows}", path)
+            raise _bad_index(
+                "offset index", chunk, f"has a page that begins with row {first_row} of {chunk.rows}", path
+            )
         starts.append(start)
         sizes.append(size)
         first_rows.append(first_row)
         position, row = start + size, first_row
     if not starts and chunk.rows:
-        raise _bad("offset index", chunk, f"has no page for {chunk.rows} rows", path)
+        raise _bad_index("offset index", chunk, f"has no page for {chunk.rows} rows", path)
     return OffsetIndex(starts, sizes, first_rows, chunk.rows)
 
 
@@ -390,16 +392,16 @@ def parse_column_index(raw: bytes | memoryview, chunk: ColumnChunk, offsets: Off
     row, if they were counted. (parquet-mr writes a page without statistics as one of nulls, of which it counted -1.)
     """
     pages = len(offsets)
-    fields = _read(raw, "column index", chunk, path)
+    fields = _index_fields(raw, "column index", chunk, path)
     nulls = _list_of(fields, 1, thrift.TRUE)
     if nulls is None:
         nulls = _list_of(fields, 1, thrift.FALSE)
     minima, maxima = _list_of(fields, 2, thrift.BINARY), _list_of(fields, 3, thrift.BINARY)
     counts = _list_of(fields, 5, thrift.I64)
     if nulls is None or minima is None or maxima is None:
-        raise _bad("column index", chunk, "has no bounds", path)
+        raise _bad_index("column index", chunk, "has no bounds", path)
     if not len(nulls) == len(minima) == len(maxima) == pages or (counts is not None and len(counts) != pages):
-        raise _bad("column index", chunk, f"is not of {pages} pages", path)
+        raise _bad_index("column index", chunk, f"is not of {pages} pages", path)
     null_pages = [mark == thrift.TRUE for mark in nulls]
     unknown = [
         not _can_be_true(chunk, is_null, None if counts is None else counts[page], offsets.page_rows(page))
@@ -470,11 +472,11 @@ async def _read_all(pinned: PinnedFile, ranges: Sequence[Range]) -> dict[Range, 
     return views
 
 
-def _read(raw: bytes | memoryview, what: str, chunk: ColumnChunk, path: str) -> thrift.Struct:
+def _index_fields(raw: bytes | memoryview, what: str, chunk: ColumnChunk, path: str) -> thrift.Struct:
     try:
         return thrift.read_struct(raw)[0]
     except thrift.MalformedThrift as error:
-        raise _bad(what, chunk, f"is damaged: {error}", path) from error
+        raise _bad_index(what, chunk, f"is damaged: {error}", path) from error
 
 
 def _list_of(fields: thrift.Struct, number: int, element: int) -> list[Any] | None:
@@ -483,12 +485,12 @@ def _list_of(fields: thrift.Struct, number: int, element: int) -> list[Any] | No
     return value.items if kind == thrift.LIST and (value.element == element or not value.items) else None
 
 
-def _integer(fields: thrift.Struct, number: int) -> int | None:
+def _index_number(fields: thrift.Struct, number: int) -> int | None:
     kind, value = fields.get(number, (0, None))
     return value if kind in (thrift.I32, thrift.I64) else None
 
 
-def _bad(what: str, chunk: ColumnChunk, problem: str, path: str) -> UntrustedMetadata:
+def _bad_index(what: str, chunk: ColumnChunk, problem: str, path: str) -> UntrustedMetadata:
     return UntrustedMetadata(
         f"the {what} of row group {chunk.row_group}, column {'.'.join(chunk.path)!r} {problem}",
         operation="scan",

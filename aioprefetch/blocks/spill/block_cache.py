@@ -47,7 +47,7 @@ from aioprefetch.ranges import BlockGrid
 # The end of the names in format version 1. Such files are removed unread.
 OLD_SUFFIX = ".block"
 
-_NONE = b"\xff\xff\xff\xff"
+_NO_TEXT = b"\xff\xff\xff\xff"
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -116,7 +116,7 @@ class FileIdentity:
 
 def _text(text: str | None) -> bytes:
     if text is None:
-        return _NONE
+        return _NO_TEXT
     data = text.encode("utf-8", "surrogatepass")
     return len(data).to_bytes(4, "big") + data
 
