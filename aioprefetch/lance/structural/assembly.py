@@ -23,6 +23,7 @@ from aioprefetch.lance.physical.protocols import (
     PageRows,
     Slice,
     allocate,
+    check_nulls,
     check_offsets,
     check_size,
     packed,
@@ -372,10 +373,6 @@ CONCATENATED = (
     "dictionaries that differ from page to page, of columns of a dictionary type",
 )
 
-# The maximum memory for the nulls of one column of a batch: a file can claim any number of nulls without storing a
-# byte.
-NULL_BYTES_MAX = 256 << 20
-
 
 def leaves(field: Field) -> Iterator[Field]:
     """The leaves of a field: the fields that have a column of their own, in the order of the columns."""
@@ -422,7 +419,8 @@ def _leaf(field: Field, parts_of_leaf: Iterable[DecodedRows], rows: int) -> tupl
         # A struct without fields: writers store its rows as nulls without the layers around them, but mean valid rows.
         count = sum(decoded.values.count for decoded in decoded_parts)
         return pa.Array.from_buffers(kind, count, [None]), []
-    _check_nulls(kind, sum(decoded.values.count for decoded in decoded_parts if is_void(decoded.values)))
+    nulls = sum(decoded.values.count for decoded in decoded_parts if is_void(decoded.values))
+    check_nulls(nulls * null_bits(kind) // 8)
     unravelers = [decoded.unraveler() for decoded in decoded_parts]
     pieces: list[PageRows[AnyPage]] = []
     for decoded, unraveler in zip(decoded_parts, unravelers, strict=True):
@@ -451,7 +449,7 @@ def _text_leaf(kind: pa.DataType, decoded_parts: Iterable[DecodedRows], rows: in
         if count != values.count:
             raise damaged(f"{count} levels stand beside {values.count} values")
         nulls += count if is_void(values) else 0
-        _check_nulls(kind, nulls)
+        check_nulls(nulls * null_bits(kind) // 8)
         if is_void(values) and validity is None:
             validity = np.zeros(count, bool)
         unravelers.append(unraveler)
@@ -471,13 +469,6 @@ def _text_leaf(kind: pa.DataType, decoded_parts: Iterable[DecodedRows], rows: in
     leaf = LeafRows(kind, whole, concatenated(flags, counts))
     pieces: list[PageRows[AnyPage]] = [PageRows(leaf, 0, leaf.rows)]
     return assemble(kind, pieces), unravelers
-
-
-def _check_nulls(kind: pa.DataType, count: int) -> None:
-    """Raise ``Unsupported`` if ``count`` nulls take more than ``NULL_BYTES_MAX``."""
-    size = count * null_bits(kind) // 8
-    if size > NULL_BYTES_MAX:
-        raise Unsupported(f"nulls of one column of a batch take {size} bytes: ask for fewer rows a batch")
 
 
 def _dictionaries(kind: pa.DataType, decoded_parts: Sequence[DecodedRows]) -> list[pa.Array]:

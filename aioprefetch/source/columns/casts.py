@@ -32,7 +32,7 @@ from aioprefetch.runtime.events import logger
 from aioprefetch.source.options import FormatOptions
 
 _SIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
-_DECIMAL128_DIGITS = 38
+DECIMAL128_DIGITS = 38
 INSTANT = pa.timestamp("us", "UTC")
 WALL_CLOCK = pa.timestamp("us")
 
@@ -69,7 +69,7 @@ def _plain_leaf(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_decimal(kind):
-        return pa.decimal128(min(kind.precision, _DECIMAL128_DIGITS), kind.scale)
+        return pa.decimal128(min(kind.precision, DECIMAL128_DIGITS), kind.scale)
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_date64(kind):
@@ -151,8 +151,8 @@ def to_decimal(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return _of_texts(array, wanted)
     if pa.types.is_floating(kind):
         return _of_floats(array, wanted)
-    if pa.types.is_integer(kind) and 0 <= wanted.scale <= _DECIMAL128_DIGITS - _INTEGER_DIGITS:
-        return array.cast(pa.decimal128(_DECIMAL128_DIGITS, wanted.scale)).cast(wanted)
+    if pa.types.is_integer(kind) and 0 <= wanted.scale <= DECIMAL128_DIGITS - _INTEGER_DIGITS:
+        return array.cast(pa.decimal128(DECIMAL128_DIGITS, wanted.scale)).cast(wanted)
     return array.cast(in_256_bits(wanted)).cast(wanted)
 
 
@@ -174,7 +174,7 @@ def _short(text: str, wanted: pa.Decimal128Type) -> str:
         raise ValueError(f"{text[:_DIGITS_MAX]!r} is not a valid {wanted}")
     sign, digits, _ = value.as_tuple()
     significant = "".join(map(str, digits)).strip("0")
-    if len(significant) > _DECIMAL128_DIGITS:
+    if len(significant) > DECIMAL128_DIGITS:
         raise ValueError(f"{text[:_DIGITS_MAX]!r} has more digits than {wanted}")
     first = value.adjusted() - len(significant) + 1
     return f"{'-' * sign}{significant}e{first}"

@@ -13,7 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import Error, UntrustedMetadata
-from aioprefetch.source.columns.casts import INSTANT, CannotCast, as_plain, cast_plain, is_number, plain_schema
+from aioprefetch.source.columns.casts import (
+    DECIMAL128_DIGITS,
+    INSTANT,
+    CannotCast,
+    as_plain,
+    cast_plain,
+    is_number,
+    plain_schema,
+)
 
 
 def match_names(names: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
@@ -48,7 +56,6 @@ def _only(name: str, places: Sequence[int], names_of_file: Sequence[str]) -> int
 
 # --- the union --------------------------------------------------------------------------------------------------------
 
-_DECIMAL128_DIGITS = 38
 # Decimal digits that hold every integer of a width in bits.
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 # A double holds every integer of this many bits.
@@ -149,7 +156,7 @@ def _wider_number(kind: pa.DataType, other: pa.DataType, is_lenient: bool) -> pa
             return pa.float64() if is_lenient else None
         scale = max(_scale(kind), _scale(other))
         digits = max(_digits(kind) - _scale(kind), _digits(other) - _scale(other)) + scale
-        return pa.decimal128(digits, scale) if digits <= _DECIMAL128_DIGITS else None
+        return pa.decimal128(digits, scale) if digits <= DECIMAL128_DIGITS else None
     integers = [number for number in (kind, other) if types.is_integer(number)]
     if not is_lenient and integers and integers[0].bit_width > _DOUBLE_INTEGER_BITS:
         return None
