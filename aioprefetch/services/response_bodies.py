@@ -63,21 +63,23 @@ _PIECE_BYTES = 64 << 10
 class BodyCollector:
     """The receiver of one response: its ``head``, and its ``body``, of which an error needs the beginning alone."""
 
-    __slots__ = ("_connection", "_room", "body", "head")
+    __slots__ = ("_room", "body", "head")
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
         self.body = bytearray()
-        self._connection: Connection | None = None
         self._room = memoryview(b"")
 
     def begin(self, head: ResponseHead, connection: Connection) -> Destination | None:
         """Take the head. Raises ``ProtocolError`` for a success that is too long."""
         self.head = head
-        self._connection = connection
         length = head.length or 0
         if head.status >= 300:
-            return self if length <= ERROR_BODY_BYTES_MAX else None
+            if length > ERROR_BODY_BYTES_MAX:
+                return None
+            error = ErrorBody(connection)
+            self.body = error.body
+            return error
         if length > BODY_BYTES_MAX:
             raise _too_long()
         return self
@@ -92,14 +94,10 @@ class BodyCollector:
         self.feed(self._room[:count])
 
     def feed(self, chunk: memoryview) -> int:
-        """Keep a chunk. Of an error no more than its beginning is received."""
+        """Keep a chunk. Raises ``ProtocolError`` when the body is too long."""
         self.body += chunk
-        if self.head is not None and self._connection is not None and len(self.body) > ERROR_BODY_BYTES_MAX:
-            if self.head.status >= 300:
-                del self.body[ERROR_BODY_BYTES_MAX:]
-                self._connection.stop()
-            elif len(self.body) > BODY_BYTES_MAX:
-                raise _too_long()
+        if len(self.body) > BODY_BYTES_MAX:
+            raise _too_long()
         return len(chunk)
 
 
