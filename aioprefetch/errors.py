@@ -56,6 +56,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 from aioprefetch.values import ReadHead
 
 Text = TypeVar("Text", str, str | None)
+Raised = TypeVar("Raised", bound=BaseException)
 Status = Literal["permanent", "temporary", "persistent"]
 
 if TYPE_CHECKING:
@@ -474,6 +475,30 @@ _SECRETS = (
     (("sig", "token", "key", "passw", "pwd", "secret", "auth", "credential"), _PARAMETER),
     (("eyj",), _JSON_WEB_TOKEN),
 )
+
+
+def copy_of(error: Raised) -> Raised:
+    """A copy of an error of ours, for one of those who get it; an exception of another kind is returned as it is.
+
+    An exception that is raised several times collects the tracebacks of all, and layers add context to it. One that an
+    object keeps must not hold the frames of that object's methods: see ``cause_of``.
+    """
+    if not isinstance(error, Error):
+        return error
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    return twin
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """The cause of the error of ours that is raised in place of ``error``: a foreign exception itself, or its cause.
+
+    It is for ``raise explained(error) from cause_of(error)``, where no local holds the new error. The traceback of an
+    error holds the frames that it passed, so a frame that holds the error is a cycle: its locals live until the garbage
+    collector runs, and on Python 3.12 and 3.13 those of all callers too.
+    """
+    is_foreign = isinstance(error, Exception) and not isinstance(error, Error)
+    return error if is_foreign else error.__cause__
 
 
 def is_bucket_missing(error: Error) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.errors import copy_of
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.runtime.runtime import Runtime
@@ -63,7 +64,7 @@ class ParallelParts:
             self._start_worker(group, "demand")
             self._widen(group)
         if self._end_error is not None:
-            raise self._end_error
+            raise copy_of(self._end_error)
 
     def end(self, error: Exception) -> None:
         """Cancel all requests; ``run`` raises the error when none of them can write into its memory any more."""

@@ -251,7 +251,8 @@ class BodyMemory:
         try:
             async with asyncio.timeout(options.budget_wait_seconds):
                 await self._ticket.wait()
-        except TimeoutError:
+        except TimeoutError as late:
+            late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
             raise BudgetExhausted(
                 f"no memory for a body within budget_wait_seconds={options.budget_wait_seconds}:"
                 f" too many clients at once for memory_bytes={options.memory_bytes}",

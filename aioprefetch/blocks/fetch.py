@@ -11,13 +11,12 @@ The counters of fetches and blocks are kept here too: each segment counts for th
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from aioprefetch.accessor.sink import Sink, is_comparable
 from aioprefetch.blocks.block import Segment, SegmentState
-from aioprefetch.errors import Closed, Error
+from aioprefetch.errors import Closed, Error, copy_of
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.buffers import new_buffer
 from aioprefetch.runtime.eager_work import EagerWork
@@ -251,7 +250,7 @@ class Fetch(Sink):
             if self.error is None:
                 self._served = True
             else:
-                wait.error = _copy(self.error)
+                wait.error = copy_of(self.error)
         else:
             wait.future = self._store.runtime.loop.create_future()
         if not position:  # A read that waits for the head uses the bytes that arrived with it in the same turn.
@@ -391,7 +390,7 @@ class Fetch(Sink):
             self._served = True
             future.set_result(None)
         else:
-            future.set_exception(_copy(self.error))
+            future.set_exception(copy_of(self.error))
             future.exception()  # Marked as retrieved, since the error may have no waiter.
 
     def _serves(self, wait: Wait) -> bool:
@@ -451,13 +450,6 @@ class Fetch(Sink):
                 self._store.filled(segment)
         if self._waits:
             self._wake(position)
-
-
-def _copy(error: Exception) -> Exception:
-    # A copy for each waiter: one exception raised in several tasks would collect all their tracebacks.
-    twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
-    return twin
 
 
 # --- counters ---------------------------------------------------------------------------------------------------------

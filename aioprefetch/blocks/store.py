@@ -190,10 +190,13 @@ class BlockStore:
                     await source.send(fetch)
                 except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
                     refused = await source.refused(error)
-                    if refused is error:
-                        raise
-                    if refused is not None:
-                        raise refused from error
+                    try:
+                        if refused is error:
+                            raise
+                        if refused is not None:
+                            raise refused from error
+                    finally:
+                        del refused  # Its traceback holds this frame.
             except Exception as error:
                 if not isinstance(error, Closed):
                     counters.failed("stream_read_block_read")
@@ -262,7 +265,8 @@ class BlockStore:
                 try:
                     async with asyncio.timeout(limit_seconds):
                         await ticket.wait()
-                except TimeoutError:
+                except TimeoutError as late:
+                    late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
                     if not ticket.granted:  # It may have been in the turn of the loop in which the time was over.
                         raise self._exhausted(ticket, limit_seconds) from None
             if self.runtime.events.listeners:

@@ -15,7 +15,7 @@ from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import isfilelike, stringify_path
 
-from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, NotFound, Unsupported
+from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, NotFound, Unsupported, copy_of
 from aioprefetch.fsspec import opening
 from aioprefetch.fsspec.opening import AsyncReadFile, AsyncWriteFile, ReadFile, WholeTransaction, WriteFile
 from aioprefetch.fsspec.options import Instances, as_json, file_system_settings, portable
@@ -315,7 +315,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
             for order, (position, _) in enumerate(slices):
                 found[position] = result if isinstance(result, BaseException) else result[order]
         if on_error != "return" and (error := next((one for one in found if isinstance(one, Exception)), None)):
-            raise error
+            raise copy_of(error)
         return found
 
     def _versioned(self, path: str, version_id: str | None) -> Place:

@@ -18,7 +18,7 @@ from fsspec.compression import compr
 from fsspec.core import get_compression
 from fsspec.transaction import Transaction
 
-from aioprefetch.errors import AlreadyExists, Closed, InvalidArgument, InvalidType, NotFound, Unsupported
+from aioprefetch.errors import AlreadyExists, Closed, InvalidArgument, InvalidType, NotFound, Unsupported, copy_of
 from aioprefetch.fsspec.options import Settings, check_no_option_left, reader_options, write_options
 from aioprefetch.fsspec.tree import Place
 from aioprefetch.operator.operator import Operator
@@ -215,7 +215,7 @@ class WriteFile(SyncWriteFile):
                 path=self.path,
             )
             self.discard(error)
-            raise error
+            raise copy_of(error)
         self._commit()
 
 

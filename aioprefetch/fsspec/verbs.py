@@ -111,15 +111,18 @@ def of_one(verb: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
     @functools.wraps(verb)
     async def call(*arguments: P.args, **options: P.kwargs) -> T:
         scope, task = _scope.get(), asyncio.current_task()
-        if scope is None or task is None or task is scope.owner:
-            return await verb(*arguments, **options)
-        if scope.is_ended:
-            raise asyncio.CancelledError
-        scope.tasks.add(task)
         try:
-            return await verb(*arguments, **options)
+            if scope is None or task is None or task is scope.owner:
+                return await verb(*arguments, **options)
+            if scope.is_ended:
+                raise asyncio.CancelledError
+            scope.tasks.add(task)
+            try:
+                return await verb(*arguments, **options)
+            finally:
+                scope.tasks.discard(task)
         finally:
-            scope.tasks.discard(task)
+            del task  # The traceback of its error holds this frame.
 
     return call
 

@@ -111,8 +111,9 @@ async def latest_version(operator: Operator, base: str) -> DatasetVersion:
             if listed[1]:
                 break
     if latest is None:
-        error = NotFound("there is no version of a Lance dataset", operation="open", path=base)
-        raise hint_at_path(error, operator.info)
+        raise hint_at_path(
+            NotFound("there is no version of a Lance dataset", operation="open", path=base), operator.info
+        )
     return latest
 
 

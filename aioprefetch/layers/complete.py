@@ -160,8 +160,11 @@ class CompleteAccessor(WrappedAccessor):
             )
             error.total, etag, version = metadata.size, metadata.etag, metadata.version
             error.context.setdefault("total", metadata.size)
-        if error.total != 0:
-            raise error
+        try:
+            if error.total != 0:
+                raise error
+        finally:
+            del error  # Its traceback holds this frame.
         return ReadHead(start=0, size=0, total=0, etag=etag, version=version)
 
     async def stat(self, request: StatRequest) -> Metadata:

@@ -21,7 +21,7 @@ from aioprefetch.accessor.protocols import (
 )
 from aioprefetch.accessor.request_events import OPERATIONS, ReportedRequest, reporting
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, NotFound, Unexpected
+from aioprefetch.errors import Error, NotFound, Unexpected, cause_of
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     Metadata,
@@ -105,9 +105,7 @@ class ErrorContextAccessor(WrappedAccessor):
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:
         """``error`` with its context, or ``Unexpected`` with a foreign ``error`` as its cause."""
         if not isinstance(error, Error):
-            foreign = Unexpected(f"{type(error).__name__}: {error}")
-            foreign.__cause__ = error
-            error = foreign
+            error = Unexpected(f"{type(error).__name__}: {error}")
         error.add_context(operation=request.operation, path=request.path, service=self._service, **facts)
         return hint_at_path(error, self.inner.info) if isinstance(error, NotFound) else error
 
@@ -117,8 +115,7 @@ class ErrorContextAccessor(WrappedAccessor):
         try:
             return await forward(request)
         except Exception as error:
-            explained = self.explain(error, request)
-            raise explained from explained.__cause__
+            raise self.explain(error, request) from cause_of(error)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         before = sink.received
@@ -127,9 +124,12 @@ class ErrorContextAccessor(WrappedAccessor):
                 return await reporting(self._runtime, self._read(sink), sink=sink)(request)
             return await self.inner.read(request, sink)
         except Exception as error:
-            explained = self.explain(error, request, range=request.describe(), received=sink.received - before)
-            explained.head, explained.received = sink.head, sink.received
-            raise explained from explained.__cause__
+            raise self._explain_read(error, request, sink, before) from cause_of(error)
+
+    def _explain_read(self, error: Exception, request: ReadRequest, sink: Sink, before: int) -> Error:
+        explained = self.explain(error, request, range=request.describe(), received=sink.received - before)
+        explained.head, explained.received = sink.head, sink.received
+        return explained
 
     def _read(self, sink: Sink) -> Callable[[ReadRequest], Awaitable[ReadReply]]:
         return lambda request: self.inner.read(request, sink)
@@ -152,8 +152,7 @@ class ErrorContextAccessor(WrappedAccessor):
                 reported.failed(error)
             if not isinstance(error, Exception):
                 raise
-            explained = self.explain(error, request)
-            raise explained from explained.__cause__
+            raise self.explain(error, request) from cause_of(error)
         return ErrorContextWriteBody(body, self, request, reported)
 
 
@@ -173,20 +172,14 @@ class ErrorContextWriteBody:
         try:
             await self._body.write(chunk)
         except BaseException as error:
-            explained = self._failed(error)
-            if not isinstance(error, Exception):
-                raise
-            raise explained from explained.__cause__
+            raise self._failed(error) from cause_of(error)
         self._written += len(chunk)
 
     async def close(self) -> Metadata:
         try:
             written = await self._body.close()
         except BaseException as error:
-            explained = self._failed(error)
-            if not isinstance(error, Exception):
-                raise
-            raise explained from explained.__cause__
+            raise self._failed(error) from cause_of(error)
         if self._reported is not None:
             self._reported.sent_bytes = self._written
             self._reported.finished()

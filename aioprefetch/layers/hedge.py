@@ -191,11 +191,12 @@ class _Race:
                 self._sink.on_promote = None
             if self._timer is not None:
                 self._timer.cancel()
-            second = self._second
+            second, self._second = self._second, None
             if second is not None:
                 await stopped(second)
                 if not second.cancelled() and isinstance(second.exception(), Throttled):
                     self._layer.allowance.withdraw()
+            del second  # The traceback of its error holds this frame.
 
     async def _first_reply(self) -> ReadReply | None:
         """The reply to the first request; ``None`` if the second one decides the read."""
@@ -211,6 +212,7 @@ class _Race:
         finally:
             watch.end()
             self._watch = None
+            del watch  # It holds the task, whose error may hold this frame.
         return None
 
     async def _second_reply(self) -> ReadReply:

@@ -79,6 +79,8 @@ PROTOCOL_ERRORS_MAX = 2
 NAME_FAILURES_MAX = 2
 NAME_FAILURES_SECONDS_MAX = 5.0
 
+UNPROVEN = "nothing proves that the rest is of the same version: there is neither a strong ETag nor a version id"
+
 _CAUSES = {
     Throttled: "retries_throttled",
     TimedOut: "retries_timed_out",
@@ -249,18 +251,20 @@ class RetryAccessor(WrappedAccessor):
         ``resumed``: the failed attempt was to continue an earlier one.
         """
         head = progress.head
-        if resumed and head is not None and isinstance(error, ConditionNotMatch | RangeNotSatisfied | NotFound):
-            raise _changed(error, head, progress.received) from error
-        if not error.is_temporary or progress.is_drained:
-            raise error
-        if progress.complete:
-            # No byte is missing, and some servers send the whole object for an empty range.
-            raise attempts.give_up(error, "all bytes were delivered")
-        is_unproven = head is not None and progress.received > 0 and not is_strong(head.etag, head.version)
-        if is_unproven and not await progress.begin_again():
-            why = "nothing proves that the rest is of the same version: there is neither a strong ETag nor a version id"
-            raise attempts.give_up(error, why)
-        return attempts.failed(error, progress.received)
+        try:
+            if resumed and head is not None and isinstance(error, ConditionNotMatch | RangeNotSatisfied | NotFound):
+                raise _changed(error, head, progress.received) from error
+            if not error.is_temporary or progress.is_drained:
+                raise error
+            if progress.complete:
+                # No byte is missing, and some servers send the whole object for an empty range.
+                raise attempts.give_up(error, "all bytes were delivered")
+            is_unproven = head is not None and progress.received > 0 and not is_strong(head.etag, head.version)
+            if is_unproven and not await progress.begin_again():
+                raise attempts.give_up(error, UNPROVEN)
+            return attempts.failed(error, progress.received)
+        finally:
+            del error  # Its traceback holds this frame.
 
 
 def backoff_seconds(random: Random, retry: int, base_seconds: float, cap_seconds: float) -> float:
@@ -330,14 +334,17 @@ class Attempts:
         self._received = received
         pause = self._pause_seconds(error, made_progress=made_progress)
         gave_up = self._why_give_up(now + pause)
-        if gave_up:
-            raise self._exhausted(error, now, gave_up)
-        cost = layer.throttle_cost if isinstance(error, Throttled) else layer.cost
-        if not self._bucket.take(cost):
-            raise self._out_of_tokens(error, now) from error
+        try:
+            if gave_up:
+                raise self._exhausted(error, now, gave_up)
+            cost = layer.throttle_cost if isinstance(error, Throttled) else layer.cost
+            if not self._bucket.take(cost):
+                raise self._out_of_tokens(error, now) from error
+            self._announce(error, pause, resumed=received > 0)
+        finally:
+            del error  # Its traceback holds this frame.
         self._cost = cost
         self._next_start = now + pause
-        self._announce(error, pause, resumed=received > 0)
         return pause
 
     def give_up(self, error: Error, why: str) -> Error:

@@ -105,11 +105,11 @@ class TimeoutAccessor(WrappedAccessor):
     async def _read_watched(self, request: ReadRequest, sink: Sink) -> ReadReply:
         watchdog, timer = self._watchdog, None
         watch = Watch(sink)
-        if request.deadline is not None:
-            timer = self._arm(watch, request, None)
-        if watchdog is not None:
-            watchdog.start(watch)
         try:
+            if request.deadline is not None:
+                timer = self._arm(watch, request, None)
+            if watchdog is not None:
+                watchdog.start(watch)
             return await self.inner.read(request, sink)
         except asyncio.CancelledError:
             if not watch.end():
@@ -122,6 +122,7 @@ class TimeoutAccessor(WrappedAccessor):
                 watchdog.stop(watch)
             if timer is not None:
                 timer.cancel()
+            del watch  # It holds the task, whose error may hold this frame.
 
     def stat(self, request: StatRequest) -> Coroutine[Any, Any, Metadata]:
         # Where the inner accessor ends its own waits, the stat of an object needs no timer: its response has no body.
@@ -167,9 +168,9 @@ class TimeoutAccessor(WrappedAccessor):
         """``call()``, ended after ``limit_seconds`` or at the deadline of the request, whichever comes first."""
         if limit_seconds is None and request.deadline is None:
             return await call()
-        watch = Watch()
-        timer = self._arm(watch, request, limit_seconds)
+        watch, timer = Watch(), None
         try:
+            timer = self._arm(watch, request, limit_seconds)
             return await call()
         except asyncio.CancelledError:
             if not watch.end():
@@ -177,7 +178,9 @@ class TimeoutAccessor(WrappedAccessor):
             raise self._expired(watch, request, limit_seconds) from None
         finally:
             watch.end()
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
+            del watch  # It holds the task, whose error may hold this frame.
 
     async def aclose(self) -> None:
         if self._watchdog is not None:
@@ -188,6 +191,7 @@ class TimeoutAccessor(WrappedAccessor):
         now = self._loop.time()
         deadline = request.deadline
         if deadline is not None and deadline <= now:
+            del watch  # It holds the task, whose error will hold this frame.
             raise self._too_late(request, None, 0)
         if deadline is not None and (limit_seconds is None or deadline <= now + limit_seconds):
             return self._loop.call_at(deadline, watch.expire, "deadline")

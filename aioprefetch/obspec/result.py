@@ -72,10 +72,7 @@ async def translated(work: Awaitable[T], *, unmodified: bool = False) -> T:
     try:
         return await work
     except Error as error:
-        known = as_obspec(error, unmodified=unmodified)
-        if known is error:
-            raise
-        raise known from error
+        raise as_obspec(error, unmodified=unmodified) from error
 
 
 def as_obspec(error: Error, *, unmodified: bool = False) -> Error:

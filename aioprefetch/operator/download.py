@@ -22,7 +22,16 @@ from aioprefetch.accessor.parallel_parts import PART_BYTES_MAX, ParallelParts
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.request_events import served
 from aioprefetch.accessor.response_check import is_strong
-from aioprefetch.errors import AlreadyExists, Error, InvalidPath, InvalidType, IsADirectory, NotFound, ObjectChanged
+from aioprefetch.errors import (
+    AlreadyExists,
+    Error,
+    InvalidPath,
+    InvalidType,
+    IsADirectory,
+    NotFound,
+    ObjectChanged,
+    copy_of,
+)
 from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.operator.progress import reported
 from aioprefetch.operator.ranged_read import ParallelRead, first_bytes_of
@@ -265,7 +274,7 @@ class Download(ParallelRead):
         finally:
             await self._all_written()
         if self._failure is not None:
-            raise self._failure
+            raise copy_of(self._failure)
         if self._repeated_bytes:  # More was reported than the object has now.
             self._tell(-self._repeated_bytes)
 
@@ -354,7 +363,7 @@ class Download(ParallelRead):
     def _write_pieces(self) -> None:
         """Let threads write what has arrived of the first response; the budget counts it until then."""
         if self._failure is not None:
-            raise self._failure
+            raise copy_of(self._failure)
         budget = self._runtime.budget
         for piece in self._pieces:
             if not self._is_reserved:
@@ -384,7 +393,7 @@ class Download(ParallelRead):
         if failure is None:
             self._report(writing.result())
         elif self._failure is None:
-            self._failure = failure
+            self._failure = copy_of(failure)
         if self._drained is not None:
             self._drained.set_result(None)
             self._drained = None

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Protocol
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.errors import Error, InvalidArgument, InvalidType, ProtocolError
+from aioprefetch.errors import Error, InvalidArgument, InvalidType, ProtocolError, copy_of
 from aioprefetch.layers.error_context import path_hint
 from aioprefetch.operator.arguments import checked_path
 from aioprefetch.runtime.runtime import Runtime
@@ -321,7 +321,7 @@ async def delete_paths(accessor: Accessor, paths: Iterable[str]) -> None:
             await accessor.delete(DeleteRequest(path=batch[0], paths=batch))
         except Error as error:
             named = error.context.get("failures")
-            first = first or error
+            first = first or copy_of(error)
             failures |= named if isinstance(named, Mapping) else dict.fromkeys(batch, error.kind)
             unanswered = unanswered + 1 if named is None and error.status != "permanent" else 0
             if unanswered == 2:
@@ -331,7 +331,10 @@ async def delete_paths(accessor: Accessor, paths: Iterable[str]) -> None:
             unanswered = 0
     if first is not None:
         first.context |= {"failed": len(failures), "of": len(checked), "failures": failures}
-        raise first
+        try:
+            raise first
+        finally:
+            del first  # Its traceback holds this frame.
 
 
 async def delete_below(operator: Listed, prefix: str) -> None:

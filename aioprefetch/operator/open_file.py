@@ -17,7 +17,7 @@ from functools import lru_cache
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, IsADirectory, NotFound, Unsupported
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, IsADirectory, NotFound, Unsupported, copy_of
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX, ByteCount, Range, byte_count, checked_int
 from aioprefetch.reader.policy import listed_policy
@@ -393,7 +393,7 @@ class PendingReader(Awaitable[RangeReader]):
     async def _result(self) -> RangeReader:
         if isinstance(self._outcome, RangeReader):
             return self._outcome
-        raise self._outcome
+        raise copy_of(self._outcome)
 
     async def __aenter__(self) -> RangeReader:
         return await (await self._result()).__aenter__()
@@ -546,5 +546,5 @@ class OpenFileBuilder(KeyedBuilder):
         try:
             outcome, _ = self._resolve()
         except (IsADirectory, NotFound) as error:
-            outcome = error
+            outcome = copy_of(error)
         return PendingReader(outcome, self._described())

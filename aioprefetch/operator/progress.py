@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
-from aioprefetch.errors import Error, InvalidType, excerpt
+from aioprefetch.errors import Error, InvalidType, copy_of, excerpt
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.forks import free_in_child
@@ -80,10 +80,13 @@ class CopyReport:
         """Raise the first failure, if there is one, with ``failures`` in its context: each path, and why."""
         if not self.failures:
             return
-        error = self.failures[0].error
         kinds = {failure.path or failure.target: failure.error.kind for failure in self.failures}
+        error = copy_of(self.failures[0].error)
         error.context |= {"failed": self.failed, "of": self.objects, "failures": kinds}
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # Its traceback holds this frame.
 
     def __repr__(self) -> str:
         shown = [

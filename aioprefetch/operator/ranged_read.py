@@ -111,11 +111,16 @@ class ParallelRead(CollectSink):
             if not (is_of_rest and isinstance(error, asyncio.CancelledError)):
                 raise
         finally:
-            self._parts = None  # It refers to this read, whose memory would outlive its result.
-            if self._rest is not None:
-                await stopped(self._rest)
-        if self._rest is not None:
-            self._rest.result()
+            # They refer to this read, whose memory would outlive its result.
+            del self._task, task
+            self._parts, rest, self._rest = None, self._rest, None
+            if rest is not None:
+                await stopped(rest)
+        try:
+            if rest is not None:
+                rest.result()
+        finally:
+            del rest  # The traceback of its error holds this frame.
 
     def to_bytes(self) -> bytes:
         """All bytes: a long result is the memory that received it, a short one is copied. Call it once."""

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.errors import Closed, Error, InvalidArgument, InvalidType, TimedOut
+from aioprefetch.errors import Closed, Error, InvalidArgument, InvalidType, TimedOut, copy_of
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
@@ -414,7 +414,7 @@ class MultipartBody:
     def _fail(self, error: Exception) -> None:
         """Keep the first error, and stop the other parts."""
         if self._error is None:
-            self._error = error
+            self._error = copy_of(error)
             for work in tuple(self._works.values()):
                 work.cancel()
 
@@ -448,7 +448,7 @@ class MultipartBody:
             self._changed.clear()
             await self._changed.wait()
         if self._error is not None:
-            raise self._error
+            raise copy_of(self._error)
 
     # --- the end ------------------------------------------------------------------------------------------------
 
@@ -473,7 +473,7 @@ class MultipartBody:
             for work in tuple(self._works.values()):
                 work.cancel()
         except Error as failure:
-            error = failure
+            error = copy_of(failure)
         if not outcome.done():
             outcome.set_result(error)
 
@@ -485,7 +485,7 @@ class MultipartBody:
         if self._ended:
             raise self._closed("the object was closed or aborted")
         if self._error is not None:
-            raise self._error
+            raise copy_of(self._error)
 
     def _closed(self, why: str) -> Closed:
         return Closed(why, operation=self._request.operation, path=self._request.path)

@@ -28,6 +28,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     RangeNotSatisfied,
     TimedOut,
+    copy_of,
     redact,
 )
 from aioprefetch.layers.error_context import hint_at_directory
@@ -176,13 +177,16 @@ class _UnchangedFile:
         except OSError as error:
             if isinstance(error, Error):
                 raise
-            failure = from_os_error(error, operation="upload", path=os.fsdecode(self._source))
-            if isinstance(failure, IsADirectory):
-                failure.add_context(hint="end the key with / to upload what is below the directory")
-            raise failure from error
+            raise self._failed(error) from error
         finally:
             if self._is_ended:
                 self.close()
+
+    def _failed(self, error: OSError) -> Error:
+        failure = from_os_error(error, operation="upload", path=os.fsdecode(self._source))
+        if isinstance(failure, IsADirectory):
+            failure.add_context(hint="end the key with / to upload what is below the directory")
+        return failure
 
     def _open(self) -> None:
         self._file = io.FileIO(self._source)
@@ -492,11 +496,14 @@ async def copy_by_server(
         except Error as error:
             if not limit or size is not None or error.context.get("code") not in _TOO_LARGE:
                 raise
-            refused = error
+            refused = copy_of(error)
     try:
         metadata = await (source or accessor).stat(StatRequest(path=path))
-        if refused is not None and (metadata.size or 0) <= limit:
-            raise refused
+        try:
+            if refused is not None and (metadata.size or 0) <= limit:
+                raise refused
+        finally:
+            del refused  # Its traceback holds this frame.
         described: dict[str, Any] = {name: getattr(metadata, name) for name in DESCRIPTIONS}
         request = WriteRequest(path=target, if_not_exists=if_not_exists, **described, **placement)
         return await _copy_in_parts(accessor, runtime, metadata, request, store, on_bytes)

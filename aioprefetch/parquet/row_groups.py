@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
-from aioprefetch.errors import Unsupported
+from aioprefetch.errors import Unsupported, copy_of
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import DecodeTask, PageIo
 
@@ -124,11 +124,11 @@ class RowReader:
         with self._lock:
             while piece.batch is None:
                 if self._error is not None:
-                    raise self._error
+                    raise copy_of(self._error)
                 try:
                     self._decode(self._pieces[0])
                 except Exception as error:
-                    self._error = error
+                    self._error = copy_of(error)
                     raise
                 self._pieces.popleft()
             batch, piece.batch = piece.batch, None

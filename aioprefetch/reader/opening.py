@@ -104,7 +104,7 @@ class OpenObject:
         self._opening_started: float | None = None
         self.waits = self.position.waits
         self.long_reads: tuple[ParallelParts, ...] = ()
-        self._end_reason: Callable[[], Error] | None = None
+        self._end_reason: Callable[[OpenObject], Error] | None = None
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
         self.is_size_confirmed = size is None or etag is None
         if size is not None and etag is not None:
@@ -390,9 +390,12 @@ class OpenObject:
             await self.send(part)
         except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
             refused = await self.refused(error)
-            if refused is error:
-                raise
-            raise refused from error
+            try:
+                if refused is error:
+                    raise
+                raise refused from error
+            finally:
+                del refused  # Its traceback holds this frame.
 
     def part(self, start: int, memory: memoryview) -> OpenPart:
         """The sink of a request for the bytes of ``memory``, which begin at ``start``. For ``receive``."""
@@ -521,7 +524,7 @@ class OpenObject:
         futures = [wait.future for wait in waits if wait.future is not None]
         await self.wait_for(asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED))
 
-    def close(self, reason: Callable[[], Error] | None = None) -> None:
+    def close(self, reason: Callable[[OpenObject], Error] | None = None) -> None:
         """Fail the reads in progress and cancel the requests that no other reader needs. Does not wait.
 
         ``reason`` makes the error of these reads, ``Closed`` by default.
@@ -550,7 +553,7 @@ class OpenObject:
     def _end_error(self) -> Error:
         """The error of a read that closing has ended."""
         if self._end_reason is not None:
-            return self._end_reason()
+            return self._end_reason(self)
         return Closed("the reader was closed", operation="read", path=self.path)
 
     def left_behind(self) -> ObjectChanged:

@@ -18,6 +18,7 @@ from aioprefetch.ranges import ByteCount, bytes_at_least, checked_int, checked_r
 from aioprefetch.reader.cursor import Cursor
 from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, check_ends
 from aioprefetch.reader.object_reads import ObjectReads
+from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import PLAIN, PolicyNames, coalescing, find_policy, policy_number
 from aioprefetch.reader.window import Run
@@ -319,7 +320,7 @@ class RangeReader:
         """
         self._check_open("reopen")
         if self._reads is not None:
-            self._reads.opened.close(self._reads.opened.left_behind)
+            self._reads.opened.close(OpenObject.left_behind)
             self._reads = None
         self._options = replace(self._options, size=None, etag=None, version=None)
         if await self.ensure_size() and self._live("reopen").file is None:

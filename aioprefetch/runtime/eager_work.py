@@ -117,8 +117,11 @@ class EagerWork:
     def result(self) -> None:
         """Raise the error by which it has ended, if there is one."""
         error = self.exception()
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # Its traceback holds this frame.
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
         """Call ``callback`` with this work in the turn of the loop after its end."""

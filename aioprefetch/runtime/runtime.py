@@ -151,7 +151,10 @@ class Runtime:
         except RuntimeError:
             # The interpreter is shutting down and starts no more threads, while other threads still read.
             return call(*arguments)
-        return await started
+        try:
+            return await started
+        finally:
+            del started  # The traceback of its error holds this frame.
 
     @property
     def random(self) -> Random:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from aioprefetch.runtime.eager_work import EagerWork
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.statistics import count_for
+from aioprefetch.runtime.task_group import PlainTaskGroup
 
 Closer = Callable[[], Awaitable[None]]
 
@@ -146,7 +147,7 @@ class Supervisor:
             await self._close_resources()
 
     async def _run_group(self) -> None:
-        async with asyncio.TaskGroup() as group:
+        async with PlainTaskGroup() as group:
             try:
                 self._group = group
                 self._start_pending(group)

@@ -20,8 +20,21 @@ class PlainTaskGroup(asyncio.TaskGroup):
         try:
             await super().__aexit__(kind, error, trace)
         except ExceptionGroup as failures:
-            first = failures.exceptions[0]
-            raise first from first.__cause__
+            _forget_frame(failures.__traceback__)
+            raise failures.exceptions[0] from failures.exceptions[0].__cause__
+        except BaseException as raised:
+            _forget_frame(raised.__traceback__)
+            raise
+        finally:
+            # What is raised may hold this frame, and frames that hold the group. As Python does from 3.13 on.
+            del error, trace
+            self._parent_task: asyncio.Task[object] | None = None
+
+
+def _forget_frame(trace: TracebackType | None) -> None:
+    """Clear the frame of asyncio's ``__aexit__``, which holds the errors that it raises before Python 3.13."""
+    if trace is not None and trace.tb_next is not None:
+        trace.tb_next.tb_frame.clear()
 
 
 async def gather_all(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], *, at_once: int | None = None) -> list[T]:
@@ -50,12 +63,15 @@ async def stopped(task: asyncio.Task[Any]) -> None:
     """
     task.cancel()
     interruption: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            interruption = error
-    if not task.cancelled():
-        task.exception()  # Retrieved, or asyncio would log it.
-    if interruption is not None:
-        raise interruption
+    try:
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                interruption = error
+        if not task.cancelled():
+            task.exception()  # Retrieved, or asyncio would log it.
+        if interruption is not None:
+            raise interruption
+    finally:
+        del task, interruption  # The tracebacks of their errors hold this frame.

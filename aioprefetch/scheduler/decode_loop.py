@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from aioprefetch.errors import Closed, UntrustedMetadata
+from aioprefetch.errors import Closed, UntrustedMetadata, copy_of
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.scheduler.pages import DecodeTask, PreparedScan, ReadService, RootDecoder, ScanLine, ScanPart
@@ -98,7 +98,7 @@ class DecodeLoop:
             while not self._decoding:
                 if self._ended:
                     if self._error is not None:
-                        raise self._error
+                        raise copy_of(self._error)
                     return None
                 self._wake = self._runtime.loop.create_future()
                 resolve(self._progress)
@@ -258,7 +258,7 @@ class DecodeLoop:
     async def _decode_on_thread(self, decode: Callable[[], pa.RecordBatch | None]) -> pa.RecordBatch | None:
         async with self._threads:
             if self._ended and self._error is not None:
-                raise self._error
+                raise copy_of(self._error)
             return await self._runtime.run_blocking(decode)
 
     # --- the end ------------------------------------------------------------------------------------------------

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Protocol
 
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Closed, Error
+from aioprefetch.errors import Closed, copy_of
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.buffers import Owner, lend_buffer
 from aioprefetch.runtime.supervisor import Work
@@ -171,7 +170,7 @@ class QueuedRead:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise twin(self._error)
+            raise copy_of(self._error)
         if self._is_released or self._missing:
             what = "were given back" if self._is_released else "have not arrived yet"
             raise Closed(f"the bytes of this read {what}", operation="read")
@@ -212,15 +211,6 @@ class QueuedRead:
             views[index] = view
         self._arrivals, self._pieces, self._views = [], {}, {}
         return views
-
-
-def twin(error: Exception) -> Exception:
-    """A copy of the error for one waiter: an exception raised in several tasks would collect all their tracebacks."""
-    if not isinstance(error, Error):
-        return error
-    duplicate = copy.copy(error)
-    duplicate.__cause__ = error.__cause__
-    return duplicate
 
 
 # --- reads of pages ---------------------------------------------------------------------------------------------------
@@ -302,7 +292,7 @@ class PageRequest(Sink):
             self._land()
             self.is_complete = True
         except Exception as error:
-            self.error = error
+            self.error = copy_of(error)
 
     async def _copy_held(self) -> bool:
         """Copy it out of the runtime's blocks, if they have it, in a turn of the loop that copies nothing else."""

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
+from aioprefetch.errors import copy_of
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PageT, ScanLine, ScanPart
 
 # This many pages are scheduled before other tasks have a turn: some milliseconds. The reads of one turn are merged
@@ -81,7 +82,7 @@ class ScheduledPages:
         while not self._items:
             if self._ended:
                 if self._error is not None:
-                    raise self._error
+                    raise copy_of(self._error)
                 return None
             self._filled = asyncio.get_running_loop().create_future()
             await self._filled
@@ -111,7 +112,6 @@ async def schedule_parts(
 
     It waits for no read. It lets other tasks have their turn after ``pages_per_turn`` pages, and waits for room then.
     """
-    error: BaseException | None = None
     try:
         async for part in each_part(parts):
             pages.put(part)
@@ -123,10 +123,10 @@ async def schedule_parts(
                     scheduled = 0
                     await asyncio.sleep(0)
                     await pages.room()
-    except Exception as failure:
-        error = failure
+    except Exception as error:
+        pages.end(copy_of(error))
     finally:
-        pages.end(error)
+        pages.end()
 
 
 async def each_part(parts: Sequence[ScanPart] | AsyncIterator[ScanPart]) -> AsyncIterator[ScanPart]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
+from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop, copy_of
 from aioprefetch.operator.listing import EntryList, listing_html
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
 from aioprefetch.runtime.events import logger
@@ -355,7 +355,10 @@ class BlockingListing:
         if self._ready:
             return self._ready.popleft()
         error, self._error = self._error, None
-        raise error or StopIteration
+        try:
+            raise error or StopIteration
+        finally:
+            del error  # Its traceback holds this frame.
 
     def __enter__(self) -> Self:
         return self
@@ -394,7 +397,7 @@ class BlockingListing:
                 self._ended = True
                 return
             except Exception as error:
-                self._error = error
+                self._error = copy_of(error)
                 return
             if loop.time() >= enough:
                 return

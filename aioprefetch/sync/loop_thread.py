@@ -227,13 +227,13 @@ class LoopThread:
     def _give_up(self, call: Call[T], timeout_seconds: float | None) -> T:
         """Cancel a call that took too long. Its result still counts if it ended before the cancellation."""
         self._cancel(call)
-        late = TimedOut(f"not done within timeout_seconds={timeout_seconds}", operation="run")
+        why = f"not done within timeout_seconds={timeout_seconds}"
         if not call.wait(0):
-            raise late
+            raise TimedOut(why, operation="run")
         try:
             return call.result()
         except BaseException as error:  # CancelledError, or the coroutine's own exception
-            raise late from error
+            raise TimedOut(why, operation="run") from error
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -91,10 +91,13 @@ class Resolver:
                 resolving = self._runtime.loop.run_in_executor(self._executor, _getaddrinfo, host, port)
             except RuntimeError:  # The interpreter is shutting down and starts no threads.
                 return _getaddrinfo(host, port)
-            self._resolving[host, port] = resolving
-            resolving.add_done_callback(lambda done: self._resolved((host, port), done))
-        # A cancelled request must not end the wait of others.
-        return await asyncio.shield(resolving)
+            if not resolving.done():  # It may be, from Python 3.14 on, and then its callbacks come after this call.
+                self._resolving[host, port] = resolving
+                resolving.add_done_callback(lambda done: self._resolved((host, port), done))
+        try:
+            return await asyncio.shield(resolving)  # A cancelled request must not end the wait of others.
+        finally:
+            del resolving  # The traceback of its error holds this frame.
 
     def _resolved(self, key: tuple[str, int], done: asyncio.Future[list[AddressInfo]]) -> None:
         del self._resolving[key]
@@ -136,9 +139,11 @@ class Connector:
             async with asyncio.timeout(self._options.connect_timeout_seconds):
                 sock = await self._open_socket(first)
                 return await self._connect_over(sock, route, context, on_lost)
-        except TimeoutError:
+        except TimeoutError as late:
+            late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
             raise self._timed_out(first) from None
         except (OSError, ssl.SSLError) as error:
+            error.__traceback__ = None  # A frame of aiohappyeyeballs holds the error.
             self._resolver.forget(first.host, first.port)
             is_tls_within = isinstance(error, ssl.SSLError) and origin.scheme == "https"
             where = str(origin) if proxy is None or is_tls_within else f"the proxy {first}"
@@ -209,7 +214,8 @@ class Connector:
                 if self._context is None:
                     self._context = await self._runtime.run_blocking(tls_context, self._options.ca_bundle)
                 return self._context
-        except TimeoutError:
+        except TimeoutError as late:
+            late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
             files = "of the system" if self._options.ca_bundle is None else f"in ca_bundle {self._options.ca_bundle!r}"
             raise TimedOut(
                 f"the certificates {files} were not read within connect_timeout_seconds={limit_seconds:g}"

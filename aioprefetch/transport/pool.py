@@ -265,6 +265,7 @@ class Pool:
             raise
         finally:
             self._making.discard(task)
+            del task  # The traceback of its error holds this frame.
         connection.on_free = self.release
         self._open.add(connection)
         self._runtime.counters["transport_connections_opened"] += 1
@@ -320,7 +321,8 @@ class Pool:
                     if self._has_place(route.key):
                         self._places[route.key] += 1
                         return None
-        except TimeoutError:
+        except TimeoutError as late:
+            late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
             raise TimedOut(
                 f"no connection became free within {self._options.wait_timeout_seconds:g} seconds", status="persistent"
             ) from None

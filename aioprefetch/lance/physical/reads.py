@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from aioprefetch.errors import Closed, UntrustedMetadata
+from aioprefetch.errors import Closed, UntrustedMetadata, copy_of
 from aioprefetch.lance.physical.protocols import Bytes, PhysicalPageScheduler
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.ranges import Range
@@ -180,7 +180,7 @@ class FollowUp:
         """Wait until it ends. Raises its error."""
         await self._ended.wait()
         if self._error is not None:
-            raise self._error
+            raise copy_of(self._error)
 
     async def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
@@ -189,7 +189,7 @@ class FollowUp:
             self._error = Closed("the scan was closed", operation="scan")
             raise
         except Exception as error:
-            self._error = error
+            self._error = copy_of(error)
         finally:
             self._ended.set()
 
@@ -239,7 +239,7 @@ class LoadingPage(Generic[DecodedT]):
             try:
                 self._decode()
             except Exception as error:
-                self._error = error  # ``wait`` raises it.
+                self._error = copy_of(error)  # ``wait`` raises it.
         return self._decoder is not None
 
     @property
@@ -264,7 +264,7 @@ class LoadingPage(Generic[DecodedT]):
             if self._second is not None:
                 await self._second.wait()
             if self._error is not None:
-                raise self._error
+                raise copy_of(self._error)
             for read in self._reads:
                 await read.arrive()
             if self._decoder is None:

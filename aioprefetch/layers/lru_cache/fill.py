@@ -13,7 +13,6 @@ the cache.
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +22,15 @@ from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.blocks.spill.entry import HEADER_BYTES_MAX, EntryHeader, encode_header, header_length
-from aioprefetch.errors import Closed, ConditionNotMatch, Error, NotFound, RangeNotSatisfied, TimedOut, Unavailable
+from aioprefetch.errors import (
+    Closed,
+    ConditionNotMatch,
+    NotFound,
+    RangeNotSatisfied,
+    TimedOut,
+    Unavailable,
+    copy_of,
+)
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.entry import CacheEntry, ObjectFacts, Slot, part_of
 from aioprefetch.layers.lru_cache.object_memory import ObjectMemory, Reservation, Turn
@@ -272,10 +279,13 @@ class Fill:
             try:
                 async with asyncio.timeout_at(deadline):
                     await waiter
-            except TimeoutError:
+            except TimeoutError as late:
+                late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
                 raise TimedOut(
                     "the object did not arrive before the deadline", operation="read", path=self.request.path
                 ) from None
+            finally:
+                del waiter  # It holds its cancellation, whose traceback holds this frame.
 
     def _has(self, position: int) -> bool:
         if self.state in ("not_modified", "bypassed"):
@@ -283,7 +293,7 @@ class Fill:
         if self.state != "opening" and self.head is not None and self.received >= position:
             return True
         if self.error is not None:
-            raise own_copy(self.error)
+            raise copy_of(self.error)
         return False
 
     def _wake(self) -> None:
@@ -304,10 +314,10 @@ class Fill:
     def fail(self, error: Exception) -> None:
         """End with an error, which every reader gets whose bytes have not arrived."""
         if self.state in ("opening", "receiving"):
-            self.error = error
+            self.error = copy_of(error)
             self.state = "failed"
         if self._relay is not None:
-            self._relay.fail(own_copy(error))
+            self._relay.fail(copy_of(error))
         self._wake()
         self._end()
 
@@ -342,7 +352,7 @@ class Fill:
                 raise
             self.fail(error)
         finally:
-            self._has_run = True
+            self._has_run, self._work = True, None
             self._end()
             self._free()
 
@@ -560,12 +570,3 @@ class Fills:
         if not fills:
             self._running.pop(fill.slot.name, None)
         self._ended_once.set()
-
-
-def own_copy(error: Exception) -> Exception:
-    """An error for one reader alone: layers add context to the errors that they handle."""
-    if not isinstance(error, Error):
-        return error
-    twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
-    return twin

@@ -261,7 +261,8 @@ class LruCacheAccessor(WrappedAccessor):
         try:
             async with asyncio.timeout_at(request.deadline):
                 await asyncio.shield(relay.finished)
-        except TimeoutError:
+        except TimeoutError as late:
+            late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
             raise TimedOut(
                 "the object did not arrive before the deadline", operation="read", path=request.path
             ) from None

@@ -25,6 +25,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     Unexpected,
     Unsupported,
+    copy_of,
 )
 from aioprefetch.operator.listing import DELETE_PATHS, Lister, compile_glob, delete_paths, list_literally
 from aioprefetch.operator.progress import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter, reported
@@ -35,6 +36,7 @@ from aioprefetch.operator.writer import copy_object, upload_file
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.values import CreateDirRequest, DeleteRequest, Entry, Metadata
 
 
@@ -300,17 +302,20 @@ class CopyRun:
         """Copy everything. Raises the error of a listing, and with ``stop_at_failure`` the first of an object."""
         listing_error: Error | None = None
         there = self._there()
-        async with asyncio.TaskGroup() as group:
+        async with PlainTaskGroup() as group:
             try:
                 await self._start_all(group, there)
             except Exception as error:
                 listing_error = _typed(error)  # What has begun comes to its end.
         if self._first_error is not None and self._stop_at_failure:
-            raise self._first_error
+            raise copy_of(self._first_error)
         if listing_error is not None:
             report = self._meter.report()
             listing_error.add_context(operation="copy", copied=report.copied, failed=report.failed)
-            raise listing_error
+            try:
+                raise listing_error
+            finally:
+                del listing_error  # Its traceback holds this frame.
         if self._extra is not None and there is not None and not self._meter.failures:
             await there.pass_rest()
             await self._extra.delete(self._meter, is_known=there.is_in_order, is_dry=self._is_dry)
@@ -408,16 +413,18 @@ class CopyRun:
             else:
                 await self._copier.copy(found, path, below, on_bytes)
         except Exception as failure:
-            error = _typed(failure)
-            error.add_context(operation="copy", path=found.path, target=path)
-            self._meter.failed(CopyFailure(path=found.path, target=path, error=error), moved)
-            if self._first_error is None:
-                self._first_error = error
-                if self._stop_at_failure:
-                    self._stop_others()
+            self._failed(found.path, path, _typed(failure), moved)
             return
         self._on_copied(found)
         self._meter.copied(found.path, path, found.size)
+
+    def _failed(self, path: str, target: str, error: Error, moved_bytes: int) -> None:
+        error = copy_of(error).add_context(operation="copy", path=path, target=target)
+        self._meter.failed(CopyFailure(path=path, target=target, error=error), moved_bytes)
+        if self._first_error is None:
+            self._first_error = error
+            if self._stop_at_failure:
+                self._stop_others()
 
     def _stop_others(self) -> None:
         current = asyncio.current_task()

@@ -345,8 +345,11 @@ class ObjectCopier:
                     operation="copy",
                     path=found.path,
                 )
-                await abort_after(changed, body, path)
-                raise changed from error
+                try:
+                    await abort_after(changed, body, path)
+                    raise changed from error
+                finally:
+                    del changed  # Its traceback holds this frame.
             except BaseException as error:
                 await abort_after(error, body, path)
                 raise

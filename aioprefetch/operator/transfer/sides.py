@@ -152,8 +152,12 @@ class Selection:
             links = ""
             if lister.links_passed:
                 links = f", but symbolic links do ({lister.links_passed}), which are passed over"
-            error = NotFound(f"no object matches the glob {self.glob!r}{links}", operation="copy", path=self.side.label)
-            raise error.add_context(service=operator.info.location)
+            raise NotFound(
+                f"no object matches the glob {self.glob!r}{links}",
+                operation="copy",
+                path=self.side.label,
+                context={"service": operator.info.location},
+            )
         if self.base:  # A directory may be there and hold nothing.
             await operator.stat(self.base)
         elif self.side.root is not None and not await asyncio.to_thread(os.path.isdir, self.side.root):

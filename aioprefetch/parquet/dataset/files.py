@@ -121,10 +121,8 @@ async def directory_files(operator: Operator, directory: str) -> list[DatasetFil
             if not entry.is_directory and is_visible(entry.path, directory)
         ]
     if not files:
-        error = NotFound(
-            "the directory has no files, apart from names that begin with _ or .", operation="scan", path=directory
-        )
-        raise hint_at_path(error, operator.info)
+        why = "the directory has no files, apart from names that begin with _ or ."
+        raise hint_at_path(NotFound(why, operation="scan", path=directory), operator.info)
     return sorted(files, key=_by_path)
 
 
@@ -143,13 +141,13 @@ async def _matches(operator: Operator, glob: str) -> list[DatasetFile]:
             and (names_hidden or is_visible(entry.path, directory))
         ]
     if not files:
-        error = NotFound(
+        raise NotFound(
             "no file matches this glob; * and ? stay within a directory, ** crosses them, and glob.escape(path) takes"
             " such characters as they are",
             operation="scan",
             path=glob,
+            context={"service": operator.info.location},
         )
-        raise error.add_context(service=operator.info.location)
     return sorted(files, key=_by_path)
 
 
@@ -170,12 +168,15 @@ def _by_path(file: DatasetFile) -> str:
 
 async def files_instead(operator: Operator, path: str, error: NotFound | IsADirectory) -> list[DatasetFile]:
     """The files below ``path``, which was read as an object in vain. Raises ``error`` if there are none either."""
-    if not operator.capability.list:
-        raise error
     try:
-        return await directory_files(operator, f"{path}/")
-    except NotFound:
-        raise error from None
+        if not operator.capability.list:
+            raise error
+        try:
+            return await directory_files(operator, f"{path}/")
+        except NotFound:
+            raise error from None
+    finally:
+        del error  # Its traceback holds this frame.
 
 
 # --- columns in paths -------------------------------------------------------------------------------------------------

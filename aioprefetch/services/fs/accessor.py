@@ -114,8 +114,7 @@ class FsAccessor(ServiceAccessor):
     async def stat(self, request: StatRequest) -> Metadata:
         if request.version is not None:
             self._unsupported(request, "versions")
-        job = FileThreads.of(self.runtime).call(self._stat, request.path)
-        return await translated(request, job)
+        return await translated(request, FileThreads.of(self.runtime).call(self._stat, request.path))
 
     def _stat(self, path: str) -> Metadata:
         names = self._root.resolved(names_of(path, operation="stat"))
@@ -145,8 +144,9 @@ class FsAccessor(ServiceAccessor):
         suspended = self._suspended.pop((prefix, request.recursive, request.page_token or ""), None)
         limit = request.page_entries_max or PAGE_ENTRIES
         with self.runtime.timer("object_list_request"):
-            job = self.runtime.run_blocking(self._scan, suspended, prefix, request.recursive, after, limit)
-            scan, entries, links, has_more = await translated(request, job)
+            scan, entries, links, has_more = await translated(
+                request, self.runtime.run_blocking(self._scan, suspended, prefix, request.recursive, after, limit)
+            )
         if not has_more:
             return ListPage(entries=entries, links=links)
         token = entries[-1].path
@@ -216,8 +216,8 @@ class FsAccessor(ServiceAccessor):
             raise IsADirectory("the root itself cannot be deleted", operation="delete", path=path)
         failures: dict[str, Error] = {}
         for start in range(0, len(named), DELETE_BATCH):
-            job = FileThreads.of(self.runtime).call(self._delete, named[start : start + DELETE_BATCH])
-            failures |= await translated(request, job)
+            batch = named[start : start + DELETE_BATCH]
+            failures |= await translated(request, FileThreads.of(self.runtime).call(self._delete, batch))
         if failures:
             raise not_deleted(failures, request)
 
@@ -229,7 +229,7 @@ class FsAccessor(ServiceAccessor):
                 remove(self._root, names, directory=path.endswith("/"))
             except OSError as error:
                 failures[path] = from_os_error(error, operation="delete", path=path)
-                failures[path].__cause__ = error
+                failures[path].__cause__ = error.with_traceback(None)  # Which holds this frame.
         return failures
 
     async def create_dir(self, request: CreateDirRequest) -> None:

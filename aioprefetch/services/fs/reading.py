@@ -353,9 +353,13 @@ class _Stop:
 
 async def _all(jobs: Sequence[Awaitable[object]]) -> None:
     """Wait for all jobs, and raise the first failure only then: their threads use memory of the caller."""
-    for result in await asyncio.gather(*jobs, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
+    results = await asyncio.gather(*jobs, return_exceptions=True)
+    failure = next((result for result in results if isinstance(result, BaseException)), None)
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        del jobs, results, failure  # The tracebacks of their errors hold this frame.
 
 
 def _close_first(opened: tuple[OpenedFile, object]) -> None:

@@ -37,18 +37,21 @@ async def settled(
     """
     task = asyncio.ensure_future(job)
     interruption: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            interruption = error
-            if give_up is not None:
-                give_up()
-    if interruption is None:
-        return task.result()
-    if not task.cancelled() and task.exception() is None and dispose is not None:
-        dispose(task.result())
-    raise interruption
+    try:
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                interruption = error
+                if give_up is not None:
+                    give_up()
+        if interruption is None:
+            return task.result()
+        if not task.cancelled() and task.exception() is None and dispose is not None:
+            dispose(task.result())
+        raise interruption
+    finally:
+        del job, task, interruption  # The tracebacks of their errors hold this frame.
 
 
 async def translated(
@@ -66,6 +69,8 @@ async def translated(
         raise
     except OSError as error:
         raise from_os_error(error, operation=request.operation, path=request.path) from error
+    finally:
+        del job  # The traceback of its error holds this frame.
 
 
 class _Executor(ThreadPoolExecutor):

@@ -96,8 +96,8 @@ class Exchange:
             return await self._send(request, method, fields, receive, sink)
         except Error as error:
             # The frames below hold the headers of the request, and with them the credentials.
-            failed = error.add_context(operation=request.operation, path=request.path).with_traceback(None)
-            raise failed from failed.__cause__
+            error.add_context(operation=request.operation, path=request.path)
+            raise error.with_traceback(None) from error.__cause__
 
     def failure_of(self, request: Request, response: Response) -> Error:
         """The error that a response without success means."""

@@ -126,7 +126,10 @@ class ObspecAccessor(ServiceAccessor):
         except Exception as error:
             explained = self._explainer.explain(error, request)
         # Raised here, so that the exception of the store is not its context: that may hold a secret.
-        raise explained from explained.__cause__
+        try:
+            raise explained from explained.__cause__
+        finally:
+            del explained  # Its traceback holds this frame.
 
     def _check_open(self, request: Request) -> None:
         if self.runtime.closed:
@@ -273,7 +276,10 @@ class ObspecAccessor(ServiceAccessor):
         except Exception as error:
             explained = self._explainer.explain(error, request)
         # Raised here, so that the exception of the store is not its context: that may hold a secret.
-        raise explained from explained.__cause__
+        try:
+            raise explained from explained.__cause__
+        finally:
+            del explained  # Its traceback holds this frame.
 
     async def _break_off(self) -> None:
         """End the reads that wait for the store, when the operator is closed."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aioprefetch.errors import Closed, Error, ProtocolError
+from aioprefetch.errors import Closed, Error, ProtocolError, copy_of
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import Metadata, WriteRequest
@@ -150,7 +150,7 @@ class ObspecWriteBody:
         try:
             self._written = await self._put_parts(self._request, parts)
         except Error as error:
-            self._error = error
+            self._error = copy_of(error)
 
     def _upload_ended(self) -> None:
         if self._parts is not None:
@@ -160,7 +160,7 @@ class ObspecWriteBody:
     def _result(self) -> Metadata:
         """The result of the upload. Raises its error."""
         if self._error is not None:
-            raise self._error
+            raise copy_of(self._error)
         if self._written is None:
             raise self._closed("the operator was closed while the object was written")
         if self._parts is None or self._parts.sent_bytes != self._handed_bytes:

@@ -13,7 +13,7 @@ from aioprefetch.accessor.http_headers import quote_etag, range_header, unquote_
 from aioprefetch.accessor.request_events import OPERATIONS
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied
+from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied, copy_of
 from aioprefetch.runtime.forks import cached_property
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.keys import checked_key
@@ -76,7 +76,10 @@ class S3Live:
             return await self._opening.get()
         except Error as error:
             explained = self.explainer.explained(error, request)
-        raise explained from explained.__cause__
+        try:
+            raise explained from explained.__cause__
+        finally:
+            del explained  # Its traceback holds this frame.
 
     async def _open(self) -> ObjectRequests:
         configuration = await self._runtime.run_blocking(configuration_of, self.options)
@@ -261,7 +264,7 @@ class S3Accessor(ServiceAccessor):
                 try:
                     await requests.delete(replace(request, path=path), key)
                 except Error as error:
-                    failures[path] = error
+                    failures[path] = copy_of(error)
         for start in range(0, len(plain), DELETE_KEYS_MAX):
             failures |= await self._delete_batch(request, plain[start : start + DELETE_KEYS_MAX])
         if failures:

@@ -131,7 +131,10 @@ class S3Client:
         if isinstance(explained, CredentialsExpired):
             self._keys.renew(generation)
         # Outside of the handler, where Python does not chain the exception.
-        raise explained from explained.__cause__
+        try:
+            raise explained from explained.__cause__
+        finally:
+            del explained  # Its traceback holds this frame.
 
     def _report(self, request: Request, method: str, body: Sized | None, sink: Sink | None) -> ReportedRequest | None:
         if method not in _SENT:
@@ -167,7 +170,10 @@ class S3Client:
             return url
         except Exception as error:
             explained = self.explainer.explained(error, request)
-        raise explained from explained.__cause__
+        try:
+            raise explained from explained.__cause__
+        finally:
+            del explained  # Its traceback holds this frame.
 
     def _complete(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         complete = {name: value for name, value in parameters.items() if value is not None}
@@ -194,7 +200,10 @@ class S3Client:
             return await self._making.get()
         except Exception as error:
             explained = self.explainer.explained(error, request)
-        raise explained from explained.__cause__
+        try:
+            raise explained from explained.__cause__
+        finally:
+            del explained  # Its traceback holds this frame.
 
     async def _make(self) -> Any:
         from aioprefetch.services.s3.client_maker import ClientMaker

@@ -190,7 +190,10 @@ class ClientRequests:
                 else self._explainer.explain(error, request)
             )
         # Outside of the handler, where Python does not chain the exception of aiohttp.
-        raise explained from explained.__cause__
+        try:
+            raise explained from explained.__cause__
+        finally:
+            del explained  # Its traceback holds this frame.
 
 
 # --- writes and uploads -----------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ has no parameters and returns keys, or an awaitable of them, in the words of bot
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +20,16 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from aioprefetch.credentials import CredentialsProvider, Secret
-from aioprefetch.errors import Closed, ConfigInvalid, Error, MissingDependency, PermissionDenied, TimedOut, redact
+from aioprefetch.errors import (
+    Closed,
+    ConfigInvalid,
+    Error,
+    MissingDependency,
+    PermissionDenied,
+    TimedOut,
+    copy_of,
+    redact,
+)
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.environment import Ambient, keys_in_files
 from aioprefetch.services.s3.errors import Explainer, Reported
@@ -52,9 +60,9 @@ class SingleFlight(Generic[T]):
             return await asyncio.shield(running)
         except Error as error:
             # Every waiter gets a copy, to which its operation and path are added.
-            own = copy.copy(error)
-            own.__cause__ = error.__cause__
-        raise own from own.__cause__
+            raise copy_of(error) from error.__cause__
+        finally:
+            del running  # The traceback of its error holds this frame.
 
     def start(self) -> asyncio.Future[T]:
         """The result in the making, begun now unless it was begun before."""
@@ -252,7 +260,10 @@ class KeySource:
             explained: Error = TimedOut(text, operation=request.operation, path=request.path)
         except Exception as error:
             explained = self._explainer.explained(error, request)
-        raise explained from explained.__cause__
+        try:
+            raise explained from explained.__cause__
+        finally:
+            del explained  # Its traceback holds this frame.
 
     def renew(self, generation: int) -> bool:
         """The store calls the keys of that generation expired: find others for the next request, if that is possible.

@@ -231,7 +231,10 @@ class SignedRequests:
             )
             if reported is not None:
                 reported.failed(cut)
-            raise cut
+            try:
+                raise cut
+            finally:
+                del cut  # Its traceback holds this frame.
         if reported is not None:
             reported.finished()
         return ReadReply(head=checked, received=checked.size)
@@ -253,8 +256,11 @@ class SignedRequests:
             self._runtime.counters.failed(counter)
         if reported is not None:
             reported.failed(error)
-        if is_renewed or not self._may_help(response, signed, has_body=has_body):
-            raise error
+        try:
+            if is_renewed or not self._may_help(response, signed, has_body=has_body):
+                raise error
+        finally:
+            del error  # Its traceback holds this frame.
 
     def _may_help(self, response: ErrorResponse, signed: Signed, *, has_body: bool) -> bool:
         """Whether another signature may help; learns the clock of the store, and renews keys that have ended.

@@ -231,6 +231,8 @@ def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage
         return parser.page_of(root, path)
     except expat.ExpatError as error:
         raise ProtocolError(f"the page of the listing is not valid XML: {expat.ErrorString(error.code)}") from None
+    finally:
+        parser.close()
 
 
 def check_attributes(body: bytes | bytearray) -> None:
@@ -266,6 +268,10 @@ class _PageParser:
         self._expat.Parse(piece, False)
         if self._root is None and self._fed_bytes > PROLOG_BYTES_MAX:
             raise _refused("begins with too much before its first tag")
+
+    def close(self) -> None:
+        """Drop expat, whose handlers hold this parser."""
+        del self._expat
 
     def page_of(self, root: str, path: str) -> ListedPage:
         """The page. Its keys are decoded now, because the field that says so may come after them."""

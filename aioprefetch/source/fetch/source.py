@@ -422,12 +422,16 @@ class FileSource:
 
     def _wait_out(self, error: Error) -> None:
         """Let the next attempt wait for a pause; or raise a permanent error, or one that has lasted too long."""
-        if not self._outage.tolerates(error):
-            if is_transient(error):
-                error.add_context(failing_seconds=round(self._outage.failing_seconds))
-            raise error
-        self._timer.failed()
-        logger.warning("a store failed, and is asked again for %.0f s more: %s", self._outage.remaining_seconds, error)
+        try:
+            if not self._outage.tolerates(error):
+                if is_transient(error):
+                    error.add_context(failing_seconds=round(self._outage.failing_seconds))
+                raise error
+            self._timer.failed()
+            seconds = self._outage.remaining_seconds
+            logger.warning("a store failed, and is asked again for %.0f s more: %s", seconds, error)
+        finally:
+            del error  # Its traceback holds this frame.
 
     def _responded(self) -> None:
         self._timer.succeeded()

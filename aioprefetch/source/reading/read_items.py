@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from aioprefetch.errors import Closed, Error
+from aioprefetch.errors import Closed, Error, copy_of
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
@@ -159,10 +159,13 @@ class ItemWindow(Generic[P]):
 
     def _leave_out(self, entry: _BegunItem[P], error: BaseException) -> None:
         """Drop all pieces of a failed item, or raise its error if it must not be left out."""
-        if entry.is_half_taken or not self._failures.leave_out(entry.item, error):
-            self._failures.explain(entry.item, error, is_half_taken=entry.is_half_taken)
-            raise error
         entry.error = None
+        try:
+            if entry.is_half_taken or not self._failures.leave_out(entry.item, error):
+                self._failures.explain(entry.item, error, is_half_taken=entry.is_half_taken)
+                raise error
+        finally:
+            del error  # Its traceback holds this frame.
         self._drop(entry)
 
     # --- reads -----------------------------------------------------------------------------------------
@@ -203,14 +206,14 @@ class ItemWindow(Generic[P]):
         entry: _BegunItem[P] | None = worker.entry
         while entry is not None:
             worker.entry = entry
-            error: BaseException | None = None
             try:
                 async with aclosing(self._read(entry.item)) as pieces:
                     async for piece in pieces:
                         await self._put(entry, piece)
-            except Exception as caught:  # Raised by ``next`` at the item's turn.
-                error = caught
-            self._finish(entry, error)
+            except Exception as error:
+                self._finish(entry, copy_of(error))  # Raised by ``next`` at the item's turn.
+            else:
+                self._finish(entry, None)
             entry = None if self._closed else self._begin()
         self._active -= 1
 

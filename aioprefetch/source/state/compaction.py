@@ -30,7 +30,7 @@ from math import ceil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.errors import Error, StateConflict
+from aioprefetch.errors import Error, StateConflict, copy_of
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.options import StateOptions
 from aioprefetch.source.polling import OutageLimit, is_transient
@@ -402,7 +402,7 @@ class CompactionSchedule:
             self._outage.end()
         except Exception as error:
             logger.warning("compacting the state at %s failed: %s", self._data.store.url, error)
-            self._failure = error
+            self._failure = copy_of(error)
             self._failures += 1
         finally:
             self._task = None
@@ -436,7 +436,7 @@ class CompactionSchedule:
             except StateConflict as error:
                 # An earlier attempt of this writer may have arrived late.
                 if not await self._adopt_own_snapshot():
-                    self._data.conflict = error
+                    self._data.conflict = copy_of(error)
                     raise
         self._data.compacted(base)
         self._is_uncertain = False

@@ -9,7 +9,6 @@ The contents are shared by the journal, the compactions and the file index.
 from __future__ import annotations
 
 import asyncio
-import copy
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +17,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from aioprefetch.errors import Closed, InvalidArgument, NotFound, StateConflict, Unsupported, UntrustedMetadata
+from aioprefetch.errors import Closed, InvalidArgument, NotFound, StateConflict, Unsupported, UntrustedMetadata, copy_of
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.options import StateOptions
 from aioprefetch.source.state.index import Delta, IndexView, StateIndex, carried_files, changes_of
@@ -181,7 +180,7 @@ class StateData:
         if not self.is_writer:
             raise Unsupported("this state was opened for reading: writer=False", operation="write_state")
         if self.conflict is not None:
-            raise copy.copy(self.conflict)
+            raise copy_of(self.conflict)
 
 
 # --- the journal ------------------------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ class Journal:
             try:
                 content = await self._store.create(log_name(record.seq), body)
             except StateConflict as error:
-                data.conflict = error
+                data.conflict = copy_of(error)
                 raise
             if content != body:
                 self._refuse(decode(content, record.seq, path=path))
@@ -259,7 +258,7 @@ class Journal:
         )
         if not is_own:
             self._data.conflict = error
-        raise error
+        raise copy_of(error)
 
     # --- the newest record --------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from aioprefetch.errors import (
     NotFound,
     StateConflict,
     Unsupported,
+    copy_of,
 )
 from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator
@@ -306,12 +307,15 @@ class StateStore:
             except Error as error:
                 if error.status == "permanent":
                     raise
-                failure = error
+                failure = copy_of(error)
             content = await self.read(name)
             if content is not None:
                 return content
-            if failure is not None and attempt == ATTEMPTS_MAX:
-                raise failure
+            try:
+                if failure is not None and attempt == ATTEMPTS_MAX:
+                    raise failure
+            finally:
+                del failure  # Its traceback holds this frame.
             await self._pause(attempt)
         raise StateConflict("another writer is creating it", operation="write_state", path=self.path(name))
 
@@ -333,14 +337,17 @@ class StateStore:
             except Error as error:
                 if error.status == "permanent":
                     raise
-                failure = error
+                failure = copy_of(error)
             current = await self.read_versioned(name)
             if current is not None and current.data == data:
                 return current
             if failure is None or current is None or current.etag != before.etag:
                 break
-            if attempt == ATTEMPTS_MAX:
-                raise failure
+            try:
+                if attempt == ATTEMPTS_MAX:
+                    raise failure
+            finally:
+                del failure  # Its traceback holds this frame.
             await self._pause(attempt)
         raise StateConflict("another writer has replaced it", operation="write_state", path=self.path(name))
 
