@@ -17,10 +17,12 @@ import sys
 import threading
 from collections import deque
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 if TYPE_CHECKING:
     from ctypes import Array, c_ubyte
+
+T = TypeVar("T")
 
 # Buffers of at least this size are mapped from the kernel, and kept for the next buffer of their size. Smaller ones
 # come from Python's allocator, which has a cache of its own. Large pages are not asked for: docs/decisions/0016.
@@ -32,9 +34,6 @@ IDLE_BYTES_MAX = 64 << 20
 
 # Lent memory comes in multiples of this size, so that results of similar sizes share mappings.
 LENT_STEP_BYTES = 2 << 20
-
-# The reference count of an object that only one local name and the argument of getrefcount refer to.
-ALONE = 2
 
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
@@ -50,6 +49,16 @@ class ResultStream(io.BytesIO):
 
     def __del__(self) -> None:
         pass
+
+
+def _popped(items: list[T], index: int) -> tuple[T, int]:
+    """An item that is taken out of a list, and its reference count."""
+    item = items.pop(index)
+    return item, sys.getrefcount(item)
+
+
+# The count of an item that nothing else refers to: 2, and 1 from Python 3.14 on, where a call borrows its arguments.
+ALONE = _popped([object()], 0)[1]
 
 
 class IdleMemory:
@@ -71,9 +80,9 @@ class IdleMemory:
         """The most recently used mapping of exactly that size, or ``None``."""
         for index in range(len(self._mappings) - 1, -1, -1):
             if len(self._mappings[index]) == size_bytes:
-                mapping = self._mappings.pop(index)
+                mapping, references = _popped(self._mappings, index)
                 self.size_bytes -= size_bytes
-                if sys.getrefcount(mapping) <= ALONE:
+                if references <= ALONE:
                     return mapping
                 # A finalizer has revived a view, or runs in another thread: the view keeps the memory.
         return None

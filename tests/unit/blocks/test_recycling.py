@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import BudgetExhausted, Unavailable
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
-from aioprefetch.runtime.buffers import IDLE_BYTES_MAX, IDLE_SHARE, MAPPED_BYTES_MIN, lend_buffer, new_buffer, view_of
+from aioprefetch.runtime.buffers import (
+    IDLE_BYTES_MAX,
+    IDLE_SHARE,
+    MAPPED_BYTES_MIN,
+    IdleMemory,
+    lend_buffer,
+    new_buffer,
+    view_of,
+)
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
@@ -107,6 +115,20 @@ async def test_an_object_that_exports_its_bytes_keeps_it(holder: type, mapped: l
     assert len(budget.idle) == (holder is bytearray)
     del held
     assert len(budget.idle) == 1
+
+
+def test_a_mapping_with_a_view_is_not_handed_out() -> None:
+    """Whatever the interpreter counts for one that is alone."""
+    idle = IdleMemory(64 << 20)
+    viewed, alone = mmap.mmap(-1, SIZE), mmap.mmap(-1, SIZE)
+    view = memoryview(viewed)
+    for mapping in (alone, viewed):
+        idle.add(mapping)
+    names = [id(alone), id(viewed)]
+    del mapping, alone, viewed
+    taken = idle.take(SIZE)
+    assert (id(taken), idle.take(SIZE), len(idle)) == (names[0], None, 0)
+    assert view.nbytes == SIZE
 
 
 async def test_small_buffers_leave_nothing_idle(mapped: list[int]) -> None:
