@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -208,6 +208,23 @@ async def test_addresses_are_believed_for_a_while(
     await resolver.resolve("many.example", 80)
     await resolver.resolve("many.example", 443)
     assert names.asked == ["many.example"] * 4
+
+
+async def test_a_look_up_that_is_done_at_once_is_forgotten(
+    names: Names, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of a thread may be from Python 3.14 on: its callbacks come after the next request for the name."""
+
+    def at_once(_: object, call: Callable[..., Any], *arguments: object) -> asyncio.Future[Any]:
+        done = runtime.loop.create_future()
+        done.set_result(call(*arguments))
+        return done
+
+    monkeypatch.setattr(runtime.loop, "run_in_executor", at_once)
+    resolver = Resolver(runtime, ClientOptions(addresses_seconds_max=0))
+    for address in ("10.0.0.1", "10.0.0.2"):
+        names.known["quick.example"] = [address]
+        assert [info[4][0] for info in await resolver.resolve("quick.example", 80)] == [address]
 
 
 async def test_who_asks_for_the_same_name_shares_the_response(names: Names, runtime: Runtime) -> None:
