@@ -10,19 +10,13 @@ from tests.benches.doc_pages import PAGES, anchors_of, prose_of
 from tests.benches.source_tree import ROOT
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-# The README stands on the package index too, where relative links lead nowhere.
-OURS = re.compile(
-    r"https://(?:github\.com/aioprefetch/aioprefetch/(?:blob|tree)|raw\.githubusercontent\.com/aioprefetch/aioprefetch)/main/"
-)
 
 
 def links_inside(page: Path) -> Iterator[tuple[Path, str]]:
     """The files of the repository that a page links to, with the anchor or an empty one."""
     for target in LINK.findall(prose_of(page)):
         name, _, anchor = target.partition("#")
-        if ours := OURS.match(name):
-            yield ROOT / name[ours.end() :], anchor
-        elif not re.match(r"[a-z]+:", target):
+        if not re.match(r"[a-z]+:", target):
             yield (page.parent / name).resolve() if name else page, anchor
 
 

@@ -51,7 +51,7 @@ def test_addresses_and_license_are_written_once_and_the_same() -> None:
 
 
 def test_the_version_is_written_in_one_place() -> None:
-    assert METADATA["dynamic"] == ["version"]
+    assert METADATA["dynamic"] == ["version", "readme"]
     assert PROJECT["tool"]["hatch"]["version"] == {"path": "aioprefetch/__init__.py"}
 
 
