@@ -42,6 +42,8 @@ else:
             make = dataclasses.dataclass(
                 init=False, repr=False, eq=False, frozen=is_derived, slots=slots, kw_only=kw_only
             )
+            if init and "__init__" not in own:
+                cls.__init__ = object.__init__  # From 3.14 on the library looks it up: not that of a base, to be made.
             made = make(cls)
             _check_fields(made)
             if init and "__init__" not in own:

@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex, get_args
 
@@ -15,6 +16,8 @@ from aioprefetch.operator.upload import checked_chunk
 from aioprefetch.sync.write_file import SyncWriteFile
 
 if TYPE_CHECKING:
+    import gzip
+
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 Compression = Literal["infer", "gzip", "bz2", "xz", "zstd"]
@@ -43,9 +46,7 @@ def codec_of(compression: str | None, path: str) -> str | None:
 def codec_file(codec: str, file: Any, mode: Literal["rb", "wb"], path: str) -> Any:
     """The file object of a codec around ``file``. Raises ``MissingDependency`` where zstd is not installed."""
     if codec == "gzip":
-        import gzip
-
-        return gzip.GzipFile(fileobj=file, mode=mode)
+        return _gzip_file()(fileobj=file, mode=mode)
     if codec == "bz2":
         import bz2
 
@@ -63,6 +64,19 @@ def codec_file(codec: str, file: Any, mode: Literal["rb", "wb"], path: str) -> A
             operation="open",
             path=path,
         ) from error
+
+
+@cache
+def _gzip_file() -> type[gzip.GzipFile]:
+    import gzip
+
+    class QuietGzipFile(gzip.GzipFile):
+        """Without the warning that Python 3.14 adds for one that is collected unclosed: the file around it warns."""
+
+        def __del__(self) -> None:
+            super(gzip.GzipFile, self).__del__()
+
+    return QuietGzipFile
 
 
 class DecompressedFile(io.BufferedIOBase):

@@ -1,11 +1,16 @@
 """What each compression makes of bytes: gzip, zstd, and both forms of snappy that Hadoop and others write."""
 
 import gzip
+import importlib
 import struct
+import sys
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
-from backports import zstd
+
+ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+zstd: Any = importlib.import_module(ZSTD)
 
 _SNAPPY = pa.Codec("snappy")
 

@@ -18,6 +18,10 @@ from tests.libraries.requests.cost import Costs
 from tests.libraries.requests.run import counted
 
 da: Any = dask.array  # It has no types.
+# The chunks that `read_most_of_a_shard` reads.
+CHUNKS_OF_MOST = 56
+# From 3.4 on, which needs Python 3.12, zarr asks for neighbouring chunks of a shard together, over any store.
+ZARR_JOINS = tuple(map(int, zarr.__version__.split(".")[:2])) >= (3, 4)
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +39,10 @@ def test_no_job_costs_more_requests_than_over_another_store(costs: Costs, name: 
 
 
 def test_chunks_of_a_shard_share_requests(costs: Costs) -> None:
-    """obstore's store sends one for each."""
+    """With any zarr. obstore's store sends one for each, unless zarr joins them itself."""
     ours, obstores, _ = costs["read_most_of_a_shard"].values()
-    assert ours.requests * 2 < obstores.requests
+    assert ours.requests * 5 < CHUNKS_OF_MOST
+    assert ZARR_JOINS or ours.requests * 2 < obstores.requests
 
 
 def test_a_point_of_many_shards_moves_little_beside_its_chunks(costs: Costs) -> None:

@@ -31,8 +31,8 @@ from aioprefetch.sync import BlockingOperator, SyncFile, SyncWriteFile
 from aioprefetch.sync.codecs import TextWriteFile
 from aioprefetch.sync.write_file import PIECE_BYTES
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
+from tests.benches.packed_files import ZSTD
 
-ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 zstd = importlib.import_module(ZSTD)
 
 TEXT = "Grüße, 世界\n" * 40_000 + "the end without a newline"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +19,7 @@ from aioprefetch.source.formats.file_bytes import decompressor
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.values import FetchItem
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.packed_files import PACKERS, SUFFIXES
+from tests.benches.packed_files import PACKERS, SUFFIXES, zstd
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])

@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from backports import zstd
 
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.source.columns.casts import CannotCast, cast_plain
@@ -29,6 +28,7 @@ from aioprefetch.source.formats.jsonl import infer_json
 from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.formats.records import LineCutter, LineEnds, Lines, Transcoder
 from aioprefetch.source.options import FormatOptions, ReadOptions
+from tests.benches.packed_files import zstd
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])

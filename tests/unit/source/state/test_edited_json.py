@@ -7,7 +7,6 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from backports import zstd
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from aioprefetch.source.state.snapshot import RunInfo, Snapshot
 from aioprefetch.source.state.store import StateMeta
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.source.values import Cursor, Diff, FetchItem, Follow, Offset, Record, SourceFile, TailAndSweep
+from tests.benches.packed_files import zstd
 
 FILE = SourceFile("a/é\ud800", 10, '"e"', None, -5)
 ITEMS = (FetchItem(FILE, 2, 7), FetchItem(FILE, 0, None, (0, 3)))
