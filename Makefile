@@ -18,7 +18,7 @@ DOCS_STAMP  := $(VENV)/.installed-docs
 DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,prometheus,progress,demo,testing
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full test-spark-crash test-lowest test-newest lint types docs examples requests
+.PHONY: help demo demo-spark test test-full test-spark-crash test-lowest test-newest test-pythons lint types docs examples requests
 .PHONY: extras dist bench bars bench-spark clean
 
 help: ## Show this list
@@ -45,6 +45,9 @@ test-lowest: $(DEV_STAMP) ## Run unit tests with the lowest versions that pyproj
 
 test-newest: $(DEV_STAMP) ## Run unit tests with the newest versions that there are (PYTHON=python3.13)
 	$(call unit_tests,highest)
+
+test-pythons: $(DEV_STAMP) ## Run demo and tests on Python 3.13 and 3.14, each in a Debian of its own (as root, 20 minutes)
+	$(BIN)/python -m tests.pythons $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style and formatting
 	$(BIN)/ruff check .
@@ -133,7 +136,7 @@ $(JAVA_STAMP): | $(SPARK_STAMP)
 # Debian ships venv without ensurepip unless python3-venv is there; as root we install it, otherwise we say how.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "aioprefetch needs Python 3.11 or later; choose one: make PYTHON=python3.12" >&2; exit 1; }
+		echo "aioprefetch needs Python 3.11 or later; choose one: make PYTHON=python3.13" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv; \

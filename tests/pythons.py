@@ -1,0 +1,96 @@
+"""`make test-pythons`: the demo and the tests on later Pythons, each in a Debian of its own.
+
+    python -m tests.pythons [trixie] [sid] [-- ARGUMENTS OF PYTEST]
+
+A root of each Debian is made once below `build/pythons/`, by debootstrap: trixie has Python 3.13, sid 3.14. What is
+committed is cloned into it, and `make demo test` runs there, which installs everything. Ten minutes each, and it wants
+root. Debian is reached as the machine reaches it; pip and the rest by the certificates that `SSL_CERT_FILE` names.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.benches.source_tree import ROOT
+
+SUITES = ("trixie", "sid")
+ROOTS = ROOT / "build" / "pythons"
+BASE = "ca-certificates,make,git,python3,python3-venv,python3-dev,gcc"
+# What tests use where it is there, as `.ci/run` installs it.
+PACKAGES = ("chromium", "nginx-light", "libnginx-mod-http-lua", "lua-resty-core")
+MOUNTS = (("proc", "-t", "proc", "proc"), ("sys", "-t", "sysfs", "sysfs"), ("dev", "--rbind", "/dev"))
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+CHECKOUT = "/checkout"
+
+
+def run(*command: str | Path) -> None:
+    """Run a command, which must succeed."""
+    subprocess.run(command, check=True)
+
+
+def made(suite: str) -> Path:
+    """The root of a Debian, made at the first call."""
+    root = ROOTS / suite
+    if not (root / "etc" / "debian_version").exists():
+        root.mkdir(parents=True, exist_ok=True)
+        run("debootstrap", "--variant=minbase", f"--include={BASE}", suite, root)
+    for name in ("resolv.conf", "hosts"):
+        shutil.copy(f"/etc/{name}", root / "etc" / name)
+    shutil.copy(os.environ.get("SSL_CERT_FILE", CERTIFICATES), f"{root}{CERTIFICATES}")
+    policy = root / "usr/sbin/policy-rc.d"  # Packages start no services: nginx would take port 80.
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    return root
+
+
+@contextmanager
+def mounted(root: Path) -> Iterator[None]:
+    """The kernel's file systems within the root."""
+    with ExitStack() as stack:
+        for folder, *arguments in MOUNTS:
+            run("mount", *arguments, root / folder)
+            stack.callback(run, "umount", "--recursive", "--lazy", root / folder)
+        yield
+
+
+def environment() -> list[str]:
+    """The variables within: none of the machine's own, but where the certificates lie."""
+    certificates = [f"{name}={CERTIFICATES}" for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")]
+    return ["env", "-i", "HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", *certificates]
+
+
+def tested(suite: str, arguments: Sequence[str]) -> int:
+    """Run demo and tests on one Debian; the status of the first that fails."""
+    root = made(suite)
+    inside = ["chroot", str(root), *environment()]
+    with mounted(root):
+        run(*inside, "apt-get", "update", "-qq")
+        run(*inside, "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq", *PACKAGES)
+        checkout = Path(f"{root}{CHECKOUT}")
+        if checkout.exists():
+            run("git", "-C", checkout, "fetch", "--quiet", "--force", ROOT, "HEAD")
+            run("git", "-C", checkout, "reset", "--quiet", "--hard", "FETCH_HEAD")
+        else:
+            run("git", "clone", "--quiet", "--no-hardlinks", ROOT, checkout)
+        make = [*inside, "make", "-C", CHECKOUT]
+        return subprocess.call([*make, "demo"]) or subprocess.call([*make, "test", f"ARGS={' '.join(arguments)}"])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Test on each of the Debians that are named, or on all; how many of them failed."""
+    named, _, others = " ".join(arguments).partition("--")
+    suites = named.split() or SUITES
+    if unknown := [suite for suite in suites if suite not in SUITES]:
+        sys.exit(f"{unknown[0]} must be one of {', '.join(SUITES)}")
+    statuses = {suite: tested(suite, others.split()) for suite in suites}
+    for suite, status in statuses.items():
+        sys.stdout.write(f"{suite}: {'passed' if status == 0 else f'failed ({status})'}\n")
+    return sum(status != 0 for status in statuses.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
