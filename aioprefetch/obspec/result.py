@@ -72,7 +72,13 @@ async def translated(work: Awaitable[T], *, unmodified: bool = False) -> T:
     try:
         return await work
     except Error as error:
-        raise as_obspec(error, unmodified=unmodified) from error
+        known = as_obspec(error, unmodified=unmodified)
+        try:
+            if known is error:
+                raise
+            raise known from error
+        finally:
+            del known  # Its traceback holds this frame.
 
 
 def as_obspec(error: Error, *, unmodified: bool = False) -> Error:
