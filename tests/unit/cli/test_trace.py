@@ -103,11 +103,12 @@ def test_the_number_of_a_process_is_no_part_of_the_name() -> None:
 
 
 WAIT = """
-import signal, sys, aioprefetch as ap
+import os, signal, sys, aioprefetch as ap
 with ap.sync.open(sys.argv[1]) as file:
     file.read()
 if sys.argv[2:]:
-    signal.signal(signal.SIGINT, lambda number, frame: print("caught", flush=True))
+    # Not by print, which may be at work on the line before.
+    signal.signal(signal.SIGINT, lambda number, frame: os.write(1, b"caught\\n"))
 print("ready", flush=True)
 while True:
     signal.pause()
