@@ -1,6 +1,8 @@
 """Pages of a listing: order, tokens, start_after, and answers that cannot be right."""
 
+import gc
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from xml.sax.saxutils import escape
@@ -137,6 +139,20 @@ def test_impossible_pages(way: str, reply: dict[str, Any], said: str) -> None:
 def test_a_time_that_is_none_in_utc_is_left_out(when: str) -> None:
     body = f"<R><Contents><Key>k</Key><Size>1</Size><LastModified>{when}</LastModified></Contents></R>".encode()
     assert parse_list_page(body, "", "").entries[0].last_modified is None
+
+
+@pytest.mark.parametrize("ending", [b"</ListBucketResult>", b"<cut short"])
+def test_a_parsed_page_leaves_no_garbage(ending: bytes) -> None:
+    """Handlers of expat refer to the parser that they belong to."""
+    body = b"<ListBucketResult><Contents><Key>k</Key><Size>1</Size></Contents><KeyCount>1</KeyCount>" + ending
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(ProtocolError):
+            parse_list_page(body, "", "")
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_size_has_plain_digits() -> None:
