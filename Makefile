@@ -18,8 +18,8 @@ DOCS_STAMP  := $(VENV)/.installed-docs
 DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,prometheus,progress,demo,testing
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full test-spark-crash test-lowest test-newest test-pythons lint types docs examples requests
-.PHONY: extras dist bench bars bench-spark clean
+.PHONY: help demo demo-spark test test-full test-spark-crash test-lowest test-newest test-pythons mutants
+.PHONY: lint types docs examples requests extras dist bench bars bench-spark clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test-newest: $(DEV_STAMP) ## Run unit tests with the newest versions that there 
 
 test-pythons: $(DEV_STAMP) ## Run demo and tests on Python 3.13 and 3.14, each in a Debian of its own (as root, 20 minutes)
 	$(BIN)/python -m tests.pythons $(ARGS)
+
+mutants: $(DEV_STAMP) ## Change the code as lists say: a test must fail each time (ARGS="NAME", "--seconds 30")
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style and formatting
 	$(BIN)/ruff check .

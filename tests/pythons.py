@@ -8,11 +8,11 @@ root. Debian is reached as the machine reaches it; pip and the rest by the certi
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benches.source_tree import ROOT
@@ -22,9 +22,10 @@ ROOTS = ROOT / "build" / "pythons"
 BASE = "ca-certificates,make,git,python3,python3-venv,python3-dev,gcc"
 # What tests use where it is there, as `.ci/run` installs it.
 PACKAGES = ("chromium", "nginx-light", "libnginx-mod-http-lua", "lua-resty-core")
-MOUNTS = (("proc", "-t", "proc", "proc"), ("sys", "-t", "sysfs", "sysfs"), ("dev", "--rbind", "/dev"))
+MOUNTS = (("-t", "proc", "proc", "proc"), ("-t", "sysfs", "sysfs", "sys"), ("--rbind", "/dev", "dev"))
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 CHECKOUT = "/checkout"
+NAMESPACE = "AIOPREFETCH_MOUNTS"  # Set within the namespace.
 
 
 def run(*command: str | Path) -> None:
@@ -47,16 +48,6 @@ def made(suite: str) -> Path:
     return root
 
 
-@contextmanager
-def mounted(root: Path) -> Iterator[None]:
-    """The kernel's file systems within the root."""
-    with ExitStack() as stack:
-        for folder, *arguments in MOUNTS:
-            run("mount", *arguments, root / folder)
-            stack.callback(run, "umount", "--recursive", "--lazy", root / folder)
-        yield
-
-
 def environment() -> list[str]:
     """The variables within: none of the machine's own, but where the certificates lie."""
     certificates = [f"{name}={CERTIFICATES}" for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")]
@@ -64,30 +55,34 @@ def environment() -> list[str]:
 
 
 def tested(suite: str, arguments: Sequence[str]) -> int:
-    """Run demo and tests on one Debian; the status of the first that fails."""
+    """Run demo and tests on one Debian; the status of the first that fails. In a mount namespace of this process."""
     root = made(suite)
+    for *options, folder in MOUNTS:
+        run("mount", *options, root / folder)
     inside = ["chroot", str(root), *environment()]
-    with mounted(root):
-        # A mirror of sid may be some weeks behind, which debootstrap does not mind either.
-        run(*inside, "apt-get", "-o", "Acquire::Check-Valid-Until=false", "update", "-qq")
-        run(*inside, "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq", *PACKAGES)
-        checkout = Path(f"{root}{CHECKOUT}")
-        if checkout.exists():
-            run("git", "-C", checkout, "fetch", "--quiet", "--force", ROOT, "HEAD")
-            run("git", "-C", checkout, "reset", "--quiet", "--hard", "FETCH_HEAD")
-        else:
-            run("git", "clone", "--quiet", "--no-hardlinks", ROOT, checkout)
-        make = [*inside, "make", "-C", CHECKOUT]
-        return subprocess.call([*make, "demo"]) or subprocess.call([*make, "test", f"ARGS={' '.join(arguments)}"])
+    # A mirror of sid may be some weeks behind, which debootstrap does not mind either.
+    run(*inside, "apt-get", "-o", "Acquire::Check-Valid-Until=false", "update", "-qq")
+    run(*inside, "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq", *PACKAGES)
+    checkout = Path(f"{root}{CHECKOUT}")
+    if checkout.exists():
+        run("git", "-C", checkout, "fetch", "--quiet", "--force", ROOT, "HEAD")
+        run("git", "-C", checkout, "reset", "--quiet", "--hard", "FETCH_HEAD")
+    else:
+        run("git", "clone", "--quiet", "--no-hardlinks", ROOT, checkout)
+    make = [*inside, "make", "-C", CHECKOUT]
+    return subprocess.call([*make, "demo"]) or subprocess.call([*make, "test", f"ARGS={shlex.join(arguments)}"])
 
 
 def main(arguments: Sequence[str]) -> int:
     """Test on each of the Debians that are named, or on all; how many of them failed."""
-    named, _, others = " ".join(arguments).partition("--")
-    suites = named.split() or SUITES
+    if NAMESPACE not in os.environ:  # What is mounted is seen here alone, and gone with this process.
+        command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "tests.pythons", *arguments]
+        return subprocess.call(command, env=os.environ | {NAMESPACE: "1"})
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    suites, others = arguments[:end] or SUITES, arguments[end + 1 :]
     if unknown := [suite for suite in suites if suite not in SUITES]:
         sys.exit(f"{unknown[0]} must be one of {', '.join(SUITES)}")
-    statuses = {suite: tested(suite, others.split()) for suite in suites}
+    statuses = {suite: tested(suite, others) for suite in suites}
     for suite, status in statuses.items():
         sys.stdout.write(f"{suite}: {'passed' if status == 0 else f'failed ({status})'}\n")
     return sum(status != 0 for status in statuses.values())

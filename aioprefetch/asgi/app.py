@@ -171,6 +171,7 @@ class RangeApp:
             work.cancel()
             left.cancel()
             await asyncio.gather(work, left, return_exceptions=True)
+            del work, left  # The tracebacks of their errors hold this frame.
 
     async def _respond(self, scope: MutableMapping[str, Any], send: Send) -> None:
         method, headers = scope["method"], _headers_of(scope)

@@ -56,7 +56,7 @@ from aioprefetch.lance.versions import (
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import ByteCount, Range, total_length
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.task_group import gather_all
+from aioprefetch.runtime.task_group import all_stopped, gather_all
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.pages import PageIo, PreparedScan
@@ -356,9 +356,8 @@ async def fragment_parts(
             opening.popleft()
             yield replace(part, on_close=_Once(room))
     finally:
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
+        await all_stopped(opening)
+        opening.clear()  # The traceback of an error holds this frame.
 
 
 class _Once:
@@ -385,6 +384,7 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
     finally:
         deletions.cancel()
         await asyncio.gather(deletions, return_exceptions=True)
+        del deletions  # The traceback of its error holds this frame.
     ranges, dropped = await open_files.run(partial(_living, wanted.ranges, deleted), rows=len(deleted))
     columns: list[FileColumns] = []
     for index, file in zip(files, opened, strict=True):

@@ -89,12 +89,17 @@ class LongRead:
 
     async def _receive(self, parts: ParallelParts | None, resident: list[Range]) -> None:
         """Receive the parts, and copy what is in blocks meanwhile. The waits for the two are counted, one by one."""
-        async with PlainTaskGroup() as group:
-            receiving = None if parts is None else group.create_task(self._run(parts))
-            for low, high in resident:
-                await self._copy(low, high)
-            if receiving is not None:
-                await self._opened.wait_for(asyncio.wait((receiving,)))
+        receiving: asyncio.Task[None] | None = None
+        group = PlainTaskGroup()
+        try:
+            async with group:
+                receiving = None if parts is None else group.create_task(self._run(parts))
+                for low, high in resident:
+                    await self._copy(low, high)
+                if receiving is not None:
+                    await self._opened.wait_for(asyncio.wait((receiving,)))
+        finally:
+            del receiving, group  # The traceback of its error holds this frame.
 
     async def _run(self, parts: ParallelParts) -> None:
         try:

@@ -58,6 +58,7 @@ class Work:
         if self._work is not None:
             self._work.close()  # Without effect unless it never began.
             self._work = None
+        self._task = None  # It holds its cancellation, whose traceback may hold who holds this.
         if self._on_end is not None:
             self._on_end()
             self._on_end = None

@@ -17,11 +17,12 @@ class PlainTaskGroup(asyncio.TaskGroup):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        first: Exception | None = None
         try:
             await super().__aexit__(kind, error, trace)
         except ExceptionGroup as failures:
             _forget_frame(failures.__traceback__)
-            raise failures.exceptions[0] from failures.exceptions[0].__cause__
+            first = failures.exceptions[0]
         except BaseException as raised:
             _forget_frame(raised.__traceback__)
             raise
@@ -29,6 +30,11 @@ class PlainTaskGroup(asyncio.TaskGroup):
             # What is raised may hold this frame, and frames that hold the group. As Python does from 3.13 on.
             del error, trace
             self._parent_task: asyncio.Task[object] | None = None
+        try:
+            if first is not None:  # Raised here, so that the group, which holds it, is not its context.
+                raise first from first.__cause__
+        finally:
+            del first
 
 
 def _forget_frame(trace: TracebackType | None) -> None:
@@ -51,9 +57,22 @@ async def gather_all(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], *, a
         async with turn:
             return await call()
 
-    async with PlainTaskGroup() as group:
-        tasks = [group.create_task(called(call)) for call in waiting]
-    return [task.result() for task in tasks]
+    tasks: list[asyncio.Task[T]] = []
+    group = PlainTaskGroup()
+    try:
+        async with group:
+            tasks += [group.create_task(called(call)) for call in waiting]
+        return [task.result() for task in tasks]
+    finally:
+        del tasks, group  # The tracebacks of their errors hold this frame.
+
+
+async def all_stopped(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait for their ends. Failures of theirs are not raised."""
+    running = list(tasks)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 async def stopped(task: asyncio.Task[Any]) -> None:

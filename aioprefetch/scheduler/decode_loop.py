@@ -110,9 +110,12 @@ class DecodeLoop:
                 continue
             self._decoding.popleft()
             self._in_hands = first.task
-            if first.batch.cancelled():
-                raise self._closed("the operator was closed")
-            batch = first.batch.result()
+            try:
+                if first.batch.cancelled():
+                    raise self._closed("the operator was closed")
+                batch = first.batch.result()
+            finally:
+                del first  # The traceback of its error holds this frame.
             if batch is not None and batch.num_rows:
                 return batch
             self._put_down()
@@ -225,14 +228,15 @@ class DecodeLoop:
         waiting = asyncio.ensure_future(root.wait(rows))
         try:
             while True:
-                done, _ = await asyncio.wait((waiting,), timeout=SHORT_BATCH_SECONDS)
-                if done:
+                await asyncio.wait((waiting,), timeout=SHORT_BATCH_SECONDS)
+                if waiting.done():
                     waiting.result()
                     return rows
                 if loaded := root.loaded_rows(rows):
                     return loaded
         finally:
             waiting.cancel()
+            del waiting  # The traceback of its error holds this frame.
 
     def _is_awaited(self) -> bool:
         return self._wake is not None and not self._wake.done()
@@ -271,7 +275,7 @@ class DecodeLoop:
 
     def _end(self, error: BaseException | None) -> None:
         if not self._ended:
-            self._ended, self._error = True, error
+            self._ended, self._error = True, None if error is None else copy_of(error)
         resolve(self._wake)
         resolve(self._room)
         resolve(self._progress)
@@ -331,7 +335,10 @@ class UnorderedLoop:
             lane = next(lane for lane, task in self._lanes.items() if task.done())
             task = self._lanes.pop(lane)
             self._idle.append(lane)
-            batch = task.result()
+            try:
+                batch = task.result()
+            finally:
+                del task  # The traceback of its error holds this frame.
             if batch is not None:
                 return batch
             self._idle.remove(lane)
@@ -342,6 +349,7 @@ class UnorderedLoop:
         lanes, tasks = self._all_lanes(), list(self._lanes.values())
         self.close()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._lanes.clear()  # The tracebacks of their errors hold this loop.
         for lane in lanes:
             await lane.aclose()
         close = getattr(self._parts, "aclose", None)

@@ -324,6 +324,7 @@ async def read_ahead(
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
+            del ahead  # The traceback of its error holds this frame.
         position = stop
     yield chunk
 

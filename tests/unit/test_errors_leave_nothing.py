@@ -21,13 +21,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.layers import HedgeLayer, LruCacheLayer, RetryLayer, TimeoutLayer
+from aioprefetch.layers import ErrorContextLayer, HedgeLayer, LruCacheLayer, RetryLayer, TimeoutLayer
 from aioprefetch.testing import Fault, FaultServer, Injection, Rule
 from aioprefetch.testing.fault_layer import FaultLayer
-from tests.benches.part_store import PartStore
+from tests.benches.part_store import PART_BYTES, PartStore
 from tests.benches.source_tree import PACKAGE
 
 SIZE = 100_000
+FAR_BYTES = 50 << 20  # Two ranges that far apart are two requests.
+BLOCK_BYTES = 16 << 10  # A read of all of it goes in parallel parts.
 TURNS = 10
 SECONDS_MAX = 10.0  # In which a thread lets go of what it worked on.
 Call = Callable[[ap.Operator], Awaitable[object]]
@@ -112,7 +114,7 @@ READS: dict[str, Call] = {
     "read": lambda op: op.read("missing"),
     "view": lambda op: op.view("missing"),
     "read_into": lambda op: op.read_into("missing", 0, bytearray(10)),
-    "read_ranges": lambda op: op.read_ranges("missing", [(0, 10), (5000, 5010)]),
+    "read_ranges": lambda op: op.read_ranges("missing", [(0, 10), (FAR_BYTES, FAR_BYTES + 10)]),
     "read_ranges beyond the end": lambda op: op.read_ranges("k", [(0, 10), (SIZE, SIZE + 1)]),
     "stat": lambda op: op.stat("missing"),
     "exists": lambda op: op.exists("missing"),
@@ -285,8 +287,8 @@ NO_PAUSES = RetryLayer(base_seconds=0, throttle_base_seconds=0, attempts_max=2)
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("service", ["s3", "http"])
-async def test_a_faulty_response_leaves_no_error(service: str, fault: str) -> None:
-    """Also where a retry has dealt with it, and where the caller was cancelled meanwhile."""
+async def test_a_faulty_response_leaves_no_error(service: str, fault: str, tmp_path: Path) -> None:
+    """Whole objects come by parallel requests. Also where a retry has dealt with it, or the caller was cancelled."""
     script = [
         Rule(fault=FAULTS[fault], times=None, key="bucket/always"),
         Rule(fault=FAULTS[fault], times=None, matches=lambda one: one.key == "bucket/twice" and one.index % 2 == 0),
@@ -298,6 +300,8 @@ async def test_a_faulty_response_leaves_no_error(service: str, fault: str) -> No
             lambda: op.stat("always"),
             lambda: of_reader(op, "always"),
             lambda: op.read("twice"),
+            lambda: op.download("twice", tmp_path / "twice"),
+            lambda: op.download("always", tmp_path / "always"),
             lambda: cancelled(op.read("always"), 30),
             lambda: drained(ap.parquet.scan(op, "always")),
         ]
@@ -309,7 +313,7 @@ async def test_a_faulty_response_leaves_no_error(service: str, fault: str) -> No
 
 def faulty(service: str, server: FaultServer) -> ap.Operator:
     if service == "http":
-        op = ap.Operator.from_uri(f"{server.url}/bucket/", read_timeout_seconds=0.1)
+        op = ap.Operator.from_uri(f"{server.url}/bucket/", read_timeout_seconds=0.1, block_bytes=BLOCK_BYTES)
     else:
         op = ap.Operator.from_uri(
             "s3://bucket",
@@ -318,6 +322,7 @@ def faulty(service: str, server: FaultServer) -> ap.Operator:
             access_key_id=server.access_key_id,
             secret_access_key=server.secret_access_key,
             read_timeout_seconds=0.1,
+            block_bytes=BLOCK_BYTES,
         )
     return op.layer(NO_PAUSES)
 
@@ -330,26 +335,89 @@ async def test_unreachable_servers_leave_no_error() -> None:
                 assert (held, frames_in(garbage())) == (0, [])
 
 
-@pytest.mark.parametrize("occurrence", range(4))
-@pytest.mark.parametrize("operation", ["write_part", "begin_upload", "complete_upload", "read", "stat", "list"])
-async def test_an_error_within_a_transfer_leaves_nothing(operation: str, occurrence: int, tmp_path: Path) -> None:
+async def written(op: ap.Operator) -> None:
+    """In parts, several at a time."""
+    async with op.writer("new") as writer:
+        for _ in range(SIZE // 5000):
+            await writer.write(bytes(5000))
+
+
+# Each call, and the numbers of its requests that fail: the first one, later ones, and the one that completes an upload.
+TRANSFERS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "writer": ("write", (0, 1, 4, SIZE // PART_BYTES + 1)),
+    "op.read": ("read", (0,)),
+    "download": ("read", (0,)),
+    "ap.copy": ("read", (0,)),
+    "ap.copy of a directory": ("list", (0,)),
+}
+
+
+@pytest.mark.parametrize(("call", "occurrence"), [(call, one) for call, (_, all_) in TRANSFERS.items() for one in all_])
+async def test_an_error_within_a_transfer_leaves_nothing(call: str, occurrence: int, tmp_path: Path) -> None:
     """Uploads in parts, downloads and copies, whose requests run side by side."""
-    plan = (Injection(operation=operation, occurrence=occurrence, times=None, error=ap.errors.PermissionDenied),)
-    store = ap.Operator(ap.services.Memory(), block_bytes=4096).layer(PartStore())
-    async with store as whole:
+    operation = TRANSFERS[call][0]
+    failing = Injection(operation=operation, occurrence=occurrence, times=None, error=ap.errors.PermissionDenied)
+    whole = ap.Operator(ap.services.Memory(), block_bytes=4096).layer(PartStore(), inside=ErrorContextLayer)
+    async with whole:
         await whole.write("d/large", bytes(SIZE))
-        op = whole.layer(FaultLayer(plan))
-        calls: list[Callable[[], Awaitable[object]]] = [
-            lambda: op.write("new", bytes(SIZE)),
-            lambda: op.download("d/large", tmp_path / "large"),
-            lambda: op.read("d/large"),
-            lambda: ap.copy((op, "d/"), (whole, "new/")),
-            lambda: op.copy("d/large", "new"),
-        ]
-        for call in calls:
-            with without_collector():
-                held = await dealt_with(call)
-                assert (held, frames_in(garbage())) == (0, [])
+        await whole.write("d/small", b"x")
+        calls: dict[str, Call] = {
+            "writer": written,
+            "op.read": lambda op: op.read("d/large"),
+            "download": lambda op: op.download("d/large", tmp_path / "large"),
+            "ap.copy": lambda op: ap.copy((op, "d/large"), (whole, "new")),
+            "ap.copy of a directory": lambda op: ap.copy((op, "d/"), (whole, "new/")),
+        }
+        op = whole.layer(FaultLayer((failing,)), inside=ErrorContextLayer)
+        with pytest.raises(ap.errors.PermissionDenied):
+            await calls[call](op)
+
+        async def again() -> None:
+            await calls[call](whole.layer(FaultLayer((failing,)), inside=ErrorContextLayer))
+
+        with without_collector():
+            held = await dealt_with(again)
+            assert (held, frames_in(garbage())) == (0, [])
+
+
+SCANS: dict[str, Call] = {
+    "of many missing files": lambda op: drained(ap.parquet.scan(op, ["no.parquet", "none.parquet"])),
+    "of a directory": lambda op: drained(ap.parquet.scan(op, "t/")),
+    "of a directory in any order": lambda op: drained(ap.parquet.scan(op, "t/", ordered=False)),
+    "that is left": lambda op: first_of(ap.parquet.scan(op, "t/", batch_rows=1000)),
+    "of a dataset of Lance": lambda op: drained(ap.lance.scan(op, "ds")),
+}
+
+
+async def first_of(batches: Any) -> None:
+    async for _ in batches:
+        break
+    await batches.aclose()
+
+
+@pytest.mark.parametrize("occurrence", [0, 3, 6, 12, None])
+@pytest.mark.parametrize("name", SCANS)
+async def test_a_scan_whose_store_fails_leaves_nothing(name: str, occurrence: int | None, tmp_path: Path) -> None:
+    table = pa.table({"n": pa.array(range(50_000)), "x": pa.array([float(n) for n in range(50_000)])})
+    (tmp_path / "t").mkdir()
+    for number in range(4):
+        pq.write_table(table, tmp_path / "t" / f"{number}.parquet", row_group_size=10_000)
+    pytest.importorskip("lance").write_dataset(table, str(tmp_path / "ds"), max_rows_per_file=10_000)
+    whole = ap.Operator.from_uri(f"file://{tmp_path}", block_bytes=BLOCK_BYTES)
+    async with whole:
+
+        async def call() -> None:
+            plan = () if occurrence is None else (failing_read(occurrence),)
+            await SCANS[name](whole.layer(FaultLayer(plan)))
+
+        await dealt_with(call, times=1)
+        with without_collector():
+            held = await dealt_with(call, times=1)
+            assert (held, frames_in(garbage())) == (0, [])
+
+
+def failing_read(occurrence: int) -> Injection:
+    return Injection(operation="read", occurrence=occurrence, times=None, error=ap.errors.PermissionDenied)
 
 
 async def test_a_damaged_page_leaves_nothing() -> None:
@@ -368,6 +436,14 @@ async def test_a_damaged_page_leaves_nothing() -> None:
 def opened(op: ap.Operator) -> bytes:
     with ap.sync.open("missing", operator=op) as file:
         return file.read()
+
+
+async def test_an_error_without_a_name_in_obspec_is_not_its_own_cause() -> None:
+    plan = (Injection(operation="read", times=None, error=ap.errors.Unavailable),)
+    async with ap.Operator.bare(ap.services.Memory()).layer(FaultLayer(plan)) as op:
+        with pytest.raises(ap.errors.Unavailable) as caught:
+            await ap.obspec.store(op).get_async("k")
+        assert caught.value.__cause__ is not caught.value
 
 
 SYNC: dict[str, Callable[[ap.Operator], object]] = {

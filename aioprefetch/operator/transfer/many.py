@@ -307,15 +307,14 @@ class CopyRun:
                 await self._start_all(group, there)
             except Exception as error:
                 listing_error = _typed(error)  # What has begun comes to its end.
-        if self._first_error is not None and self._stop_at_failure:
-            raise copy_of(self._first_error)
-        if listing_error is not None:
-            report = self._meter.report()
-            listing_error.add_context(operation="copy", copied=report.copied, failed=report.failed)
-            try:
-                raise listing_error
-            finally:
-                del listing_error  # Its traceback holds this frame.
+        try:
+            if self._first_error is not None and self._stop_at_failure:
+                raise copy_of(self._first_error)
+            if listing_error is not None:
+                report = self._meter.report()
+                raise listing_error.add_context(operation="copy", copied=report.copied, failed=report.failed)
+        finally:
+            del listing_error  # Its traceback holds this frame.
         if self._extra is not None and there is not None and not self._meter.failures:
             await there.pass_rest()
             await self._extra.delete(self._meter, is_known=there.is_in_order, is_dry=self._is_dry)

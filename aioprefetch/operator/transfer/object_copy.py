@@ -383,6 +383,7 @@ class ObjectCopier:
             raise
         finally:
             await stopped(reading)
+            del reading  # The traceback of its error holds this frame.
 
     def _described(self, metadata: Metadata) -> dict[str, Any]:
         """The description of an object, as far as the target keeps one."""
@@ -411,7 +412,10 @@ class _PieceSink(Sink):
         """The next piece, ``None`` at the end of the object. Raises what ``reading`` has raised."""
         while not (self._pieces and self._taken_bytes + len(self._pieces[0]) <= self.received):
             if reading.done():
-                reading.result()
+                try:
+                    reading.result()
+                finally:
+                    del reading  # The traceback of its error holds this frame.
                 return None
             self.changed.clear()
             await self.changed.wait()

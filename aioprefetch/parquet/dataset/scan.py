@@ -47,6 +47,7 @@ from aioprefetch.parquet.page_metadata import PAGE_BYTES_DEFAULT, PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan
 from aioprefetch.parquet.pruning import prune_by_expression
 from aioprefetch.ranges import Range, intersected, joined
+from aioprefetch.runtime.task_group import all_stopped
 from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan, ScanPart
@@ -93,7 +94,10 @@ class Ahead(Generic[T]):
             await self._room.wait()
             self._launch()
         task, size = self._running.popleft()
-        return await task, _Once(self, size)
+        try:
+            return await task, _Once(self, size)
+        finally:
+            del task  # The traceback of its error holds this frame.
 
     async def aclose(self) -> None:
         """Cancel the jobs that run, and wait for their ends."""
@@ -101,9 +105,7 @@ class Ahead(Generic[T]):
         self._room.set()
         tasks = [task for task, _ in self._running]
         self._running.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await all_stopped(tasks)
 
     def leave(self, size_bytes: int) -> None:
         """A job of this size is no longer open."""

@@ -159,13 +159,10 @@ class ItemWindow(Generic[P]):
 
     def _leave_out(self, entry: _BegunItem[P], error: BaseException) -> None:
         """Drop all pieces of a failed item, or raise its error if it must not be left out."""
+        if entry.is_half_taken or not self._failures.leave_out(entry.item, error):
+            self._failures.explain(entry.item, error, is_half_taken=entry.is_half_taken)
+            raise copy_of(error)
         entry.error = None
-        try:
-            if entry.is_half_taken or not self._failures.leave_out(entry.item, error):
-                self._failures.explain(entry.item, error, is_half_taken=entry.is_half_taken)
-                raise error
-        finally:
-            del error  # Its traceback holds this frame.
         self._drop(entry)
 
     # --- reads -----------------------------------------------------------------------------------------
