@@ -31,6 +31,7 @@ SIZE = 100_000
 FAR_BYTES = 50 << 20  # Two ranges that far apart are two requests.
 BLOCK_BYTES = 16 << 10  # A read of all of it goes in parallel parts.
 TURNS = 10
+ROUNDS_MAX = 3  # Another thread, as of a server for tests, may make garbage in one of them.
 SECONDS_MAX = 10.0  # In which a thread lets go of what it worked on.
 Call = Callable[[ap.Operator], Awaitable[object]]
 
@@ -257,10 +258,14 @@ async def dealt_with(call: Callable[[], Awaitable[object]], times: int = 3) -> i
 async def test_a_refusal_leaves_no_garbage(operator: ap.Operator, name: str) -> None:
     call = (READS | WRITES)[name]
     await dealt_with(lambda: call(operator), times=1)  # The first time opens caches, threads and the like.
-    with without_collector():
-        held = await dealt_with(lambda: call(operator))
-        found = garbage()
-    assert (held, frames_in(found), len(found)) == (0, [], 0)
+    counts: list[int] = []
+    for _ in range(ROUNDS_MAX):
+        with without_collector():
+            held = await dealt_with(lambda: call(operator))
+            found = garbage()
+        assert (held, frames_in(found)) == (0, [])
+        counts.append(len(found))
+    assert min(counts) == 0, counts
 
 
 @pytest.mark.parametrize("name", STREAMS)

@@ -145,14 +145,17 @@ def test_a_time_that_is_none_in_utc_is_left_out(when: str) -> None:
 def test_a_parsed_page_leaves_no_garbage(ending: bytes) -> None:
     """Handlers of expat refer to the parser that they belong to."""
     body = b"<ListBucketResult><Contents><Key>k</Key><Size>1</Size></Contents><KeyCount>1</KeyCount>" + ending
-    gc.collect()
+    counts: list[int] = []
     gc.disable()
     try:
-        with suppress(ProtocolError):
-            parse_list_page(body, "", "")
-        assert gc.collect() == 0
+        for _ in range(3):  # Another thread, as of a server for tests, may make garbage in one of them.
+            gc.collect()
+            with suppress(ProtocolError):
+                parse_list_page(body, "", "")
+            counts.append(gc.collect())
     finally:
         gc.enable()
+    assert min(counts) == 0, counts
 
 
 def test_a_size_has_plain_digits() -> None:
