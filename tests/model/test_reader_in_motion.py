@@ -279,6 +279,7 @@ class Voyage:
 
 
 def test_readers_in_motion() -> None:
+    gc.collect()  # s3fs closes what another test has left of it by a task of the loop in which it is collected.
     for seed in chosen(quick=range(25), full=range(100), search=range(5000)):
         with in_case(seed=seed):
             run_virtual(Voyage(seed).sail, seed=seed)
