@@ -18,7 +18,7 @@ DOCS_STAMP  := $(VENV)/.installed-docs
 DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,prometheus,progress,demo,testing
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full test-spark-crash test-lowest test-newest test-pythons mutants
+.PHONY: help demo demo-spark test test-full test-spark-crash test-long test-lowest test-newest test-pythons mutants
 .PHONY: lint types docs examples requests extras dist bench bars bench-spark clean
 
 help: ## Show this list
@@ -39,6 +39,8 @@ test-full: test ## Run the tests with every combination, seed and example, as CI
 test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every durable step, then thousands without a JVM (half an hour)
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/spark/crash $(ARGS) $(OR_NONE)
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/model/source_crashes $(ARGS) $(OR_NONE)
+
+test-long: test-spark-crash mutants ## Run what takes minutes: all kill points, all mutants
 
 test-lowest: $(DEV_STAMP) ## Run unit tests with the lowest versions that pyproject.toml allows (PYTHON=python3.12)
 	$(call unit_tests,lowest-direct)
