@@ -117,13 +117,13 @@ UNIT_EXTRAS := s3,http,parquet,lance,arrow,fsspec,zarr,polars,obspec,otel,promet
 # polars before 2 pushes fewer predicates down, and its own reader, with which ours is compared, knows fewer encodings.
 UNIT_TESTS  := $(addprefix tests/unit/,accessor arrow asgi blocks cli display fsspec/test_files.py lance layers \
 	obspec/test_s3_copies.py operator otel parquet polars/test_places.py progress prometheus reader runtime scheduler \
-	services source sync trace transport zarr/test_store_reads.py $(addprefix test_,$(addsuffix .py,credentials errors \
+	services source sync trace transfer transport verbs zarr/test_store_reads.py $(addprefix test_,$(addsuffix .py,credentials errors \
 	lean_dataclass ranges redaction scan values))) $(addprefix tests/model/test_parquet_,$(addsuffix .py,datasets \
 	model requests))
 define unit_tests
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) build/$(1)
 	$(BIN)/uv pip install --quiet --python build/$(1)/bin/python --resolution $(1) -e '.[$(UNIT_EXTRAS)]' --group unit
-	build/$(1)/bin/python -m pytest -n auto --ignore tests/unit/operator/test_option_words.py $(or $(ARGS),$(UNIT_TESTS))
+	build/$(1)/bin/python -m pytest -n auto --ignore tests/unit/verbs/test_option_words.py $(or $(ARGS),$(UNIT_TESTS))
 endef
 
 # Dependency groups need pip 25.1; a new environment has the pip of its Python.

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from aioprefetch import testing as testing
     from aioprefetch import trace as trace
     from aioprefetch import zarr as zarr
-    from aioprefetch.operator.progress import CopyFailure as CopyFailure
-    from aioprefetch.operator.progress import CopyProgress as CopyProgress
-    from aioprefetch.operator.progress import CopyReport as CopyReport
-    from aioprefetch.operator.progress import CopyStep as CopyStep
-    from aioprefetch.operator.transfer.copying import copy as copy
+    from aioprefetch.operator.copying import copy as copy
     from aioprefetch.reader import RangeReader as RangeReader
     from aioprefetch.scan import BatchScan as BatchScan
+    from aioprefetch.verbs.progress import CopyFailure as CopyFailure
+    from aioprefetch.verbs.progress import CopyProgress as CopyProgress
+    from aioprefetch.verbs.progress import CopyReport as CopyReport
+    from aioprefetch.verbs.progress import CopyStep as CopyStep
 
 __version__ = "0.1.0"
 
@@ -63,8 +63,8 @@ _ROOMS = ("asgi", "layers", "services", "sync", "trace", *_EXTRAS)
 _CLASSES = {
     "BatchScan": "scan",
     "RangeReader": "reader",
-    "copy": "operator.transfer.copying",
-    **dict.fromkeys(("CopyFailure", "CopyProgress", "CopyReport", "CopyStep"), "operator.progress"),
+    "copy": "operator.copying",
+    **dict.fromkeys(("CopyFailure", "CopyProgress", "CopyReport", "CopyStep"), "verbs.progress"),
 }
 
 __all__ = [

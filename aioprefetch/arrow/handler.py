@@ -14,9 +14,9 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, PyFileSystem
 
+from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.arrow import tree
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, ObjectChanged, Unsupported
-from aioprefetch.layers.error_context import hint_at_path
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import are_alike, checked_operator
 from aioprefetch.runtime.events import logger

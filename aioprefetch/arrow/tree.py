@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import AlreadyExists, Error, InvalidPath, IsADirectory, NotADirectory, NotFound
-from aioprefetch.layers.error_context import hint_at_path
-from aioprefetch.operator.listing import list_literally, parent_of
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.values import Entry, Metadata
+from aioprefetch.verbs.listing import list_literally, parent_of
 
 # Requests of one call that are made side by side, and copies of a moved directory.
 LOOKS_AT_ONCE = 64

@@ -50,13 +50,13 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     is_bucket_missing,
 )
-from aioprefetch.operator.arguments import Arguments
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import ByteCount, Range, bytes_at_least, total_length
 from aioprefetch.runtime.events import logger
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.values import ReadHead, ReadRequest
+from aioprefetch.verbs.arguments import Arguments
 
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 

@@ -22,11 +22,11 @@ from aioprefetch.cli.places import Stores, command, place_argument
 from aioprefetch.cli.printing import choose_display, message_of, print_json
 from aioprefetch.display import bytes_text, seconds_text
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, Unsupported, printable, redact
-from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import bytes_at_least
 from aioprefetch.services import S3
 from aioprefetch.sync import run
+from aioprefetch.verbs.listing import list_literally
 
 LATENCY_READS = 7
 PARALLEL_READS = 8

@@ -18,14 +18,14 @@ from aioprefetch.cli.reading import Slice, kind_of, kind_option, read_place, sli
 from aioprefetch.display import bytes_text, count_text, counted, seconds_text
 from aioprefetch.display.bars import FROM_S3
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, shortened
-from aioprefetch.operator.listing import has_wildcard
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.transfer.sides import Side
+from aioprefetch.plan.patterns import has_wildcard
 from aioprefetch.ranges import Range, coalesce, total_length
 from aioprefetch.reader.policy import POLICIES, coalescing
 from aioprefetch.spark.options import filters as filters_of_json
 from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
+from aioprefetch.transfer.sides import Side
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,14 +26,14 @@ from aioprefetch.errors import (
     TimedOut,
     Unsupported,
 )
+from aioprefetch.operator.copying import side_of
 from aioprefetch.operator.from_uri import option_from_text, recipe_of, split_uri, store_options
-from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.transfer.copying import side_of
-from aioprefetch.operator.transfer.sides import Selection, Side, select
 from aioprefetch.sync import run
 from aioprefetch.sync.iteration import BlockingListing
+from aioprefetch.transfer.sides import Selection, Side, select
 from aioprefetch.values import Entry, Metadata
+from aioprefetch.verbs.listing import list_literally
 
 if TYPE_CHECKING:
     from aioprefetch.operator.options import UriOptions

@@ -15,8 +15,8 @@ import click
 
 from aioprefetch.display import bytes_text
 from aioprefetch.errors import Error, printable, redact
-from aioprefetch.operator.listing import literal_glob
-from aioprefetch.operator.transfer.sides import Side
+from aioprefetch.plan.patterns import literal_glob
+from aioprefetch.transfer.sides import Side
 from aioprefetch.values import Entry, Metadata
 
 # The library's errors name arguments of Python: the words of the command line for them.

@@ -25,14 +25,15 @@ from aioprefetch.cli.places import (
 )
 from aioprefetch.cli.printing import fields_of, path_text, print_json, size_text
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, RangeNotSatisfied
-from aioprefetch.operator.listing import compile_glob, has_wildcard, list_literally, literal_prefix, wildcard_at
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.transfer.sides import Side
+from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_prefix, wildcard_at
 from aioprefetch.ranges import bytes_at_least
 from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
 from aioprefetch.sync.iteration import BlockingListing
+from aioprefetch.transfer.sides import Side
 from aioprefetch.values import Entry, Metadata
+from aioprefetch.verbs.listing import list_literally
 
 PIECE_BYTES = 1 << 20
 # A range of at most this size is one request.

@@ -29,13 +29,14 @@ from aioprefetch.cli.printing import message_of, note, path_text, print_json, re
 from aioprefetch.cli.reading import PIECE_BYTES, write_out
 from aioprefetch.display import bytes_text, counted, seconds_text
 from aioprefetch.errors import Error, InvalidArgument, IsADirectory, NotFound, printable, redact
-from aioprefetch.operator.listing import DELETE_PATHS, has_wildcard
-from aioprefetch.operator.progress import CopyFailure, CopyProgress, CopyReport, CopyStep, ProgressBar, ProgressDisplay
-from aioprefetch.operator.transfer.copying import copy
-from aioprefetch.operator.transfer.sides import Selection, Side
+from aioprefetch.operator.copying import copy
+from aioprefetch.plan.patterns import has_wildcard
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
+from aioprefetch.transfer.sides import Selection, Side
+from aioprefetch.verbs.listing import DELETE_PATHS
+from aioprefetch.verbs.progress import CopyFailure, CopyProgress, CopyReport, CopyStep, ProgressBar, ProgressDisplay
 
 RECURSIVE_HINT = "-r takes what is below it"
 # Copies of single places that run at once, each of which has up to 32 objects in flight.

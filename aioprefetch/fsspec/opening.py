@@ -22,15 +22,15 @@ from aioprefetch.errors import AlreadyExists, Closed, InvalidArgument, InvalidTy
 from aioprefetch.fsspec.options import Settings, check_no_option_left, reader_options, write_options
 from aioprefetch.fsspec.tree import Place
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.writer import PLACEMENT, ObjectWriter, description_of
 from aioprefetch.sync import SyncFile, SyncWriteFile, codecs
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.sync.opening import Mode
 from aioprefetch.values import Metadata
+from aioprefetch.verbs.writer import PLACEMENT, ObjectWriter, description_of
 
 if TYPE_CHECKING:
-    from aioprefetch.operator.upload import BytesLike
     from aioprefetch.reader import RangeReader
+    from aioprefetch.verbs.upload import BytesLike
 
 # Context managers that close their file in the same way whether their block has failed or not.
 CLOSES_BLINDLY = frozenset(

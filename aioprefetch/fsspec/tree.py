@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from fsspec.dircache import DirCache
 
 from aioprefetch.errors import Error, InvalidArgument, IsADirectory, NotADirectory, NotFound, Unsupported
-from aioprefetch.operator.arguments import checked_path
-from aioprefetch.operator.listing import Pages, list_literally, parent_of
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.values import Entry, ListRequest, Metadata
+from aioprefetch.verbs.arguments import checked_path
+from aioprefetch.verbs.listing import Pages, list_literally, parent_of
 
 # Operators that a file system keeps; of http each query is a store.
 OPERATORS_MAX = 64

@@ -28,9 +28,9 @@ from fsspec.utils import isfilelike
 from aioprefetch.accessor.protocols import copies_from
 from aioprefetch.errors import InvalidArgument, RangeNotSatisfied, WrongLoop
 from aioprefetch.fsspec.tree import Place
-from aioprefetch.operator.progress import CopyProgress, ProgressBar, ProgressDisplay
-from aioprefetch.operator.writer import PLACEMENT, copy_by_server, description_of
 from aioprefetch.sync.loop_thread import loop_thread
+from aioprefetch.verbs.progress import CopyProgress, ProgressBar, ProgressDisplay
+from aioprefetch.verbs.writer import PLACEMENT, copy_by_server, description_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -26,7 +26,6 @@ from aioprefetch.lance.parts import (
     scan_request,
 )
 from aioprefetch.lance.versions import WantedVersion, wanted_version
-from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
@@ -35,6 +34,7 @@ from aioprefetch.scheduler.io_queue import plan_requests
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan
 from aioprefetch.scheduler.scheduling_loop import scan_lines
+from aioprefetch.verbs.listing import list_literally
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

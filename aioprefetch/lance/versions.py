@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import (
     ConfigInvalid,
     Error,
@@ -41,12 +42,11 @@ from aioprefetch.lance.manifest import (
     manifest_range,
     parse_manifest,
 )
-from aioprefetch.layers.error_context import hint_at_path
-from aioprefetch.operator.arguments import Arguments
-from aioprefetch.operator.listing import list_literally
 from aioprefetch.ranges import OFFSET_MAX, at_least
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.values import Entry
+from aioprefetch.verbs.arguments import Arguments
+from aioprefetch.verbs.listing import list_literally
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

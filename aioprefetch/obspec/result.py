@@ -13,13 +13,13 @@ from aioprefetch import errors
 from aioprefetch.accessor.http_headers import quote_etag, unquote_etag
 from aioprefetch.accessor.response_check import check_times
 from aioprefetch.errors import ConditionNotMatch, Error, InvalidArgument
-from aioprefetch.operator.arguments import Arguments
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.buffers import Lease
 from aioprefetch.scheduler.pinned_file import PinnedFile, read_ahead
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.values import Capability, Entry, Metadata, ReadHead, StatRequest
+from aioprefetch.verbs.arguments import Arguments
 
 T = TypeVar("T")
 

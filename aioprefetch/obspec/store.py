@@ -30,18 +30,18 @@ from aioprefetch.obspec.result import (
     meta_of_head,
     translated,
 )
-from aioprefetch.operator.arguments import check_file
-from aioprefetch.operator.listing import Lister, list_literally
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.ranged_read import view_ranges_cut
 from aioprefetch.operator.shared import checked_operator, with_own_hold
-from aioprefetch.operator.transfer.object_copy import ObjectCopier
-from aioprefetch.operator.transfer.sides import Side
 from aioprefetch.ranges import ByteCount, bytes_at_least, checked_ranges
 from aioprefetch.runtime.buffers import Lease
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.sync.loop_thread import loop_thread
+from aioprefetch.transfer.object_copy import ObjectCopier
+from aioprefetch.transfer.sides import Side
 from aioprefetch.values import Metadata, ReadHead, ReadRequest
+from aioprefetch.verbs.arguments import check_file
+from aioprefetch.verbs.listing import Lister, list_literally
+from aioprefetch.verbs.ranged_read import view_ranges_cut
 
 LIST_ENTRIES = 1000
 # An object that is overwritten between its metadata and its bytes is described again so often.

@@ -1,4 +1,4 @@
-"""The front door: an Operator, made from a service or a URI, and the verbs that it offers."""
+"""The front door: an Operator, made from a service or a URI."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ from aioprefetch.accessor.protocols import Service
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.layers import RetryLayer
-from aioprefetch.operator.requests import READ_OPTIONS, WRITE_OPTIONS
 from aioprefetch.ranges import byte_count
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.verbs.requests import READ_OPTIONS, WRITE_OPTIONS
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
@@ -252,8 +252,8 @@ def _load(entry: EntryPoint) -> type[UriRecipe]:
 
 def unknown_option(name: str, names: Collection[str], *, of: str, operation: str, path: str = "") -> ConfigInvalid:
     """The error for an unknown option of ``of``, which has ``names``, with the option that was probably meant."""
-    from aioprefetch.operator.option_words import advice_for
     from aioprefetch.reader.options import READER_OPTIONS
+    from aioprefetch.verbs.option_words import advice_for
 
     elsewhere = dict.fromkeys(READ_OPTIONS, "Operator.read")
     elsewhere |= {option: f"{scheme}://" for scheme in reversed(BUILT_IN) for option in service_options(scheme)}
@@ -320,7 +320,7 @@ def _fails_alike(attempt: Callable[[str], object], without: str, error: ConfigIn
 
 
 def _not_for_a_uri(name: str, scheme: str, allowed: Collection[str]) -> ConfigInvalid:
-    from aioprefetch.operator.option_words import answer_of
+    from aioprefetch.verbs.option_words import answer_of
 
     recipe = recipe_of(scheme)
     if name in inspect.signature(recipe).parameters and answer_of(name) is None:
@@ -365,7 +365,7 @@ def _check_variable(variable: str) -> None:
 
     A variable that is like no option may belong to another program, such as a test suite.
     """
-    from aioprefetch.operator.option_words import answer_of, nearest
+    from aioprefetch.verbs.option_words import answer_of, nearest
 
     name = variable.removeprefix(_PREFIX).lower()
     # One scheme after the other: to look at all of them imports all services, and takes a tenth of a second.

@@ -10,10 +10,18 @@ from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.accessor.request_events import publish_reply, served
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound
-from aioprefetch.operator.arguments import Arguments, check_directory, check_file, checked_path
 from aioprefetch.operator.from_uri import configured
-from aioprefetch.operator.ranged_read import ParallelFill, ParallelRead, first_bytes_of, read_merged
-from aioprefetch.operator.requests import (
+from aioprefetch.operator.stack import bare_stack, check_order, default_stack, live_stack, with_layer
+from aioprefetch.ranges import ByteCount, Range, checked_ranges
+from aioprefetch.runtime.events import EventBus
+from aioprefetch.runtime.family import Member, RuntimeFamily
+from aioprefetch.runtime.options import DiskCache, RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import StatisticsSnapshot
+from aioprefetch.values import CreateDirRequest, DeleteRequest, ReadRequest
+from aioprefetch.verbs.arguments import Arguments, check_directory, check_file, checked_path
+from aioprefetch.verbs.ranged_read import ParallelFill, ParallelRead, first_bytes_of, read_merged
+from aioprefetch.verbs.requests import (
     LocalPath,
     ReadOptions,
     StatOptions,
@@ -24,26 +32,18 @@ from aioprefetch.operator.requests import (
     stat_request,
     write_request,
 )
-from aioprefetch.operator.stack import bare_stack, check_order, default_stack, live_stack, with_layer
-from aioprefetch.ranges import ByteCount, Range, checked_ranges
-from aioprefetch.runtime.events import EventBus
-from aioprefetch.runtime.family import Member, RuntimeFamily
-from aioprefetch.runtime.options import DiskCache, RuntimeOptions
-from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.statistics import StatisticsSnapshot
-from aioprefetch.values import CreateDirRequest, DeleteRequest, ReadRequest
 
 if TYPE_CHECKING:  # They load at their first use.
-    from aioprefetch.operator.listing import Lister
     from aioprefetch.operator.open_file import OpenFileBuilder
     from aioprefetch.operator.options import UploadOptions, UriOptions
-    from aioprefetch.operator.upload import BytesLike, WriteSource
-    from aioprefetch.operator.writer import ObjectWriter
     from aioprefetch.reader import RangeReader
     from aioprefetch.reader.growth import Growth, GrowthName
     from aioprefetch.reader.options import ProgressCallback
     from aioprefetch.reader.policy import PolicyNames
     from aioprefetch.values import Capability, Metadata, PresignMethod, ServiceInfo
+    from aioprefetch.verbs.listing import Lister
+    from aioprefetch.verbs.upload import BytesLike, WriteSource
+    from aioprefetch.verbs.writer import ObjectWriter
 
 
 class Operator:
@@ -296,10 +296,10 @@ class Operator:
         ``dir/`` goes below the directory ``target``, as by ``aioprefetch.copy``; ``failures`` are in the first error.
         """
         if isinstance(path, str) and path.endswith("/") and version is None:
-            from aioprefetch.operator.transfer.many import download_directory
+            from aioprefetch.transfer.many import download_directory
 
             return await download_directory(self, path, target, Operator.from_uri, on_progress)
-        from aioprefetch.operator.download import download
+        from aioprefetch.verbs.download import download
 
         request = read_request(self._first_bytes, path, 0, None, options={"version": version})
         assert request is not None
@@ -438,7 +438,8 @@ class Operator:
         With ``versions`` each version and delete marker of an object is an entry, the newest first; ``read``, ``stat``
         and ``delete`` take its ``version``. ``Unsupported`` where the store cannot list them.
         """
-        from aioprefetch.operator.listing import Lister, compile_glob
+        from aioprefetch.plan.patterns import compile_glob
+        from aioprefetch.verbs.listing import Lister
 
         request = list_request(prefix, recursive=recursive, start_after=start_after, versions=versions)
         pattern, is_literal = None if glob is None else compile_glob(glob), not (glob is start_after is None)
@@ -455,7 +456,7 @@ class Operator:
         Raises ``AlreadyExists`` under ``if_not_exists``, ``ConditionNotMatch`` under ``if_match``. If it fails or is
         cancelled nothing is left behind (an attempt whose response was lost may have succeeded).
         """
-        from aioprefetch.operator.writer import write_data
+        from aioprefetch.verbs.writer import write_data
 
         request = write_request("write", path, options)
         return await write_data(self._connect(), request, data)
@@ -465,7 +466,7 @@ class Operator:
 
         It appears when the block ends, whole; a block that fails or is cancelled leaves nothing. See ``ObjectWriter``.
         """
-        from aioprefetch.operator.writer import ObjectWriter
+        from aioprefetch.verbs.writer import ObjectWriter
 
         return ObjectWriter(self._connect, write_request("writer", path, options))
 
@@ -477,10 +478,10 @@ class Operator:
         """
         on_progress = options.pop("on_progress", None)
         if isinstance(path, str) and path.endswith("/"):
-            from aioprefetch.operator.transfer.many import upload_into
+            from aioprefetch.transfer.many import upload_into
 
             return await upload_into(source, self, path, Operator.from_uri, options, on_progress)
-        from aioprefetch.operator.writer import upload_file
+        from aioprefetch.verbs.writer import upload_file
 
         return await upload_file(self._connect(), write_request("upload", path, options), source, on_progress)
 
@@ -490,7 +491,7 @@ class Operator:
         Their parts cost in the store as objects do. Those of writers at work are among them: leave these out by
         ``older_than_seconds``. 0 where a store keeps none (memory, files), ``Unsupported`` where it cannot list them.
         """
-        from aioprefetch.operator.listing import abort_uploads
+        from aioprefetch.verbs.listing import abort_uploads
 
         checked_path(prefix, "abort_uploads")
         arguments = Arguments("abort_uploads", prefix)
@@ -503,7 +504,7 @@ class Operator:
 
         ``on_progress`` gets the numbers of bytes copied, for which it costs a request for the size.
         """
-        from aioprefetch.operator.writer import copy_object
+        from aioprefetch.verbs.writer import copy_object
 
         return await copy_object(self._connect(), "copy", source, target, on_progress)
 
@@ -513,7 +514,7 @@ class Operator:
         Nothing is deleted before all was copied: after a failure or a cancellation it is at the source, at both, or at
         the target. What is overwritten meanwhile stays (``ObjectChanged``), and so does what is new below ``dir/``.
         """
-        from aioprefetch.operator.transfer.many import move_directory, move_object
+        from aioprefetch.transfer.many import move_directory, move_object
 
         is_directory = checked_path(source, "move").endswith("/")
         return await (move_directory if is_directory else move_object)(self, source, checked_path(target, "move"))
@@ -537,13 +538,13 @@ class Operator:
             return
         if version is not None:
             raise InvalidArgument("version is that of one object: delete them one by one", operation="delete")
-        from aioprefetch.operator.listing import delete_paths
+        from aioprefetch.verbs.listing import delete_paths
 
         await delete_paths(self.accessor(), path)
 
     async def delete_all(self, prefix: str) -> None:
         """Delete every object below the directory ``prefix``, and the directory. A missing directory is ignored."""
-        from aioprefetch.operator.listing import delete_below
+        from aioprefetch.verbs.listing import delete_below
 
         check_directory(prefix, "delete_all")
         await delete_below(self, prefix)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from typing import TypedDict
 
-from aioprefetch.operator.requests import ObjectOptions, WriteOptions
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.reader.growth import Growth, GrowthName
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.reader.policy import PolicyNames
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.services.uri_options import StoreOptions
+from aioprefetch.verbs.requests import ObjectOptions, WriteOptions
 
 
 class BlockOptions(TypedDict, total=False):

@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
-from aioprefetch.operator.arguments import check_file
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.layout import Outline, chunk_pattern, walk_footer
 from aioprefetch.parquet.thrift import MalformedThrift
 from aioprefetch.ranges import ByteCount, bytes_at_least
 from aioprefetch.scheduler.pinned_file import PinnedFile
+from aioprefetch.verbs.arguments import check_file
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

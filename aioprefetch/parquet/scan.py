@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from aioprefetch.errors import ConfigInvalid, InvalidType, IsADirectory, NotFound
 from aioprefetch.filters import Filters, check_expression, filter_expression, filtered
-from aioprefetch.operator.arguments import Arguments
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
 from aioprefetch.parquet.columns import Projection
@@ -37,6 +36,7 @@ from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, io_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan
+from aioprefetch.verbs.arguments import Arguments
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

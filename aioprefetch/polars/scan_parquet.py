@@ -28,12 +28,12 @@ from aioprefetch.errors import (
     redact,
 )
 from aioprefetch.operator.from_uri import local_uri, split_local, split_uri, split_url
-from aioprefetch.operator.listing import wildcard_at
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.parquet.dataset.files import checked_source
 from aioprefetch.parquet.footer import footer
 from aioprefetch.parquet.scan import scan
+from aioprefetch.plan.patterns import wildcard_at
 from aioprefetch.polars.predicates import scan_filters
 from aioprefetch.ranges import ByteCount
 from aioprefetch.scan import BlockingBatches

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aioprefetch.first_use import load_at_first_use
-from aioprefetch.operator.progress import ProgressBar, ProgressDisplay
+from aioprefetch.verbs.progress import ProgressBar, ProgressDisplay
 
 if TYPE_CHECKING:
     from aioprefetch.progress.rich_bars import rich as rich

@@ -19,7 +19,7 @@ from rich.table import Column
 from rich.text import Text
 
 from aioprefetch.display import bytes_text
-from aioprefetch.operator.progress import CopyProgress, ProgressDisplay, checked_options, end_of, objects_of, short_name
+from aioprefetch.verbs.progress import CopyProgress, ProgressDisplay, checked_options, end_of, objects_of, short_name
 
 
 class RichOptions(TypedDict, total=False):

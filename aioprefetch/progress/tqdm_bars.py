@@ -6,7 +6,7 @@ from typing import Any, TextIO, TypedDict, Unpack
 
 from tqdm.auto import tqdm as auto_tqdm
 
-from aioprefetch.operator.progress import CopyProgress, ProgressDisplay, checked_options, end_of, objects_of, short_name
+from aioprefetch.verbs.progress import CopyProgress, ProgressDisplay, checked_options, end_of, objects_of, short_name
 
 
 class TqdmOptions(TypedDict, total=False):

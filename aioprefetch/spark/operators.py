@@ -21,9 +21,9 @@ from aioprefetch.errors import (
     PermissionDenied,
     Unsupported,
 )
-from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
+from aioprefetch.plan.patterns import literal_glob
 from aioprefetch.source.reading import reason_of
 from aioprefetch.spark import worker
 from aioprefetch.spark.options import OPTIONS

@@ -41,8 +41,8 @@ from aioprefetch.errors import (
     UntrustedMetadata,
     excerpt,
 )
-from aioprefetch.operator.listing import literal_glob
 from aioprefetch.operator.operator import Operator
+from aioprefetch.plan.patterns import literal_glob
 from aioprefetch.source.options import RESCUED_COLUMN, UnknownFields
 from aioprefetch.source.reading import infer_schema, list_files
 from aioprefetch.source.stored_json import seal, unseal

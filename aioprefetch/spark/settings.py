@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.operator.from_uri import split_uri, store_options
-from aioprefetch.operator.listing import has_wildcard, wildcard_at
+from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.source.columns.casts import set_zone_advice
 from aioprefetch.source.list import Selection
 from aioprefetch.source.options import (

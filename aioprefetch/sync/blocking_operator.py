@@ -10,9 +10,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Self, TextIO, TypeVar, Unpack, overload
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
-from aioprefetch.operator.arguments import checked_path
 from aioprefetch.operator.open_file import KeyedBuilder
-from aioprefetch.operator.requests import WriteOptions
 from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import checked_int, checked_range
 from aioprefetch.runtime.events import EventBus
@@ -23,18 +21,20 @@ from aioprefetch.sync.iteration import BlockingListing
 from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread, process_lock, refuse_in_loop
 from aioprefetch.sync.opening import open_object
 from aioprefetch.values import Capability, Metadata, PresignMethod, ServiceInfo
+from aioprefetch.verbs.arguments import checked_path
+from aioprefetch.verbs.requests import WriteOptions
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from aioprefetch.operator.operator import Operator
     from aioprefetch.operator.options import AnyFileOptions, OpenOptions, RangesOptions, UploadOptions
-    from aioprefetch.operator.requests import LocalPath, ReadOptions, StatOptions
-    from aioprefetch.operator.upload import BytesLike, WriteSource
     from aioprefetch.reader.options import ProgressCallback
     from aioprefetch.reader.reader import RangeReader
     from aioprefetch.sync.codecs import Compression, TextWriteFile
     from aioprefetch.sync.write_file import SyncWriteFile
+    from aioprefetch.verbs.requests import LocalPath, ReadOptions, StatOptions
+    from aioprefetch.verbs.upload import BytesLike, WriteSource
 
 T = TypeVar("T")
 
@@ -314,7 +314,7 @@ class BlockingOperator:
         ``WrongLoop`` for those where an event loop runs in the caller's thread, which they might wait for. Options as
         in ``Operator.write``.
         """
-        from aioprefetch.operator.upload import is_asynchronous
+        from aioprefetch.verbs.upload import is_asynchronous
 
         if is_asynchronous(data):
             refuse_in_loop("write")

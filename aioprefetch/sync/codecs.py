@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex, get_args
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, MissingDependency
-from aioprefetch.operator.upload import checked_chunk
 from aioprefetch.sync.write_file import SyncWriteFile
+from aioprefetch.verbs.upload import checked_chunk
 
 if TYPE_CHECKING:
     import gzip

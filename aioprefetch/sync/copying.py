@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from aioprefetch.operator.progress import CopyCallback, CopyReport
-from aioprefetch.operator.transfer.copying import Place
-from aioprefetch.operator.transfer.copying import copy as copy_here
+from aioprefetch.operator.copying import Place
+from aioprefetch.operator.copying import copy as copy_here
 from aioprefetch.sync.blocking_operator import BlockingOperator
 from aioprefetch.sync.loop_thread import loop_thread
+from aioprefetch.verbs.progress import CopyCallback, CopyReport
 
 if TYPE_CHECKING:
     from aioprefetch.operator.options import UriOptions

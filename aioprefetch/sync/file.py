@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
+from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.errors import (
     Closed,
     InvalidArgument,
@@ -28,7 +29,6 @@ from aioprefetch.errors import (
     Unsupported,
     redact,
 )
-from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, checked_int, checked_range
 from aioprefetch.reader.options import ProgressCallback

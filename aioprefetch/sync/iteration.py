@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop, copy_of
-from aioprefetch.operator.listing import EntryList, listing_html
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.loop_thread import WAIT_SLICE_SECONDS, LoopThread, leak_in_child, loop_thread, refuse_in_loop
 from aioprefetch.values import Entry
+from aioprefetch.verbs.listing import EntryList, listing_html
 
 T = TypeVar("T")
 

@@ -18,10 +18,10 @@ from aioprefetch.operator.from_uri import (
     unknown_option,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.requests import WRITE_OPTIONS
 from aioprefetch.operator.shared import checked_operator, shared_twin
 from aioprefetch.reader.options import READER_OPTIONS
 from aioprefetch.sync.file import SyncFile
+from aioprefetch.verbs.requests import WRITE_OPTIONS
 
 # A process that reads bytes loads neither what writes nor what decodes.
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex
 
 from aioprefetch.errors import Closed, InvalidType, Unsupported, redact
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.upload import checked_chunk
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.file import kept_operators
 from aioprefetch.sync.loop_thread import leak_in_child, loop_thread
+from aioprefetch.verbs.upload import checked_chunk
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

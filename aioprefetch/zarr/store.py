@@ -27,9 +27,7 @@ from aioprefetch.errors import (
     printable,
     redact,
 )
-from aioprefetch.operator.listing import DELETE_PATHS, list_literally
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.ranged_read import view_ranges_cut
 from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.buffers import Lease
@@ -37,6 +35,8 @@ from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scheduler.pinned_file import TAIL_BYTES, PinnedFile
 from aioprefetch.values import ReadRequest
+from aioprefetch.verbs.listing import DELETE_PATHS, list_literally
+from aioprefetch.verbs.ranged_read import view_ranges_cut
 from aioprefetch.zarr.shard_reads import Part, PartsPlan, Piece, ShardReads, Surplus, plan_parts
 
 # How long a task may take from one chunk of a shard to the next and still be reading that shard.

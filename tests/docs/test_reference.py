@@ -14,6 +14,7 @@ import pytest
 
 from aioprefetch import errors, layers, services
 from aioprefetch.layers.lru_cache import LruCacheLayer
+from aioprefetch.local_files.errors import TABLE as FS_TABLE
 from aioprefetch.operator.from_uri import (
     OPERATOR_OPTIONS,
     from_environment,
@@ -23,16 +24,15 @@ from aioprefetch.operator.from_uri import (
     supported_schemes,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.option_words import answer_of
-from aioprefetch.operator.requests import WriteOptions
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.runtime.events import COUNTERS, EVENTS
 from aioprefetch.runtime.options import DiskCache
-from aioprefetch.services.fs.errors import TABLE as FS_TABLE
 from aioprefetch.services.http.errors import STATUSES
 from aioprefetch.services.s3.errors import BY_CODE, BY_STATUS
 from aioprefetch.sync import open as sync_open
 from aioprefetch.values import Capability
+from aioprefetch.verbs.option_words import answer_of
+from aioprefetch.verbs.requests import WriteOptions
 from tests.benches.doc_pages import PAGES, code, rows_under
 from tests.benches.source_tree import PACKAGE, ROOT
 from tests.tidy.test_imports import ORDER

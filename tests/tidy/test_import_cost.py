@@ -52,7 +52,7 @@ loaded = sorted(sys.modules)
 """
 # What a file over it needs none of, beside most of these.
 NOT_FOR_A_FILE = (
-    *("numbers", "random", "aioprefetch.operator.open_file", "aioprefetch.operator.writer"),
+    *("numbers", "random", "aioprefetch.operator.open_file", "aioprefetch.verbs.writer"),
     "aioprefetch.sync.iteration",
     "aioprefetch.sync.blocking_operator",
 )

@@ -21,11 +21,15 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("accessor",),
     ("transport",),
+    ("local_files",),
     ("blocks",),
     ("services",),
     ("layers",),
     ("reader",),
     ("scheduler",),
+    ("plan",),
+    ("verbs",),
+    ("transfer",),
     ("operator",),
     ("sync",),
     ("scan",),
@@ -42,11 +46,12 @@ LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}
 
 # Who may import whom inside a function, although the import is not of an optional package.
 LAZY = {
-    *((room, "display") for room in ("runtime", "reader", "operator", "parquet", "lance")),  # where it is shown
+    *((room, "display") for room in ("runtime", "reader", "verbs", "operator", "parquet", "lance")),  # if shown
     ("services", "services"),
-    ("operator", "operator"),  # verbs that few programs use
-    ("operator", "reader"),  # a program of op.read needs no reader
-    ("sync", "operator"),  # what writes, for the same reason
+    *(("operator", room) for room in ("operator", "plan", "verbs", "transfer")),  # verbs that few programs use
+    ("verbs", "verbs"),
+    *((room, "reader") for room in ("verbs", "operator")),  # a program of op.read needs no reader
+    ("sync", "verbs"),  # what writes, for the same reason
     ("sync", "sync"),  # a program that reads bytes needs neither what writes nor what decodes
     ("blocks", "blocks"),  # the disk tier, where one is configured
     ("cli", "testing"),  # moto takes a second to import: only the embedded server needs it
@@ -80,7 +85,7 @@ OPTIONAL = {
 }
 
 PURE = (
-    *("errors", "values", "ranges", "runtime/options", "operator/arguments"),
+    *("errors", "values", "ranges", "runtime/options", "plan/patterns", "verbs/arguments"),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/values", "source/stored_json", "source/fetch/partitioning", "source/fetch/planner"),
     *(f"trace/{name}" for name in ("byte_set", "recording", "timeline", "advice", "page")),

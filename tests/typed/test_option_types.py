@@ -16,7 +16,6 @@ from aioprefetch.lance.parts import TakeOptions
 from aioprefetch.lance.scan import VersionedOptions
 from aioprefetch.operator import options as doors
 from aioprefetch.operator.from_uri import BUILT_IN, OPERATOR_OPTIONS, service_options, store_options
-from aioprefetch.operator.requests import WRITE_OPTIONS
 from aioprefetch.parquet.scan import ScanOptions as ParquetOptions
 from aioprefetch.reader import growth, policy
 from aioprefetch.reader import options as reader_options
@@ -25,6 +24,7 @@ from aioprefetch.services.s3.options import AddressingStyle, Signing
 from aioprefetch.spark.options import OPTIONS as SPARK_OPTIONS
 from aioprefetch.spark.options import option_name
 from aioprefetch.spark.read_options import BatchOptions, StreamOptions
+from aioprefetch.verbs.requests import WRITE_OPTIONS
 
 RECIPES = {
     services.S3: uri_options.S3UriOptions,

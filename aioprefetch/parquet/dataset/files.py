@@ -23,11 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import InvalidPath, InvalidType, IsADirectory, NotFound, Unsupported
 from aioprefetch.filters import Dnf, row_mask
-from aioprefetch.layers.error_context import hint_at_path
-from aioprefetch.operator.arguments import checked_path
-from aioprefetch.operator.listing import compile_glob, has_wildcard, list_literally, literal_prefix
+from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_prefix
+from aioprefetch.verbs.arguments import checked_path
+from aioprefetch.verbs.listing import list_literally
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.accessor.http_headers import is_weak
+from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
@@ -30,7 +31,6 @@ from aioprefetch.errors import (
     ObjectChanged,
 )
 from aioprefetch.filters import Dnf, Filters
-from aioprefetch.layers.error_context import hint_at_directory
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits
 from aioprefetch.parquet.columns import (
     FileBatches,

@@ -26,10 +26,8 @@ from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, InvalidPath, IsADirectory, IsSameFile, NotFound
-from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, PageCache
-from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs.errors import from_os_error
-from aioprefetch.services.fs.files import (
+from aioprefetch.local_files.errors import from_os_error
+from aioprefetch.local_files.files import (
     ConfinedRoot,
     etag_of,
     is_partial,
@@ -41,10 +39,12 @@ from aioprefetch.services.fs.files import (
     normalised,
     refuse_unless_regular,
 )
+from aioprefetch.local_files.threads import FileThreads, translated
+from aioprefetch.local_files.writer import PIECE_BYTES, open_partial, open_write_body, remove_abandoned
+from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, PageCache
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.services.fs.reading import JOB_BYTES, SIDE_BY_SIDE, FileReads
-from aioprefetch.services.fs.threads import FileThreads, translated
-from aioprefetch.services.fs.writer import PIECE_BYTES, open_partial, open_write_body, remove_abandoned
 from aioprefetch.services.keys import PAGE_ENTRIES
 from aioprefetch.values import (
     CopyRequest,

@@ -24,10 +24,10 @@ from weakref import WeakSet
 from aioprefetch.accessor.response_check import check_range
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Closed, Error
+from aioprefetch.local_files.files import ConfinedRoot, OpenedFile, open_cached, open_file
+from aioprefetch.local_files.threads import translated
 from aioprefetch.runtime.page_cache import PageCache
 from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
-from aioprefetch.services.fs.files import ConfinedRoot, OpenedFile, open_cached, open_file
-from aioprefetch.services.fs.threads import translated
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 
 # A job that opens a file reads as much in memory of its own: copying it costs less than a second job.

@@ -15,8 +15,8 @@ from typing import Any
 from aioprefetch import errors
 from aioprefetch.accessor.service_base import EXISTS_ALREADY
 from aioprefetch.errors import Error, excerpt, redact
+from aioprefetch.local_files.errors import TABLE as SYSTEM_ERRORS
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.services.fs.errors import TABLE as SYSTEM_ERRORS
 from aioprefetch.values import ListRequest, ReadRequest, Request, StatRequest, WriteRequest
 
 _FORKED = "the store broke off its work by itself; obstore does so in a forked child of a process that has used it"

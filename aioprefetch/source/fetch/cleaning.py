@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from aioprefetch.errors import AlreadyExists, ConfigInvalid, Error, NotFound, StateConflict, Unavailable
-from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.options import CleanSource
 from aioprefetch.source.stored_json import damaged, each, fields_of, integer, listed, optional, parsed, text
 from aioprefetch.source.values import Record, SourceFile
+from aioprefetch.verbs.listing import list_literally
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import TextIO
 
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, excerpt
+from aioprefetch.local_files.threads import settled
 from aioprefetch.operator.operator import Operator
-from aioprefetch.services.fs.threads import settled
 from aioprefetch.source.list.pages import ReadAhead, Selection, file_of, is_young, kind_of
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.polling import ListingProgress, Overrun, PollTimer, loop_seconds

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from operator import attrgetter, lt
 
 from aioprefetch.errors import ConfigInvalid, Error, ProtocolError
-from aioprefetch.operator.listing import Pages, compile_glob, is_literal, literal_prefix
 from aioprefetch.operator.operator import Operator
+from aioprefetch.plan.patterns import compile_glob, is_literal, literal_prefix
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.source.values import Change, ChangeKind, Cursor, KnownFile, SourceFile, TailAndSweep, is_hidden
 from aioprefetch.values import Entry, ListRequest
+from aioprefetch.verbs.listing import Pages
 
 _path = attrgetter("path")
 

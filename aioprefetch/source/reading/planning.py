@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from aioprefetch.errors import Error, NotFound, UntrustedMetadata
-from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.task_group import gather_all
@@ -37,6 +36,7 @@ from aioprefetch.source.list.pages import Selection, file_of
 from aioprefetch.source.options import FormatOptions, ListOptions, OnFailure, PartitionOptions, ReadOptions
 from aioprefetch.source.reading.task import reason_of
 from aioprefetch.source.values import FetchItem, SourceFile
+from aioprefetch.verbs.listing import list_literally
 
 # The default number of files in a sample; small files are all read up to a limit.
 SAMPLE_FILES = 10

@@ -21,7 +21,7 @@ from typing import IO, TypeVar
 import pyarrow as pa
 
 from aioprefetch.errors import Closed
-from aioprefetch.services.fs.threads import settled
+from aioprefetch.local_files.threads import settled
 from aioprefetch.source.options import StateOptions
 from aioprefetch.source.state.snapshot import SCHEMA, RunInfo, RunReader, files_of, position_after, row_of, rows_between
 from aioprefetch.source.state.store import SNAPSHOT, StateStore

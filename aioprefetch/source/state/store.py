@@ -41,7 +41,6 @@ from aioprefetch.errors import (
     Unsupported,
     copy_of,
 )
-from aioprefetch.operator.listing import list_literally
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.stored_json import (
     check_version,
@@ -58,6 +57,7 @@ from aioprefetch.source.stored_json import (
     unseal,
 )
 from aioprefetch.values import Metadata, ServiceInfo
+from aioprefetch.verbs.listing import list_literally
 
 META = "meta.json"
 SNAPSHOT = "snapshot.json"

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from aioprefetch.cli.app import app
 from aioprefetch.cli.places import SECONDS_MAX, Stores, complete_place, quoted, split_words
-from aioprefetch.operator.transfer.sides import Side
+from aioprefetch.transfer.sides import Side
 from aioprefetch.values import Entry
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ import pytest
 from aioprefetch.cli import main
 from aioprefetch.errors import PermissionDenied
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.progress import CopyProgress, CopyReport, ProgressDisplay
+from aioprefetch.verbs.progress import CopyProgress, CopyReport, ProgressDisplay
 from tests.unit.cli.commands import Bucket, lines, objects, run
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator.listing import compile_glob, literal_glob
+from aioprefetch.plan.patterns import compile_glob, literal_glob
 from aioprefetch.spark.settings import SourceUrl, name_filter, source_url
 
 

@@ -69,7 +69,7 @@ def child(work):
 
 def test_every_lock_of_what_a_child_may_use(program: Program) -> None:
     source = """
-from aioprefetch.operator.progress import ProgressDisplay
+from aioprefetch.verbs.progress import ProgressDisplay
 folder = tempfile.mkdtemp()
 data = bytes(range(256)) * 4000
 made = []

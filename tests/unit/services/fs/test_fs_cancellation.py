@@ -16,12 +16,12 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink, CollectSink
+from aioprefetch.local_files.files import ConfinedRoot, OpenedFile, open_file
+from aioprefetch.local_files.threads import settled
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
-from aioprefetch.services.fs.files import ConfinedRoot, OpenedFile, open_file
-from aioprefetch.services.fs.threads import settled
 from aioprefetch.values import (
     CopyRequest,
     DeleteRequest,

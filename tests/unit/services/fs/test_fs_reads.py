@@ -12,10 +12,10 @@ import pytest
 from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import BufferSink, CollectSink
+from aioprefetch.local_files.errors import from_os_error
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
-from aioprefetch.services.fs.errors import from_os_error
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, StatRequest
 
 ODD_KEYS = [

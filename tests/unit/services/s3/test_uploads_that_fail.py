@@ -8,9 +8,9 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import Error, PermissionDenied, Unavailable, Unexpected
-from aioprefetch.operator.upload import PARTS_AT_ONCE
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
+from aioprefetch.verbs.upload import PARTS_AT_ONCE
 from tests.profile import chosen
 from tests.reliability.scripted import NO_PAUSES
 

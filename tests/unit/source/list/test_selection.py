@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
-from aioprefetch.operator.listing import compile_glob, literal_prefix
+from aioprefetch.plan.patterns import compile_glob, literal_prefix
 from aioprefetch.source.list import Selection, file_of
 from aioprefetch.values import Entry
 

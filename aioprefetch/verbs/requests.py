@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
-from aioprefetch.operator.arguments import Arguments, check_file, checked_path
 from aioprefetch.ranges import OFFSET_MAX, checked_range
 from aioprefetch.values import (
     Checksum,
@@ -20,6 +19,7 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
+from aioprefetch.verbs.arguments import Arguments, check_file, checked_path
 
 
 class StatOptions(TypedDict, total=False):
@@ -216,7 +216,7 @@ def write_request(operation: str, path: str, options: Mapping[str, Any]) -> Writ
 def _check_names(options: Mapping[str, Any], names: Collection[str], *, of: str) -> None:
     """Raise ``TypeError``, as Python does, for the name of an option that there is not."""
     if unknown := options.keys() - names:
-        from aioprefetch.operator.option_words import advice_for
+        from aioprefetch.verbs.option_words import advice_for
 
         name, listed = min(unknown), ", ".join(sorted(names))
         raise TypeError(f"unknown option {name!r} for {of}{advice_for(name, names)}; there are {listed}")

@@ -16,6 +16,7 @@ from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.errors import (
     Closed,
@@ -31,10 +32,23 @@ from aioprefetch.errors import (
     copy_of,
     redact,
 )
-from aioprefetch.layers.error_context import hint_at_directory
-from aioprefetch.operator.arguments import check_file
-from aioprefetch.operator.progress import reported
-from aioprefetch.operator.upload import (
+from aioprefetch.local_files.errors import from_os_error
+from aioprefetch.local_files.files import etag_of
+from aioprefetch.reader.options import ProgressCallback
+from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import Runtime, fork_generation
+from aioprefetch.values import (
+    Capability,
+    CopyPartRequest,
+    CopyRequest,
+    Metadata,
+    ServiceInfo,
+    StatRequest,
+    WriteRequest,
+)
+from aioprefetch.verbs.arguments import check_file
+from aioprefetch.verbs.progress import reported
+from aioprefetch.verbs.upload import (
     ABORT_SECONDS_MAX,
     PIECE_BYTES_MIN,
     BytesLike,
@@ -44,20 +58,6 @@ from aioprefetch.operator.upload import (
     checked_chunk,
     left_bytes_of,
     pieces_of,
-)
-from aioprefetch.reader.options import ProgressCallback
-from aioprefetch.runtime.events import logger
-from aioprefetch.runtime.runtime import Runtime, fork_generation
-from aioprefetch.services.fs.errors import from_os_error
-from aioprefetch.services.fs.files import etag_of
-from aioprefetch.values import (
-    Capability,
-    CopyPartRequest,
-    CopyRequest,
-    Metadata,
-    ServiceInfo,
-    StatRequest,
-    WriteRequest,
 )
 
 T = TypeVar("T")

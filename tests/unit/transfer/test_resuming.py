@@ -14,8 +14,8 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.errors import NotFound, ObjectChanged, PermissionDenied, Unexpected
+from aioprefetch.local_files.writer import RESUMABLE_SECONDS
 from aioprefetch.operator.options import UriOptions
-from aioprefetch.services.fs.writer import RESUMABLE_SECONDS
 from aioprefetch.testing import Fault, FaultServer, Rule
 from tests.benches.gated_reader import MIB
 from tests.benches.layer_stack import was_cancelled

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aioprefetch as ap
 from aioprefetch import Operator
-from aioprefetch.operator.listing import list_literally
+from aioprefetch.verbs.listing import list_literally
 
 Tree = dict[str, bytes]
 

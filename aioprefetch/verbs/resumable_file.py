@@ -27,9 +27,9 @@ from datetime import datetime
 from typing import Any
 
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.local_files.files import ConfinedRoot, done_name, link_status, resumable_name
+from aioprefetch.local_files.writer import PartialFile, machine_token
 from aioprefetch.ranges import Range, joined
-from aioprefetch.services.fs.files import ConfinedRoot, done_name, link_status, resumable_name
-from aioprefetch.services.fs.writer import PartialFile, machine_token
 from aioprefetch.values import WriteRequest
 
 # Bytes that may not be on the device yet.

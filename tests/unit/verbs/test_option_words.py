@@ -15,10 +15,10 @@ from botocore.config import Config
 from aioprefetch import Operator
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.from_uri import store_options, supported_schemes
-from aioprefetch.operator.option_words import OTHER_WORDS
-from aioprefetch.operator.requests import WRITE_OPTIONS
 from aioprefetch.reader.options import READER_OPTIONS
 from aioprefetch.sync import open as open_file
+from aioprefetch.verbs.option_words import OTHER_WORDS
+from aioprefetch.verbs.requests import WRITE_OPTIONS
 
 
 def answer(uri: str, name: str) -> str:

@@ -27,17 +27,18 @@ from aioprefetch.errors import (
     Unsupported,
     copy_of,
 )
-from aioprefetch.operator.listing import DELETE_PATHS, Lister, compile_glob, delete_paths, list_literally
-from aioprefetch.operator.progress import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter, reported
-from aioprefetch.operator.requests import write_request
-from aioprefetch.operator.transfer.object_copy import Comparison, ObjectCopier, is_there
-from aioprefetch.operator.transfer.sides import Selection, Side, Store, place_of, select
-from aioprefetch.operator.writer import copy_object, upload_file
+from aioprefetch.plan.patterns import compile_glob
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.task_group import PlainTaskGroup
+from aioprefetch.transfer.object_copy import Comparison, ObjectCopier, is_there
+from aioprefetch.transfer.sides import Selection, Side, Store, place_of, select
 from aioprefetch.values import CreateDirRequest, DeleteRequest, Entry, Metadata
+from aioprefetch.verbs.listing import DELETE_PATHS, Lister, delete_paths, list_literally
+from aioprefetch.verbs.progress import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter, reported
+from aioprefetch.verbs.requests import write_request
+from aioprefetch.verbs.writer import copy_object, upload_file
 
 
 class ExtraObjects:

@@ -11,22 +11,15 @@ from typing import Protocol
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.errors import InvalidArgument, InvalidPath, IsADirectory, IsSameFile, NotFound
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.operator.listing import (
-    Lister,
-    compile_glob,
-    has_wildcard,
-    list_literally,
-    literal_glob,
-    literal_prefix,
-    wildcard_at,
-)
+from aioprefetch.local_files.files import names_of, normalised
+from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_glob, literal_prefix, wildcard_at
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs.files import names_of, normalised
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Capability, Entry, Metadata, ServiceInfo
+from aioprefetch.verbs.listing import Lister, list_literally
 
 # The longest name of a file that file systems have.
 _NAME_BYTES_MAX = 255

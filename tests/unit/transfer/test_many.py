@@ -19,7 +19,7 @@ from aioprefetch.testing import FaultLayer, Injection
 from tests.benches.gated_reader import KIB, MIB
 from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen
-from tests.unit.operator.transfer.trees import TREE, files_of, memory, put_tree, tree_of
+from tests.unit.transfer.trees import TREE, files_of, memory, put_tree, tree_of
 
 TREES = {**TREE, "large": bytes(range(256)) * 4096}  # 1 MiB: sixteen times what one request brings.
 BLOCK = 32 * KIB

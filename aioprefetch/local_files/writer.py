@@ -20,8 +20,7 @@ import aiofiles
 
 from aioprefetch.accessor.service_base import EXISTS_ALREADY
 from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, Unsupported
-from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs.files import (
+from aioprefetch.local_files.files import (
     ConfinedRoot,
     etag_of,
     is_resumable,
@@ -31,7 +30,8 @@ from aioprefetch.services.fs.files import (
     partial_name,
     refuse_unless_regular,
 )
-from aioprefetch.services.fs.threads import FileThreads, translated
+from aioprefetch.local_files.threads import FileThreads, translated
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, WriteRequest
 
 # One thread job moves at most this much: a cancelled caller waits no longer than for that.

@@ -14,7 +14,7 @@ from aioprefetch.errors import AlreadyExists, InvalidPath, NotFound
 from aioprefetch.operator.options import UriOptions
 from aioprefetch.testing import CountingS3Server, RcloneS3Server
 from tests.benches.gated_reader import MIB
-from tests.unit.operator.transfer.trees import TREE, files_of, memory, put_tree, tree_of
+from tests.unit.transfer.trees import TREE, files_of, memory, put_tree, tree_of
 
 PART = 5 * MIB
 LARGE = bytes(range(256)) * (23 * MIB // 256)  # Four parts and a half.

@@ -31,16 +31,16 @@ from aioprefetch.accessor.response_check import is_strong
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, Unsupported
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
-from aioprefetch.operator.download import first_response_bytes, nanoseconds_of, receive
-from aioprefetch.operator.ranged_read import first_bytes_of
-from aioprefetch.operator.resumable_file import open_resumable
-from aioprefetch.operator.transfer.sides import Side, Store, check_local_name
-from aioprefetch.operator.writer import abort_after, copy_by_server, description_of, open_body
+from aioprefetch.local_files.files import ConfinedRoot, names_of
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import stopped
-from aioprefetch.services.fs.files import ConfinedRoot, names_of
 from aioprefetch.services.fs.options import FsOptions
+from aioprefetch.transfer.sides import Side, Store, check_local_name
 from aioprefetch.values import Entry, Metadata, ReadHead, ReadRequest, WriteRequest
+from aioprefetch.verbs.download import first_response_bytes, nanoseconds_of, receive
+from aioprefetch.verbs.ranged_read import first_bytes_of
+from aioprefetch.verbs.resumable_file import open_resumable
+from aioprefetch.verbs.writer import abort_after, copy_by_server, description_of, open_body
 
 _DIGEST = re.compile(r"([0-9a-f]{32})(?:-([1-9][0-9]{0,4}))?")
 _READ_BYTES = 1 << 20

@@ -17,7 +17,7 @@ from aioprefetch.errors import InvalidArgument, InvalidType, NotFound, Permissio
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.values import Capability, Entry, ListPage, ListRequest
-from tests.unit.operator.transfer.trees import TREE, Tree, files_of, memory, put_tree, tree_of
+from tests.unit.transfer.trees import TREE, Tree, files_of, memory, put_tree, tree_of
 
 
 class ListingAccessor(ap.WrappedAccessor):

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial as bound
 
 from aioprefetch.accessor.parallel_parts import PART_BYTES_MAX, ParallelParts
+from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.request_events import served
 from aioprefetch.accessor.response_check import is_strong
@@ -32,18 +33,17 @@ from aioprefetch.errors import (
     ObjectChanged,
     copy_of,
 )
-from aioprefetch.layers.error_context import hint_at_directory
-from aioprefetch.operator.progress import reported
-from aioprefetch.operator.ranged_read import ParallelRead, first_bytes_of
-from aioprefetch.operator.resumable_file import ReceivedVersion, ResumableFile, begin
+from aioprefetch.local_files.errors import from_os_error
+from aioprefetch.local_files.threads import FileThreads, settled, translated
 from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.buffers import lend_buffer
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs.errors import from_os_error
-from aioprefetch.services.fs.threads import FileThreads, settled, translated
 from aioprefetch.values import Metadata, ReadHead, ReadRequest, StatRequest, WriteRequest
+from aioprefetch.verbs.progress import reported
+from aioprefetch.verbs.ranged_read import ParallelRead, first_bytes_of
+from aioprefetch.verbs.resumable_file import ReceivedVersion, ResumableFile, begin
 
 # A smaller object is received again sooner than it is gone on with.
 RESUMABLE_BYTES_MIN = 16 << 20

@@ -8,7 +8,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import InvalidPath, IsSameFile, NotFound
-from tests.unit.operator.transfer.trees import memory, tree_of
+from tests.unit.transfer.trees import memory, tree_of
 
 
 @pytest.fixture

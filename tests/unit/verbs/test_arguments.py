@@ -14,10 +14,11 @@ from obstore.store import MemoryStore
 from aioprefetch import Operator
 from aioprefetch.errors import ConditionNotMatch, InvalidArgument, InvalidType, Unsupported
 from aioprefetch.layers import RetryLayer
-from aioprefetch.operator import listing, open_file, requests, upload, writer
+from aioprefetch.operator import open_file
 from aioprefetch.operator import options as operator_options
 from aioprefetch.reader import options, reader
 from aioprefetch.services import S3, Fs, Http, Memory, ObspecStore
+from aioprefetch.verbs import listing, requests, upload, writer
 
 # Nothing listens there: a request that is sent fails otherwise.
 NOWHERE = "http://127.0.0.1:1"

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, InvalidType, ProtocolError
 from aioprefetch.layers import WrappedAccessor
-from aioprefetch.operator.listing import Lister, compile_glob
+from aioprefetch.plan.patterns import compile_glob
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import ListPage, ListRequest, WriteRequest
+from aioprefetch.verbs.listing import Lister
 
 
 def matches(glob: str, path: str) -> bool:

@@ -22,7 +22,7 @@ from aioprefetch.errors import (
     NotFound,
     Unsupported,
 )
-from tests.unit.operator.transfer.trees import TREE, files_of, memory, put_tree, tree_of, wait_for_a_tick
+from tests.unit.transfer.trees import TREE, files_of, memory, put_tree, tree_of, wait_for_a_tick
 
 TOTAL = sum(map(len, TREE.values()))
 OVER_HTTP = ap.Operator.from_uri("http://127.0.0.1:9/")
@@ -473,7 +473,7 @@ async def test_a_file_whose_upload_is_cancelled_is_closed_by_the_thread_at_work(
             super().close()
             ended.set()
 
-    monkeypatch.setattr("aioprefetch.operator.writer.io.FileIO", SlowFile)
+    monkeypatch.setattr("aioprefetch.verbs.writer.io.FileIO", SlowFile)
     async with memory() as op:
         task = asyncio.create_task(op.upload(tmp_path / "file", "k"))
         await asyncio.to_thread(at_work.wait, 10)

@@ -26,13 +26,13 @@ from aioprefetch.errors import (
     Unexpected,
 )
 from aioprefetch.layers import LruCacheLayer, RetryLayer
-from aioprefetch.services.fs.threads import FileThreads
+from aioprefetch.local_files.threads import FileThreads
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from tests.benches.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.benches.layer_stack import was_cancelled
 from tests.benches.tls_servers import Authority
 from tests.profile import chosen, combinations
-from tests.unit.operator.test_parallel_read import BLOCK, REQUESTS, SIZE, FirstParts, nothing_left, parted
+from tests.unit.verbs.test_parallel_read import BLOCK, REQUESTS, SIZE, FirstParts, nothing_left, parted
 
 
 def names_in(directory: Path) -> list[str]:

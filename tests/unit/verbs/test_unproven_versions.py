@@ -20,7 +20,7 @@ from aioprefetch.values import Capability, ReadReply, ReadRequest
 from tests.benches.gated_reader import KIB, Bench, in_case
 from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen
-from tests.unit.operator.test_parallel_read import BLOCK, DATA, REQUESTS, WAYS, Way, http, nothing_left, parted
+from tests.unit.verbs.test_parallel_read import BLOCK, DATA, REQUESTS, WAYS, Way, http, nothing_left, parted
 
 OTHER = DATA[::-1]
 NOTHING = {"ETag": None, "Last-Modified": None}

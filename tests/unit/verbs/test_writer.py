@@ -18,11 +18,11 @@ from aioprefetch.errors import (
     Unavailable,
 )
 from aioprefetch.layers import Layer, WrappedAccessor
-from aioprefetch.operator.upload import ABORT_SECONDS_MAX, PARTS_AT_ONCE
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import CompleteUploadRequest, Metadata, PartRequest, WriteRequest
+from aioprefetch.verbs.upload import ABORT_SECONDS_MAX, PARTS_AT_ONCE
 from tests.benches.layer_stack import settle, was_cancelled
 from tests.benches.part_store import PART_BYTES, Bed, part_bed
 

@@ -12,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from aioprefetch.errors import Closed, Error
+from aioprefetch.local_files.errors import from_os_error
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.fs.errors import from_os_error
 from aioprefetch.values import Request
 
 T = TypeVar("T")

@@ -8,15 +8,15 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, printable, redact
-from aioprefetch.operator.arguments import checked_path
 from aioprefetch.operator.from_uri import check_local, followed, split_local, split_url
-from aioprefetch.operator.listing import has_wildcard, wildcard_at
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.progress import CopyCallback, CopyReport, reported
 from aioprefetch.operator.shared import shared_twin, with_own_hold
-from aioprefetch.operator.transfer.many import CONCURRENCY, copy_side
-from aioprefetch.operator.transfer.sides import Side
+from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.runtime.options import check_count
+from aioprefetch.transfer.many import CONCURRENCY, copy_side
+from aioprefetch.transfer.sides import Side
+from aioprefetch.verbs.arguments import checked_path
+from aioprefetch.verbs.progress import CopyCallback, CopyReport, reported
 
 if TYPE_CHECKING:
     from aioprefetch.operator.options import UriOptions

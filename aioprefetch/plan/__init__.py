@@ -1,0 +1,1 @@
+"""Decisions of verbs, without I/O: names and patterns."""
