@@ -153,9 +153,11 @@ def test_a_parsed_page_leaves_no_garbage(ending: bytes) -> None:
             with suppress(ProtocolError):
                 parse_list_page(body, "", "")
             counts.append(gc.collect())
+            if not counts[-1]:
+                break
     finally:
         gc.enable()
-    assert min(counts) == 0, counts
+    assert counts[-1] == 0, counts
 
 
 def test_a_size_has_plain_digits() -> None:
