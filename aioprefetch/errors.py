@@ -480,7 +480,7 @@ _SECRETS = (
 def copy_of(error: Raised) -> Raised:
     """A copy of an error of ours, for one of those who get it; an exception of another kind is returned as it is.
 
-    It has no traceback and no notes, and facts of the context that are neither numbers nor text become text.
+    It has no traceback, and facts of the context that are neither numbers nor text become text.
 
     An exception that is raised several times collects the tracebacks of all, and layers add context to it. One that an
     object keeps must not hold the frames of that object's methods: see ``cause_of``.
@@ -489,6 +489,8 @@ def copy_of(error: Raised) -> Raised:
         return error
     twin = copy.copy(error)
     twin.__cause__ = error.__cause__
+    if notes := getattr(error, "__notes__", None):
+        twin.__notes__ = [*notes]
     return twin
 
 

@@ -182,3 +182,28 @@ def test_a_key_cannot_forge_a_log_line() -> None:
     assert len(str(error).splitlines()) == 1
     assert "\x1b" not in str(error)
     assert pickle.loads(pickle.dumps(error)).path == error.path
+
+
+def test_a_copy_has_cause_and_notes_and_no_frames() -> None:
+    """Another exception is handed out as it is."""
+    cause = OSError("cause")
+    try:
+        raise errors.Unavailable("m", operation="read", path="k", context={"attempts": 3}) from cause
+    except errors.Unavailable as caught:
+        caught.add_note("a note")
+        error = caught
+    twin = errors.copy_of(error)
+    assert twin is not error
+    assert (str(twin), twin.__cause__, twin.__notes__, twin.__traceback__) == (str(error), cause, ["a note"], None)
+    twin.add_note("another")
+    assert error.__notes__ == ["a note"]
+    assert errors.copy_of(cause) is cause
+
+
+def test_what_an_error_is_raised_from() -> None:
+    cause = OSError("cause")
+    ours = errors.Unavailable("m")
+    ours.__cause__ = cause
+    assert errors.cause_of(ours) is cause
+    assert errors.cause_of(cause) is cause
+    assert errors.cause_of(KeyboardInterrupt()) is None
