@@ -42,7 +42,7 @@ async def settled(
             try:
                 await asyncio.wait((task,))
             except asyncio.CancelledError as error:
-                interruption = error
+                interruption = error.with_traceback(None)  # From Python 3.14 on a frame of ``wait`` holds this task.
                 if give_up is not None:
                     give_up()
         if interruption is None:

@@ -87,7 +87,7 @@ async def stopped(task: asyncio.Task[Any]) -> None:
             try:
                 await asyncio.wait((task,))
             except asyncio.CancelledError as error:
-                interruption = error
+                interruption = error.with_traceback(None)  # From Python 3.14 on a frame of ``wait`` holds this task.
         if not task.cancelled():
             task.exception()  # Retrieved, or asyncio would log it.
         if interruption is not None:
