@@ -166,7 +166,7 @@ def streamed(path: str, chunks_max: int) -> Call:
     return call
 
 
-# The parts of a window refer to one another, so that a reader that has read ahead is garbage, but without errors.
+# A reader that has read ahead refers to itself, and is garbage when it is dropped; no error is part of it.
 STREAMS: dict[str, Call] = {
     "stream": streamed("k", 1000),
     "stream that is left": streamed("k", 1),
