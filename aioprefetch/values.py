@@ -11,7 +11,7 @@ Byte ranges are half open, ``[start, end)``. Times are ``datetime`` with a time 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import field, replace
 from datetime import datetime
 from operator import attrgetter
@@ -87,7 +87,8 @@ class Capability:
     Tests and checks are selected by it. ``read_version`` holds for ``stat`` too. ``write_part_bytes`` is the size of
     the parts in which objects are uploaded, all but the last one; 0 where the store takes none. ``copy_bytes_max`` is
     the largest object of one ``copy``, 0 where there is no limit; ``copy_part_bytes`` the size of a part of an upload
-    that is copied from another object, 0 where none can be.
+    that is copied from another object, 0 where none can be. ``copy_if_match`` holds for a ``version`` to copy too, as
+    far as versions can be read. ``rename`` gives an object another name without a copy of its bytes.
     """
 
     read: bool = False
@@ -118,9 +119,13 @@ class Capability:
     copy: bool = False
     copy_bytes_max: int = 0
     copy_part_bytes: int = 0
+    copy_if_match: bool = False
+    copy_if_not_exists: bool = False
+    rename: bool = False
     delete: bool = False
     delete_paths_max: int = 1
     delete_version: bool = False
+    delete_if_match: bool = False
     create_dir: bool = False
     presign: bool = False
 
@@ -157,6 +162,23 @@ class ServiceInfo:
         """The URL with the endpoint, where that is not part of it. Errors name a store so."""
         address = self.endpoint if "://" in self.endpoint else self.address
         return f"{self.url} at {address}" if address else self.url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What a path names, however it is spelled: two paths of one object, or of one free name, have equal identities.
+
+    ``store`` is where it lies, the same for everybody who may reach it. ``name`` tells it apart there: the whole key,
+    or device and inode of a file (of a free name those of the nearest directory above it, and the rest of the path).
+    ``within`` has the names of the directories around it, the outermost first, and ``path`` is its spelling without
+    links. ``kind`` is ``"none"`` for a free name, and ``"unknown"`` where nobody looked.
+    """
+
+    store: tuple[str, ...]
+    name: Hashable
+    kind: Literal["file", "directory", "link", "other", "none", "unknown"] = "unknown"
+    within: tuple[Hashable, ...] = field(default=(), compare=False, repr=False)
+    path: str = field(default="", compare=False)
 
 
 class Closeable(Protocol):
@@ -479,6 +501,8 @@ class CopyRequest(Request):
     ``store`` is the identity of the store of ``path`` where that is another bucket or root than that of ``target``, as
     far as the service says that it copies from there. ``size`` is that of the object, if it is known.
     ``storage_class``, ``sse_kms_key_id`` and ``checksum`` are those of the target, as in a write.
+    ``if_match`` is the ETag of the object that is copied and ``version`` its version; with ``if_not_exists`` nothing
+    that is at ``target`` is replaced.
     """
 
     operation: ClassVar[str] = "copy"
@@ -486,6 +510,9 @@ class CopyRequest(Request):
     target: str
     store: ServiceInfo | None = None
     size: int | None = None
+    if_match: str | None = None
+    version: str | None = None
+    if_not_exists: bool = False
     storage_class: str | None = None
     sse_kms_key_id: str | None = None
     checksum: Checksum | None = None
@@ -511,13 +538,30 @@ class CopyPartRequest(PartRequest):
 class DeleteRequest(Request):
     """``paths`` are deleted; missing ones are ignored. ``path`` is the first of them, for messages.
 
-    ``version`` is that of a single path: this version is deleted permanently, and the others stay.
+    ``version`` is that of a single path: this version is deleted permanently, and the others stay. ``if_match`` has
+    ETags by path: a path whose object has another one stays, and is a ``ConditionNotMatch``; one that it does not name
+    has no condition.
     """
 
     operation: ClassVar[str] = "delete"
 
     paths: tuple[str, ...]
     version: str | None = None
+    if_match: Mapping[str, str] | None = None
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+class RenameRequest(Request):
+    """``path`` gets the name ``target``, in place of what has it, unless ``if_not_exists``. It keeps bytes and times.
+
+    It is one object, or a link itself. ``if_match`` is the ETag that it has to have.
+    """
+
+    operation: ClassVar[str] = "rename"
+
+    target: str
+    if_match: str | None = None
+    if_not_exists: bool = False
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)

@@ -9,7 +9,8 @@ some of them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.runtime.runtime import Runtime
@@ -21,6 +22,7 @@ from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
+    Identity,
     ListPage,
     ListRequest,
     ListUploadsRequest,
@@ -29,6 +31,7 @@ from aioprefetch.values import (
     PresignRequest,
     ReadReply,
     ReadRequest,
+    RenameRequest,
     Request,
     ServiceInfo,
     StatRequest,
@@ -82,9 +85,14 @@ class Accessor(Protocol):
     async def abort_upload(self, request: AbortUploadRequest) -> None: ...
     async def list_uploads(self, request: ListUploadsRequest) -> UploadPage: ...
     async def copy(self, request: CopyRequest) -> Metadata: ...
+    async def rename(self, request: RenameRequest) -> Metadata: ...
     async def delete(self, request: DeleteRequest) -> None: ...
     async def create_dir(self, request: CreateDirRequest) -> None: ...
     async def presign(self, request: PresignRequest) -> str: ...
+    async def identity(self, path: str) -> Identity:
+        """What ``path`` names, so that a verb knows whether two names are one. It asks no other machine."""
+        ...
+
     async def aclose(self) -> None: ...
 
 
@@ -185,7 +193,20 @@ class WrappedAccessor:
     Override ``around`` to change all operations, single methods to change these alone. The coroutine of ``around`` is
     returned itself, which saves a step in each layer. For a streaming write ``around``
     covers the opening; the body is the inner one unless the layer overrides ``open_write``.
+
+    A layer that overrides ``read``, ``write`` or ``open_write`` may change bytes or names, which a rename would pass
+    by: ``capability.rename`` is cleared unless it overrides ``rename`` as well, and a move copies.
     """
+
+    _renames: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+
+        def depth(name: str) -> int:
+            return next(level for level, one in enumerate(cls.__mro__) if name in vars(one))
+
+        cls._renames = depth("rename") <= min(map(depth, ("read", "write", "open_write")))
 
     def __init__(self, inner: Accessor) -> None:
         self.inner = inner
@@ -196,7 +217,8 @@ class WrappedAccessor:
 
     @property
     def capability(self) -> Capability:
-        return self.inner.capability
+        capability = self.inner.capability
+        return capability if self._renames or not capability.rename else replace(capability, rename=False)
 
     @property
     def reports_requests(self) -> Collection[str]:
@@ -245,6 +267,9 @@ class WrappedAccessor:
     def copy(self, request: CopyRequest) -> Coroutine[Any, Any, Metadata]:
         return self.around(request, self.inner.copy)
 
+    def rename(self, request: RenameRequest) -> Coroutine[Any, Any, Metadata]:
+        return self.around(request, self.inner.rename)
+
     def delete(self, request: DeleteRequest) -> Coroutine[Any, Any, None]:
         return self.around(request, self.inner.delete)
 
@@ -253,6 +278,9 @@ class WrappedAccessor:
 
     def presign(self, request: PresignRequest) -> Coroutine[Any, Any, str]:
         return self.around(request, self.inner.presign)
+
+    async def identity(self, path: str) -> Identity:
+        return await self.inner.identity(path)
 
     async def aclose(self) -> None:
         await self.inner.aclose()

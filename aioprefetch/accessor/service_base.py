@@ -17,6 +17,7 @@ from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
     DeleteRequest,
+    Identity,
     ListPage,
     ListRequest,
     ListUploadsRequest,
@@ -25,6 +26,7 @@ from aioprefetch.values import (
     PresignRequest,
     ReadReply,
     ReadRequest,
+    RenameRequest,
     Request,
     ServiceInfo,
     StatRequest,
@@ -56,6 +58,37 @@ def not_deleted(failures: Mapping[str, Error], request: DeleteRequest) -> Error:
         kinds = {path: each.kind for path, each in failures.items()}
         error.add_context(failed=len(failures), of=len(request.paths), failures=kinds)
     return error
+
+
+# Hosts under which AWS serves all of a partition: a bucket has one name in it.
+_AWS = (".amazonaws.com", ".api.aws", ".amazonaws.com.cn", ".api.amazonwebservices.com.cn")
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+
+def identity_of_key(info: ServiceInfo, path: str) -> Identity:
+    """The identity of an object with a key, in a store where two keys are two objects."""
+    key = f"{info.root.strip('/')}/{path}" if info.root.strip("/") else path
+    folders = [at + 1 for at, letter in enumerate(key[:-1]) if letter == "/"]
+    return Identity(
+        store=(_SCHEMES.get(info.scheme, info.scheme), _place_of(info), info.name),
+        name=key,
+        within=tuple(key[:end] for end in ([0, *folders] if key else ())),
+        path=key,
+    )
+
+
+def _place_of(info: ServiceInfo) -> str:
+    """The endpoint as one of its spellings; that of a store which has none but AWS's is its partition."""
+    address = info.endpoint.lower().rstrip("/")
+    if info.scheme.startswith("s3") and not address:
+        return "aws-cn" if info.region.startswith("cn-") else "aws"
+    protocol, separator, host = address.partition("://")
+    if not separator:
+        return address
+    host = host.removesuffix(":443" if protocol == "https" else ":80")
+    if host.endswith(_AWS):
+        return "aws-cn" if host.endswith(".cn") else "aws"
+    return f"{protocol}://{host}"
 
 
 class ServiceAccessor:
@@ -118,6 +151,9 @@ class ServiceAccessor:
     async def copy(self, request: CopyRequest) -> Metadata:
         self._unsupported(request)
 
+    async def rename(self, request: RenameRequest) -> Metadata:
+        self._unsupported(request)
+
     async def delete(self, request: DeleteRequest) -> None:
         self._unsupported(request)
 
@@ -126,6 +162,10 @@ class ServiceAccessor:
 
     async def presign(self, request: PresignRequest) -> str:
         self._unsupported(request)
+
+    async def identity(self, path: str) -> Identity:
+        """That of the key below the root of the store. A service in which two keys are one object says so here."""
+        return identity_of_key(self._info, path)
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to close."""

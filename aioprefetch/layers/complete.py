@@ -37,6 +37,7 @@ from aioprefetch.values import (
     ReadHead,
     ReadReply,
     ReadRequest,
+    RenameRequest,
     Request,
     StatRequest,
     WriteRequest,
@@ -80,6 +81,8 @@ class CompleteLayer(Layer):
             list_recursive=capability.list,
             list_start_after=capability.list,
             copy=capability.copy or (capability.read and capability.write),
+            copy_if_match=capability.copy_if_match or (capability.read and capability.write),
+            copy_if_not_exists=capability.copy_if_not_exists or (capability.read and capability.write_if_not_exists),
             write_stream=capability.write,
         )
 
@@ -218,7 +221,10 @@ class CompleteAccessor(WrappedAccessor):
 
     async def copy(self, request: CopyRequest) -> Metadata:
         self._check(request, _COPY_OPTIONS)
-        if self._native.copy:
+        self._check(request, {"version": "read_version"})
+        native = self._native
+        is_unchecked = (request.if_match or request.version) and not native.copy_if_match
+        if native.copy and not is_unchecked and (native.copy_if_not_exists or not request.if_not_exists):
             return await self.inner.copy(request)
         if not self._capability.copy:
             raise self._unsupported(request, "copy")
@@ -230,13 +236,15 @@ class CompleteAccessor(WrappedAccessor):
 
     async def _copy_by_writing(self, request: CopyRequest) -> Metadata:
         described: dict[str, Any] = {}
-        etag = None
+        etag, version = request.if_match, request.version
         if self._native.write_user_metadata and self._native.stat:
-            metadata = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
+            metadata = await self.stat(
+                StatRequest(path=request.path, if_match=etag, version=version, deadline=request.deadline)
+            )
             described = {name: getattr(metadata, name) for name in _DESCRIPTIONS}
             etag = metadata.etag
         size = self._copy_part_bytes if self._native.read_range else None
-        part = ReadRequest(path=request.path, size=size, if_match=etag, deadline=request.deadline)
+        part = ReadRequest(path=request.path, size=size, if_match=etag, version=version, deadline=request.deadline)
         first, data = await self._read_part(part)
         total = first.total
         if total is None:
@@ -244,9 +252,11 @@ class CompleteAccessor(WrappedAccessor):
             total = metadata.size or 0
         described = described or {"content_type": first.content_type, "content_encoding": first.content_encoding}
         version = first.version if self._native.read_version else None
-        part = replace(part, if_match=first.etag, version=version)
+        part = replace(part, if_match=first.etag, version=version or request.version)
         described |= {name: getattr(request, name) for name in _COPY_OPTIONS}
-        target = await self.open_write(WriteRequest(path=request.target, **described))
+        target = await self.open_write(
+            WriteRequest(path=request.target, if_not_exists=request.if_not_exists, **described)
+        )
         try:
             while True:
                 if data:
@@ -277,7 +287,13 @@ class CompleteAccessor(WrappedAccessor):
             raise pin.changed(head.etag, "the object was overwritten after its version was pinned")
         return head, sink.to_view()
 
+    async def rename(self, request: RenameRequest) -> Metadata:
+        if not self._native.rename:
+            raise self._unsupported(request, "rename")
+        return await self.inner.rename(request)
+
     async def delete(self, request: DeleteRequest) -> None:
+        self._check(request, {"if_match": "delete_if_match"})
         if request.version is not None and not self._native.delete_version:
             raise self._unsupported(request, f"version={request.version!r}")
         step = self._native.delete_paths_max

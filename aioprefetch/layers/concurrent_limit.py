@@ -76,6 +76,8 @@ class ConcurrentLimitLayer(Layer):
 class ConcurrentLimitAccessor(WrappedAccessor):
     """The live layer."""
 
+    rename = WrappedAccessor.rename  # Neither bytes nor names are changed here.
+
     def __init__(self, layer: ConcurrentLimitLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
         self.read_now = read_now_of(inner)

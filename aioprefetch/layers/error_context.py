@@ -51,6 +51,8 @@ class ErrorContextAccessor(WrappedAccessor):
     It reports the requests of a service that does not do so itself, while there is a listener.
     """
 
+    rename = WrappedAccessor.rename  # Neither bytes nor names are changed here.
+
     def __init__(self, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)

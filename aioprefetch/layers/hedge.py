@@ -132,6 +132,8 @@ class HedgeAllowance:
 class HedgeAccessor(WrappedAccessor):
     """The live layer."""
 
+    rename = WrappedAccessor.rename  # Neither bytes nor names are changed here.
+
     def __init__(self, layer: HedgeLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
         self.read_now = read_now_of(inner)

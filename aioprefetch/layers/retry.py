@@ -153,6 +153,8 @@ class TokenBucket:
 class RetryAccessor(WrappedAccessor):
     """The live layer. A cancellation ends a pause at once."""
 
+    rename = WrappedAccessor.rename  # Neither bytes nor names are changed here.
+
     def __init__(self, layer: RetryLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
         self.read_now = read_now_of(inner)

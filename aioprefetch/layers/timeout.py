@@ -84,6 +84,8 @@ class TimeoutLayer(Layer):
 class TimeoutAccessor(WrappedAccessor):
     """The live layer."""
 
+    rename = WrappedAccessor.rename  # Neither bytes nor names are changed here.
+
     def __init__(self, layer: TimeoutLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
         stall_seconds, inner_seconds = layer.stall_seconds, stall_seconds_of(inner)

@@ -97,6 +97,8 @@ class FaultAccessor(WrappedAccessor):
     ``requests`` are the calls so far, ``in_flight`` the calls that have not ended, ``in_flight_peak`` their maximum.
     """
 
+    rename = WrappedAccessor.rename  # Neither bytes nor names are changed here.
+
     def __init__(self, layer: FaultLayer, inner: Accessor) -> None:
         super().__init__(inner)
         self.requests: list[Request] = []

@@ -44,6 +44,7 @@ from aioprefetch.values import (
     ReadHead,
     ReadReply,
     ReadRequest,
+    RenameRequest,
     WriteRequest,
 )
 
@@ -331,6 +332,13 @@ class LruCacheAccessor(WrappedAccessor):
         names = await self.invalidate((request.target,))
         try:
             return await self.inner.copy(request)
+        finally:
+            self.forget(names)
+
+    async def rename(self, request: RenameRequest) -> Metadata:
+        names = await self.invalidate((request.path, request.target))
+        try:
+            return await self.inner.rename(request)
         finally:
             self.forget(names)
 
