@@ -88,7 +88,8 @@ class Capability:
     the parts in which objects are uploaded, all but the last one; 0 where the store takes none. ``copy_bytes_max`` is
     the largest object of one ``copy``, 0 where there is no limit; ``copy_part_bytes`` the size of a part of an upload
     that is copied from another object, 0 where none can be. ``copy_if_match`` holds for a ``version`` to copy too, as
-    far as versions can be read. ``rename`` gives an object another name without a copy of its bytes.
+    far as versions can be read; ``copy_if_not_exists`` is that of one ``copy``: where a store has none, its parts and
+    ``write_if_not_exists`` have the same effect. ``rename`` gives an object another name without a copy of its bytes.
     """
 
     read: bool = False
@@ -501,8 +502,9 @@ class CopyRequest(Request):
     ``store`` is the identity of the store of ``path`` where that is another bucket or root than that of ``target``, as
     far as the service says that it copies from there. ``size`` is that of the object, if it is known.
     ``storage_class``, ``sse_kms_key_id`` and ``checksum`` are those of the target, as in a write.
-    ``if_match`` is the ETag of the object that is copied and ``version`` its version; with ``if_not_exists`` nothing
-    that is at ``target`` is replaced.
+
+    ``version`` is that of the object which is copied, ``if_match`` its ETag: any other one is ``ConditionNotMatch``.
+    With ``if_not_exists`` (``Capability.copy_if_not_exists``) an object at ``target`` is ``AlreadyExists``.
     """
 
     operation: ClassVar[str] = "copy"
@@ -522,7 +524,7 @@ class CopyRequest(Request):
 class CopyPartRequest(PartRequest):
     """One part of an upload, whose bytes are ``[start, end)`` of the object ``source`` with the ETag ``if_match``.
 
-    ``store`` is as in ``CopyRequest``.
+    ``store`` and ``version`` are as in ``CopyRequest``.
     """
 
     operation: ClassVar[str] = "copy"
@@ -531,6 +533,7 @@ class CopyPartRequest(PartRequest):
     start: int
     end: int
     if_match: str | None = None
+    version: str | None = None
     store: ServiceInfo | None = None
 
 
@@ -538,9 +541,10 @@ class CopyPartRequest(PartRequest):
 class DeleteRequest(Request):
     """``paths`` are deleted; missing ones are ignored. ``path`` is the first of them, for messages.
 
-    ``version`` is that of a single path: this version is deleted permanently, and the others stay. ``if_match`` has
-    ETags by path: a path whose object has another one stays, and is a ``ConditionNotMatch``; one that it does not name
-    has no condition.
+    ``version`` is that of a single path: this version is deleted permanently, and the others stay.
+
+    ``if_match`` has the ETags of some paths: an object with another one stays, and is ``ConditionNotMatch``. A store
+    that takes no such condition deletes without it, so whoever must not lose a newer object looks at it first.
     """
 
     operation: ClassVar[str] = "delete"
