@@ -167,12 +167,12 @@ class ServiceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a path names, however it is spelled: two paths of one object, or of one free name, have equal identities.
+    """The thing that a path names: two paths of one object, or of one free name, have equal identities.
 
-    ``store`` is where it lies, the same for everybody who may reach it. ``name`` tells it apart there: the whole key,
+    ``store`` is the place in which it lies, with any credentials. ``name`` tells it apart there: the whole key,
     or device and inode of a file (of a free name those of the nearest directory above it, and the rest of the path).
     ``within`` has the names of the directories around it, the outermost first, and ``path`` is its spelling without
-    links. ``kind`` is ``"none"`` for a free name, and ``"unknown"`` where nobody looked.
+    links. ``kind`` is ``"none"`` for a free name, and ``"unknown"`` where that was not asked.
     """
 
     store: tuple[str, ...]
@@ -544,7 +544,7 @@ class DeleteRequest(Request):
     ``version`` is that of a single path: this version is deleted permanently, and the others stay.
 
     ``if_match`` has the ETags of some paths: an object with another one stays, and is ``ConditionNotMatch``. A store
-    that takes no such condition deletes without it, so whoever must not lose a newer object looks at it first.
+    that takes no such condition deletes without it, so a caller that must not lose a newer object looks at it first.
     """
 
     operation: ClassVar[str] = "delete"
