@@ -35,6 +35,7 @@ from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
 from aioprefetch.transfer.sides import Selection, Side
+from aioprefetch.values import Identity
 from aioprefetch.verbs.listing import DELETE_PATHS
 from aioprefetch.verbs.progress import CopyFailure, CopyProgress, CopyReport, CopyStep, ProgressBar, ProgressDisplay
 
@@ -428,7 +429,7 @@ class _Removal:
     bytes: int = 0
     left: dict[str, str] = field(default_factory=dict)
     # What a dry run has found for the places before: nothing of it is removed, so that it is found again.
-    _found: set[tuple[str, str]] = field(default_factory=set)
+    _found: set[Identity] = field(default_factory=set)
 
     def remove(self, side: Side) -> bool:
         """Remove what a place names; whether there was something, or need not be."""
@@ -463,9 +464,7 @@ class _Removal:
     def _not_found_before(self, side: Side, batch: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         if not self.is_dry or self.is_single:
             return batch
-        info = side.operator.info
-        store = f"{info.scheme}://{info.name} at {info.endpoint}" if side.root is None else ""
-        found = {(store, side.absolute(path)): (path, size) for path, size in batch}
+        found = dict(zip(run(_identities(side, [path for path, _ in batch])), batch, strict=True))
         fresh = [entry for key, entry in found.items() if key not in self._found]
         self._found.update(found)
         return fresh
@@ -482,6 +481,11 @@ class _Removal:
         self.objects += len(batch) - len(left)
         self.bytes += sum(size for path, size in batch if path not in left)
         return bool(left)
+
+
+async def _identities(side: Side, paths: Sequence[str]) -> list[Identity]:
+    accessor = side.operator.accessor()
+    return [await accessor.identity(path) for path in paths]
 
 
 def _is_everything(side: Side) -> bool:

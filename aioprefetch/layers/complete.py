@@ -81,7 +81,6 @@ class CompleteLayer(Layer):
             list_recursive=capability.list,
             list_start_after=capability.list,
             copy=capability.copy or (capability.read and capability.write),
-            copy_if_match=capability.copy_if_match or (capability.read and capability.write),
             copy_if_not_exists=capability.copy_if_not_exists
             or (capability.read and capability.write_if_not_exists and not capability.copy_part_bytes),
             write_stream=capability.write,

@@ -18,14 +18,16 @@ from aioprefetch.runtime.family import Member, RuntimeFamily
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import StatisticsSnapshot
-from aioprefetch.values import CreateDirRequest, DeleteRequest, ReadRequest
+from aioprefetch.values import CreateDirRequest, ReadRequest
 from aioprefetch.verbs.arguments import Arguments, check_directory, check_file, checked_path
 from aioprefetch.verbs.ranged_read import ParallelFill, ParallelRead, first_bytes_of, read_merged
 from aioprefetch.verbs.requests import (
     LocalPath,
+    MoveOptions,
     ReadOptions,
     StatOptions,
     WriteOptions,
+    copy_options,
     list_request,
     presign_request,
     read_request,
@@ -35,7 +37,7 @@ from aioprefetch.verbs.requests import (
 
 if TYPE_CHECKING:  # They load at their first use.
     from aioprefetch.operator.open_file import OpenFileBuilder
-    from aioprefetch.operator.options import UploadOptions, UriOptions
+    from aioprefetch.operator.options import CopyOptions, UploadOptions, UriOptions
     from aioprefetch.reader import RangeReader
     from aioprefetch.reader.growth import Growth, GrowthName
     from aioprefetch.reader.options import ProgressCallback
@@ -499,27 +501,31 @@ class Operator:
             older_than_seconds = arguments.seconds("older_than_seconds", older_than_seconds)
         return await abort_uploads(*self._connect(), prefix, older_than_seconds)
 
-    async def copy(self, source: str, target: str, *, on_progress: ProgressCallback | None = None) -> Metadata:
+    async def copy(self, source: str, target: str, **options: Unpack[CopyOptions]) -> Metadata:
         """Copy an object within the store, which does it by itself where it can, in s3 above 5 GiB in parts.
 
-        ``on_progress`` gets the numbers of bytes copied, for which it costs a request for the size.
+        ``if_match`` and ``version`` are those of the source (``ConditionNotMatch``); with ``if_not_exists`` nothing is
+        replaced (``AlreadyExists``). ``on_progress`` gets the numbers of bytes copied, which costs a request.
         """
         from aioprefetch.verbs.writer import copy_object
 
-        return await copy_object(self._connect(), "copy", source, target, on_progress)
+        return await copy_object(self._connect(), "copy", source, target, **copy_options("copy", source, options))
 
-    async def move(self, source: str, target: str) -> Metadata:
-        """Copy an object to ``target``, which it replaces, and delete ``source``; of ``dir/`` all that is below it.
+    async def move(self, source: str, target: str, **conditions: Unpack[MoveOptions]) -> Metadata:
+        """Move an object to ``target``, which it replaces, or of ``dir/`` all that is below it.
 
-        Nothing is deleted before all was copied: after a failure or a cancellation it is at the source, at both, or at
-        the target. What is overwritten meanwhile stays (``ObjectChanged``), and so does what is new below ``dir/``.
+        Files are renamed. Elsewhere all is copied, and a source is deleted after a proof that its copy is there: after
+        a failure or a cancellation it is at the source, at both, or at the target. What is overwritten meanwhile stays
+        (``ObjectChanged``), as what is new below ``dir/`` does. Conditions: see ``copy``; a ``version`` moves alone.
         """
-        from aioprefetch.transfer.many import move_directory, move_object
+        from aioprefetch.transfer.moving import move
 
-        is_directory = checked_path(source, "move").endswith("/")
-        return await (move_directory if is_directory else move_object)(self, source, checked_path(target, "move"))
+        chosen = copy_options("move", checked_path(source, "move"), conditions)
+        return await move(self, source, checked_path(target, "move"), **chosen)
 
-    async def delete(self, path: str | Iterable[str], *, version: str | None = None) -> None:
+    async def delete(
+        self, path: str | Iterable[str], *, version: str | None = None, if_match: str | None = None
+    ) -> None:
         """Delete an object (or, with a trailing ``/``, an empty directory), or several. Missing objects are ignored.
 
         Objects below a directory are never deleted (``delete_all`` does): file systems refuse to delete a directory
@@ -529,17 +535,15 @@ class Operator:
         error is raised, with ``failures`` in its context: each path that is left, and why.
 
         ``version`` deletes that version of one object permanently; without it a store that keeps versions keeps them
-        all, behind a delete marker.
+        all, behind a delete marker. ``if_match`` is the ETag that one object has to have (``ConditionNotMatch``).
         """
-        if isinstance(path, str):
-            checked_path(path, "delete")
-            chosen = Arguments("delete", path).version(version)
-            await self.accessor().delete(DeleteRequest(path=path, paths=(path,), version=chosen))
-            return
-        if version is not None:
-            raise InvalidArgument("version is that of one object: delete them one by one", operation="delete")
-        from aioprefetch.verbs.listing import delete_paths
+        from aioprefetch.verbs.listing import delete_object, delete_paths
 
+        if isinstance(path, str):
+            await delete_object(self.accessor(), checked_path(path, "delete"), version, if_match)
+            return
+        if version is not None or if_match is not None:
+            raise InvalidArgument("version and if_match go with one object: delete one by one", operation="delete")
         await delete_paths(self.accessor(), path)
 
     async def delete_all(self, prefix: str) -> None:

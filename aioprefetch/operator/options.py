@@ -14,7 +14,7 @@ from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.reader.policy import PolicyNames
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.services.uri_options import StoreOptions
-from aioprefetch.verbs.requests import ObjectOptions, WriteOptions
+from aioprefetch.verbs.requests import MoveOptions, ObjectOptions, WriteOptions
 
 
 class BlockOptions(TypedDict, total=False):
@@ -36,6 +36,13 @@ class LimitOptions(TypedDict, total=False):
     drain_bytes: ByteCount | None
     attempts_max: int | None
     retry_seconds: float | None
+
+
+class CopyOptions(MoveOptions, total=False):
+    """The options of a copy within one store."""
+
+    on_progress: ProgressCallback | None
+    """Called with numbers of bytes; it costs a request for the size."""
 
 
 class UploadOptions(WriteOptions, total=False):

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from aioprefetch.operator.operator import Operator
-    from aioprefetch.operator.options import AnyFileOptions, OpenOptions, RangesOptions, UploadOptions
+    from aioprefetch.operator.options import AnyFileOptions, CopyOptions, OpenOptions, RangesOptions, UploadOptions
     from aioprefetch.reader.options import ProgressCallback
     from aioprefetch.reader.reader import RangeReader
     from aioprefetch.sync.codecs import Compression, TextWriteFile
     from aioprefetch.sync.write_file import SyncWriteFile
-    from aioprefetch.verbs.requests import LocalPath, ReadOptions, StatOptions
+    from aioprefetch.verbs.requests import LocalPath, MoveOptions, ReadOptions, StatOptions
     from aioprefetch.verbs.upload import BytesLike, WriteSource
 
 T = TypeVar("T")
@@ -330,26 +330,26 @@ class BlockingOperator:
         finally:
             self.drop_readers(path)
 
-    def copy(self, source: str, target: str, *, on_progress: ProgressCallback | None = None) -> Metadata:
+    def copy(self, source: str, target: str, **options: Unpack[CopyOptions]) -> Metadata:
         """Copy an object within the store; as ``Operator.copy``. ``on_progress`` runs on the loop thread."""
-        return self._change("copy", target, lambda op: op.copy(source, target, on_progress=on_progress))
+        return self._change("copy", target, lambda op: op.copy(source, target, **options))
 
-    def move(self, source: str, target: str) -> Metadata:
-        """Copy an object to ``target``, which it replaces, or what is below ``dir/``, and delete ``source``."""
+    def move(self, source: str, target: str, **conditions: Unpack[MoveOptions]) -> Metadata:
+        """Move an object to ``target``, which it replaces, or what is below ``dir/``; as ``Operator.move``."""
         try:
-            return self._run("move", target, lambda op: op.move(source, target))
+            return self._run("move", target, lambda op: op.move(source, target, **conditions))
         finally:
             self.drop_readers(source)
             self.drop_readers(target)
 
-    def delete(self, path: str | Iterable[str], *, version: str | None = None) -> None:
+    def delete(self, path: str | Iterable[str], *, version: str | None = None, if_match: str | None = None) -> None:
         """Delete an object (or a ``version`` of it), or several. Missing objects are ignored."""
         if isinstance(path, str):
-            self._change("delete", path, lambda op: op.delete(path, version=version))
+            self._change("delete", path, lambda op: op.delete(path, version=version, if_match=if_match))
             return
         paths = list(path)
         try:
-            self._run("delete", "", lambda op: op.delete(paths, version=version))
+            self._run("delete", "", lambda op: op.delete(paths, version=version, if_match=if_match))
         finally:
             for each in paths:
                 self._readers.drop(each)

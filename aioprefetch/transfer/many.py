@@ -20,9 +20,7 @@ from aioprefetch.errors import (
     Error,
     InvalidArgument,
     InvalidType,
-    IsADirectory,
     NotFound,
-    ObjectChanged,
     Unexpected,
     Unsupported,
     copy_of,
@@ -32,13 +30,13 @@ from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.task_group import PlainTaskGroup
-from aioprefetch.transfer.object_copy import Comparison, ObjectCopier, is_there
-from aioprefetch.transfer.sides import Selection, Side, Store, place_of, select
-from aioprefetch.values import CreateDirRequest, DeleteRequest, Entry, Metadata
+from aioprefetch.transfer.object_copy import Comparison, Copier, ObjectCopier
+from aioprefetch.transfer.sides import Places, Selection, Side, Store, check_places, is_there, place_of, select
+from aioprefetch.values import Entry, Metadata
 from aioprefetch.verbs.listing import DELETE_PATHS, Lister, delete_paths, list_literally
 from aioprefetch.verbs.progress import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter, reported
 from aioprefetch.verbs.requests import write_request
-from aioprefetch.verbs.writer import copy_object, upload_file
+from aioprefetch.verbs.writer import upload_file
 
 
 class ExtraObjects:
@@ -67,13 +65,6 @@ class ExtraObjects:
         if not target.operator.capability.delete:
             scheme = target.operator.info.scheme
             raise Unsupported(f"the {scheme} service does not support delete", operation="copy", path=target.label)
-        source = selection.side
-        if source.is_same_store(target) and source.absolute(selection.base).startswith(target.absolute(target.path)):
-            raise InvalidArgument(
-                f"the source {source.label} lies inside of the destination {target.label}, and would be deleted",
-                operation="copy",
-                path=target.path,
-            )
 
     def passed(self, entry: Entry) -> None:
         """The listing of the destination has passed an entry that no object of the source is copied to."""
@@ -145,7 +136,6 @@ class ExtraObjects:
 
 # Small objects are waited for, and large ones share the requests anyway.
 CONCURRENCY = 32
-OnCopied = Callable[[Entry | Metadata], object]
 # Schemes of stores that list in the order of their keys.
 _ORDERED = ("az", "file", "gs", "memory", "s3", "s3a")
 
@@ -162,18 +152,19 @@ async def copy_side(
     stop_at_failure: bool = False,
     delete_extra: bool = False,
     dry_run: bool = False,
-    on_copied: OnCopied = lambda found: None,
+    copier: Copier | None = None,
 ) -> CopyReport:
-    """Copy what one side names to the other; see ``aioprefetch.copy``. ``on_copied`` gets each object that was."""
+    """Copy what one side names to the other; see ``aioprefetch.copy``. ``copier`` does so for each object."""
     if not target.operator.capability.write:
         scheme = target.operator.info.scheme
         raise Unsupported(f"the {scheme} service does not support write", operation="copy", path=target.label)
     try:
         selection = await select(source, glob)
-        placed = await place_of(selection, target)
+        placed = place_of(selection, target)
         extra = ExtraObjects(selection, placed) if delete_extra else None
         if extra is not None:
-            await asyncio.to_thread(extra.check)
+            extra.check()
+        places = await check_places(selection, placed, deletes_extra=delete_extra)
     except Error as error:
         error.operation = "copy"
         raise
@@ -181,13 +172,14 @@ async def copy_side(
         selection,
         placed,
         Meter(on_progress, keeps_steps=dry_run),
+        copier or ObjectCopier(source, placed, overwrite=overwrite),
+        places,
         extra=extra,
         is_dry=dry_run,
         concurrency=concurrency,
         overwrite=overwrite,
         skip_same=skip_same,
         stop_at_failure=stop_at_failure or selection.single is not None,
-        on_copied=on_copied,
     ).run()
 
 
@@ -271,6 +263,8 @@ class CopyRun:
         selection: Selection,
         target: Side,
         meter: Meter,
+        copier: Copier,
+        places: Places,
         *,
         extra: ExtraObjects | None,
         is_dry: bool,
@@ -278,7 +272,6 @@ class CopyRun:
         overwrite: bool,
         skip_same: bool | None,
         stop_at_failure: bool,
-        on_copied: OnCopied,
     ) -> None:
         self._selection = selection
         self._target = target
@@ -289,8 +282,8 @@ class CopyRun:
         self._overwrite = overwrite
         self._skip_same = skip_same
         self._stop_at_failure = stop_at_failure
-        self._on_copied = on_copied
-        self._copier = ObjectCopier(selection.side, target, overwrite=overwrite)
+        self._copier = copier
+        self._places = places
         runtime = selection.side.operator.runtime()
         self._comparison = Comparison(selection.side, target, runtime, by_time=bool(skip_same))
         self._budget = runtime.budget
@@ -323,6 +316,8 @@ class CopyRun:
 
     async def _start_all(self, group: asyncio.TaskGroup, there: Destination | None) -> None:
         async for found in self._selection.entries(self._meter.passed_links):
+            if found.path in self._places.made:
+                continue
             path = self._target.path
             below = found.path[len(self._selection.base) :]
             if self._selection.single is None:
@@ -407,6 +402,7 @@ class CopyRun:
             if existing is not None and await self._comparison.is_same(found, existing):
                 self._meter.skipped(found.path, path, found.size)
                 return
+            await self._places.check(self._selection, found.path, self._target, path)
             if self._is_dry:
                 self._copier.check(found, path, below)
                 on_bytes(found.size or 0)
@@ -415,7 +411,6 @@ class CopyRun:
         except Exception as failure:
             self._failed(found.path, path, _typed(failure), moved)
             return
-        self._on_copied(found)
         self._meter.copied(found.path, path, found.size)
 
     def _failed(self, path: str, target: str, error: Error, moved_bytes: int) -> None:
@@ -512,66 +507,3 @@ class Destination:
     def _pass(self, entry: Entry) -> None:
         if self._on_passed is not None:
             self._on_passed(entry)
-
-
-# --- moves ------------------------------------------------------------------------------------------------------------
-
-
-async def move_object(operator: Store, source: str, target: str) -> Metadata:
-    """Copy one object within the store, and delete ``source`` once that is done."""
-    accessor = operator.accessor()
-    metadata = await copy_object((accessor, operator.runtime()), "move", source, target)
-    await accessor.delete(DeleteRequest(path=source, paths=(source,)))
-    return metadata
-
-
-async def move_directory(operator: Store, source: str, target: str) -> Metadata:
-    """Copy what is below the directory ``source``, and then delete there what was copied; see ``Operator.move``."""
-    if not operator.capability.delete:
-        raise Unsupported("the service does not support delete", operation="move", path=source)
-    sides = Side(operator=operator, path=source, label=source), Side(operator=operator, path=target, label=target)
-    copied: dict[str, Entry | Metadata] = {}
-    try:
-        report = await copy_side(*sides, skip_same=False, on_copied=lambda found: copied.update({found.path: found}))
-        report.raise_failures()
-        changed = await _delete_copied(operator, source, f"{target.rstrip('/')}/" if target else "", copied)
-    except Error as error:
-        error.operation = "move"
-        raise
-    if changed:
-        raise ObjectChanged(
-            "overwritten while the directory was moved: it is at its old place too, as it is now",
-            operation="move",
-            path=changed[0],
-            context={"changed": len(changed), "moved": len(copied) - len(changed)},
-        )
-    return Metadata(path=target, kind="directory", size=report.bytes)
-
-
-async def _delete_copied(operator: Store, source: str, target: str, copied: dict[str, Entry | Metadata]) -> list[str]:
-    """Delete the objects that are still what was copied, and the directories; returns the paths of the other ones."""
-    accessor = operator.accessor()
-    same: list[str] = []
-    changed: list[str] = []
-    directories: list[str] = []
-    async for entry in list_literally(operator, source, recursive=True):
-        if entry.is_directory:
-            directories.append(entry.path)
-        elif entry.path in copied:  # Others are new, and stay.
-            (same if _is_same(copied[entry.path], entry) else changed).append(entry.path)
-    if operator.capability.create_dir:
-        for path in directories:
-            await accessor.create_dir(CreateDirRequest(path=target + path[len(source) :]))
-    await delete_paths(accessor, same)
-    try:
-        await delete_paths(accessor, [*sorted(directories, reverse=True), source])
-    except IsADirectory as error:  # There is something in it, which stays.
-        failures = error.context.get("failures")
-        if not isinstance(failures, Mapping) or {*failures.values()} != {error.kind}:
-            raise
-    return changed
-
-
-def _is_same(copied: Entry | Metadata, found: Entry) -> bool:
-    was, now = ((one.size, one.etag, one.last_modified) for one in (copied, found))
-    return was == now

@@ -23,13 +23,13 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from aioprefetch.accessor.protocols import copies_from
 from aioprefetch.accessor.request_events import served
 from aioprefetch.accessor.response_check import is_strong
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, Unsupported
+from aioprefetch.errors import ConditionNotMatch, ObjectChanged, Unsupported
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.local_files.files import ConfinedRoot, names_of
 from aioprefetch.runtime.runtime import Runtime
@@ -106,6 +106,11 @@ def _by_digests(first: str | None, second: str | None) -> bool | None:
     return False if one[2] is other[2] is None else None
 
 
+def is_digest(etag: str | None) -> bool:
+    """Whether an ETag has the form of a digest of the bytes."""
+    return _DIGEST.fullmatch(etag or "") is not None
+
+
 def _resolution(time: datetime) -> timedelta:
     """Within which a store may have changed an object again without another time."""
     return timedelta(microseconds=1) if time.microsecond else timedelta(seconds=1)
@@ -166,17 +171,33 @@ PIECE_BYTES = 1 << 20
 PIECES_WAITING_MAX = 4
 
 
+class Copier(Protocol):
+    """Brings objects to another place, each alone. ``own_bytes`` is the memory that one takes besides the budget's."""
+
+    own_bytes: int
+
+    def check(self, found: Entry | Metadata, path: str, below: str) -> None:
+        """Raise ``InvalidPath`` for an object that cannot have its name at the destination."""
+        ...
+
+    async def copy(self, found: Entry | Metadata, path: str, below: str, on_bytes: Callable[[int], object]) -> Metadata:
+        """Bring an object to ``path``, of which ``below`` comes from its own; ``on_bytes`` gets numbers of bytes."""
+        ...
+
+
 class ObjectCopier:
     """Copies objects of one side to the other, each alone.
 
-    ``by_server``: the store copies them by itself, and none of their bytes comes here. ``own_bytes`` is the memory that
-    a copy takes beside what it reserves in the budget.
+    ``by_server``: the store copies them by itself, and none of their bytes comes here. With ``pins`` it copies the
+    version that was listed, or none, where it takes such a condition.
     """
 
-    def __init__(self, source: Side, target: Side, *, overwrite: bool) -> None:
+    def __init__(self, source: Side, target: Side, *, overwrite: bool, pins: bool = False) -> None:
         self._source = source.operator
         self._target = target.operator
+        self._source_root = source.root
         self._overwrite = overwrite
+        self._pins = pins
         capability = self._target.capability
         self.by_server = self._copies_by_server() and (overwrite or capability.copy_part_bytes > 0)
         self._store = None if self._is_one_store() else self._source.info
@@ -273,6 +294,7 @@ class ObjectCopier:
             store=self._store,
             size=found.size,
             if_not_exists=not self._overwrite,
+            if_match=found.etag if self._pins and self._target.capability.copy_if_match else None,
             on_bytes=on_bytes,
         )
 
@@ -456,11 +478,3 @@ class _PieceSink(Sink):
 
 def _is_plain(operator: Store) -> bool:
     return all(type(layer) in _PLAIN_LAYERS for layer in operator.layers)
-
-
-async def is_there(target: Store, path: str) -> Metadata | None:
-    """The object at a path, ``None`` if there is none."""
-    try:
-        return await target.stat(path)
-    except NotFound:
-        return None

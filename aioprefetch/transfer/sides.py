@@ -11,16 +11,19 @@ from typing import Protocol
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.errors import InvalidArgument, InvalidPath, IsADirectory, IsSameFile, NotFound
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.local_files.files import names_of, normalised
+from aioprefetch.local_files.files import names_of
+from aioprefetch.plan.overlap import FOLDED_PAIRS, folded, path_between, position
 from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_glob, literal_prefix, wildcard_at
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.options import FsOptions
-from aioprefetch.values import Capability, Entry, Metadata, ServiceInfo
+from aioprefetch.values import Capability, Entry, Identity, Metadata, ServiceInfo
 from aioprefetch.verbs.listing import Lister, list_literally
 
+# The store of the identities of files.
+FILES = ("file",)
 # The longest name of a file that file systems have.
 _NAME_BYTES_MAX = 255
 
@@ -97,18 +100,6 @@ class Side:
         """The directory of the operator's files, ``None`` for a store that is not of files."""
         service = self.operator.service
         return service.root if isinstance(service, FsOptions) else None
-
-    def absolute(self, path: str) -> str:
-        """The path below the root of the store itself, to compare paths of two operators."""
-        if self.root is not None:
-            return os.path.realpath(self.root).rstrip("/") + "/" + normalised(path)
-        root = self.operator.info.root
-        return f"{root}/{path}" if root else path
-
-    def is_same_store(self, other: Side) -> bool:
-        """Whether both are places in one store, with any credentials."""
-        mine, theirs = self.operator.info, other.operator.info
-        return (mine.scheme, mine.endpoint, mine.name) == (theirs.scheme, theirs.endpoint, theirs.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,11 +191,10 @@ def _crosses_directories(glob: str) -> bool:
     return "/" in glob or "**" in glob
 
 
-async def place_of(selection: Selection, side: Side) -> Side:
+def place_of(selection: Selection, side: Side) -> Side:
     """The place of the objects: the path of the one object, or the prefix of all, empty or with ``/`` at its end.
 
-    One object goes into a place that ends with ``/``, or is a local directory, under its own name. Raises
-    ``IsSameFile``, and ``InvalidArgument`` for a place inside of the directory that is copied.
+    One object goes into a place that ends with ``/``, or is a local directory, under its own name.
     """
     path = side.path
     if selection.single is None:
@@ -212,20 +202,107 @@ async def place_of(selection: Selection, side: Side) -> Side:
             path += "/"
     elif not path or path.endswith("/"):
         path += selection.side.name or selection.single.path[len(selection.base) :]
-    source, placed = selection.side, replace(side, path=path)
-    if not source.is_same_store(side):
-        return placed
+    return replace(side, path=path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The two places of a run that reads nothing of what it writes, as far as that is known before.
+
+    ``made`` has the paths below the source at which the run itself makes objects: they are none of its sources. Between
+    two directories of files a link or a mount below the destination may lead into ``source`` all the same.
+    """
+
+    made: frozenset[str] = frozenset()
+    source: Identity | None = None
+
+    async def check(self, selection: Selection, path: str, target: Side, target_path: str) -> None:
+        """Raise ``IsSameFile`` or ``InvalidArgument`` for a file that would be written over one of the source."""
+        if self.source is None:
+            return
+        there = await target.operator.accessor().identity(target_path)
+        if there == await selection.side.operator.accessor().identity(path):
+            raise IsSameFile("source and target are one file", operation="copy", path=path)
+        if position(there, self.source) == "inside":
+            raise _refused(f"{target_path!r} leads into the source {selection.side.label}", target)
+
+
+async def check_places(selection: Selection, target: Side, *, deletes_extra: bool) -> Places:
+    """Refuse a run that would read what it writes, or write two objects to one place; nothing is written before.
+
+    ``target`` is that of ``place_of``. Raises ``IsSameFile``, and ``InvalidArgument`` that names the two paths.
+    """
+    source = selection.side
     from_path = selection.base if selection.single is None else selection.single.path
-    origin, aim = await asyncio.to_thread(lambda: (source.absolute(from_path), side.absolute(path)))
-    if origin == aim:
-        raise IsSameFile("source and destination are the same", operation="copy", path=path, context={"of": side.label})
-    if selection.single is None and selection.is_recursive and aim.startswith(origin):
-        raise InvalidArgument(
-            f"the destination {side.label} lies inside of the source {source.label}: the copy would copy itself",
-            operation="copy",
-            path=path,
+    from_place = await source.operator.accessor().identity(from_path)
+    to_place = await target.operator.accessor().identity(target.path)
+    lies = position(to_place, from_place)
+    if lies == "same":
+        raise IsSameFile(
+            "source and destination are the same", operation="copy", path=target.path, context={"of": target.label}
         )
-    return placed
+    if selection.single is not None:
+        return Places()
+    if lies == "inside" and selection.is_recursive:
+        raise _refused(
+            f"the destination {target.label} lies inside of the source {source.label}: it would copy itself", target
+        )
+    if lies == "around" and deletes_extra:
+        raise _refused(
+            f"the source {source.label} lies inside of the destination {target.label}, and would be deleted", target
+        )
+    await _check_one_each(selection, target)
+    if lies == "around":
+        return Places(made=await _own_targets(selection, target, path_between(to_place, from_place)))
+    return Places(source=from_place if lies == "apart" and from_place.store == to_place.store == FILES else None)
+
+
+async def _own_targets(selection: Selection, target: Side, between: str) -> frozenset[str]:
+    """The targets below the source, where ``between`` is its path in the destination."""
+    operator, base = selection.side.operator, selection.base
+    matches = (lambda path: True) if selection.glob is None else compile_glob(selection.glob).fullmatch
+    made: set[str] = set()
+    async for entry in list_literally(operator, base + between, recursive=True):
+        path = base + entry.path[len(base + between) :]
+        if entry.is_directory or not matches(entry.path):
+            continue
+        if matches(path):
+            there = await is_there(operator, path)
+            if there is not None and not there.is_directory:
+                raise _refused(f"{entry.path!r} would be copied over {path!r}, which is to be copied itself", target)
+            made.add(path)
+    return frozenset(made)
+
+
+async def _check_one_each(selection: Selection, target: Side) -> None:
+    """Raise ``InvalidArgument`` if two objects have one place, in a store where names of two spellings are one."""
+    identity = target.operator.accessor().identity
+
+    async def is_one(first: str, second: str) -> bool:
+        return await identity(first) == await identity(second)
+
+    if not any([await is_one(target.path + first, target.path + second) for first, second in FOLDED_PAIRS]):
+        return
+    seen: dict[str, list[str]] = {}
+    async for found in selection.entries():
+        below = found.path[len(selection.base) :]
+        for other in seen.setdefault(folded(below), []):
+            if await is_one(target.path + other, target.path + below):
+                pair = f"{selection.base + other!r} and {found.path!r}"
+                raise _refused(f"{pair} would be one object at {target.label}, which does not distinguish them", target)
+        seen[folded(below)].append(below)
+
+
+def _refused(why: str, target: Side) -> InvalidArgument:
+    return InvalidArgument(why, operation="copy", path=target.path)
+
+
+async def is_there(target: Store, path: str) -> Metadata | None:
+    """The object at a path, ``None`` if there is none."""
+    try:
+        return await target.stat(path)
+    except NotFound:
+        return None
 
 
 def check_local_name(path: str, below: str, key: str) -> None:

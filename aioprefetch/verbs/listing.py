@@ -15,8 +15,16 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Error, InvalidArgument, InvalidType, ProtocolError, copy_of
 from aioprefetch.plan.patterns import has_wildcard
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import AbortUploadRequest, DeleteRequest, Entry, ListPage, ListRequest, ListUploadsRequest
-from aioprefetch.verbs.arguments import checked_path
+from aioprefetch.values import (
+    AbortUploadRequest,
+    DeleteRequest,
+    Entry,
+    ListPage,
+    ListRequest,
+    ListUploadsRequest,
+    StatRequest,
+)
+from aioprefetch.verbs.arguments import Arguments, checked_path
 
 _path_of, _name_of_version = attrgetter("path"), attrgetter("path", "version")
 
@@ -208,22 +216,39 @@ def list_literally(operator: Listed, prefix: str, *, recursive: bool = False, st
 DELETE_PATHS = 1000
 
 
-async def delete_paths(accessor: Accessor, paths: Iterable[str]) -> None:
+async def delete_object(accessor: Accessor, path: str, version: object = None, if_match: object = None) -> None:
+    """Delete one object. With ``if_match`` it is looked at first: not every store has the condition for a deletion."""
+    arguments = Arguments("delete", path)
+    etag = arguments.etag("if_match", if_match)
+    chosen = arguments.version(version)
+    if etag is not None:
+        try:
+            await accessor.stat(StatRequest(path=path, if_match=etag, version=chosen))
+        except Error as error:
+            error.operation = "delete"
+            raise
+    native = {path: etag} if etag is not None and chosen is None and accessor.capability.delete_if_match else None
+    await accessor.delete(DeleteRequest(path=path, paths=(path,), version=chosen, if_match=native))
+
+
+async def delete_paths(accessor: Accessor, paths: Iterable[str], if_match: Mapping[str, str] | None = None) -> None:
     """Delete objects, all that can be deleted. The error at the end has ``failures``: each path left, and why.
 
+    ``if_match`` has ETags by path, for a store that takes such conditions.
     A request that fails as a whole does not end it, for another one may reach the store, or be allowed. Only after two
     in a row that the store did not answer the rest is left, and named with the error of the second.
     """
     if not isinstance(paths, Iterable) or isinstance(paths, bytes | bytearray | Mapping):
         raise InvalidType(f"a path or an iterable of paths is needed, not {type(paths).__name__}", operation="delete")
     checked = [checked_path(path, "delete") for path in paths]
+    conditions = if_match if if_match and accessor.capability.delete_if_match else None
     first: Error | None = None
     failures: dict[str, str] = {}
     unanswered = 0
     for start in range(0, len(checked), DELETE_PATHS):
         batch = tuple(checked[start : start + DELETE_PATHS])
         try:
-            await accessor.delete(DeleteRequest(path=batch[0], paths=batch))
+            await accessor.delete(DeleteRequest(path=batch[0], paths=batch, if_match=conditions))
         except Error as error:
             named = error.context.get("failures")
             first = first or copy_of(error)

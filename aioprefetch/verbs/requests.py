@@ -213,6 +213,32 @@ def write_request(operation: str, path: str, options: Mapping[str, Any]) -> Writ
     )
 
 
+class MoveOptions(TypedDict, total=False):
+    """The conditions of a move."""
+
+    if_match: str | None
+    """The ETag of the source: ``ConditionNotMatch`` for another one."""
+    if_not_exists: bool
+    """Replace nothing: ``AlreadyExists`` if there is an object at the target."""
+    version: str | None
+    """The version of the source that is meant, in place of the current one."""
+
+
+MOVE_OPTIONS = frozenset(MoveOptions.__annotations__)
+
+
+def copy_options(operation: str, path: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked options of a copy or a move, the conditions with their defaults."""
+    _check_names(options, MOVE_OPTIONS if operation == "move" else MOVE_OPTIONS | {"on_progress"}, of=f"a {operation}")
+    arguments = Arguments(operation, path)
+    return {
+        **options,
+        "if_match": arguments.etag("if_match", options.get("if_match")),
+        "if_not_exists": arguments.flag("if_not_exists", options.get("if_not_exists", False)),
+        "version": arguments.version(options.get("version")),
+    }
+
+
 def _check_names(options: Mapping[str, Any], names: Collection[str], *, of: str) -> None:
     """Raise ``TypeError``, as Python does, for the name of an option that there is not."""
     if unknown := options.keys() - names:

@@ -440,27 +440,33 @@ async def copy_object(
     source: str,
     target: str,
     on_progress: ProgressCallback | None = None,
+    **conditions: Any,
 ) -> Metadata:
     """``copy_by_server`` within one store, for a verb that errors name. ``IsADirectory`` for a directory.
 
-    ``on_progress`` costs a request for the size.
+    ``on_progress`` costs a request for the size. ``conditions`` are those of ``copy_by_server``.
     """
     for path in (source, target):
         check_file(path, operation, "aioprefetch.copy copies what is below a directory")
-    if source == target:
-        raise IsSameFile("source and target are the same object", operation=operation, path=source)
     try:
+        await check_two_objects(connected[0], source, target)
         with reported(on_progress, operation, source) as reporter:
             size: int | None = None
             if reporter is not None:
                 size = (await connected[0].stat(StatRequest(path=source))).size or 0
                 reporter.expect(size)
-            return await copy_by_server(connected, source, target, size=size, on_bytes=reporter)
+            return await copy_by_server(connected, source, target, size=size, on_bytes=reporter, **conditions)
     except Error as error:
         error.operation = operation
         if isinstance(error, NotFound):
             await hint_at_directory(connected[0], error, source, "aioprefetch.copy copies what is below it")
         raise
+
+
+async def check_two_objects(accessor: Accessor, source: str, target: str) -> None:
+    """Raise ``IsSameFile`` if two paths are of one object, which a copy would write over while it reads it."""
+    if source == target or await accessor.identity(source) == await accessor.identity(target):
+        raise IsSameFile("source and target are the same object", operation="copy", path=source)
 
 
 async def copy_by_server(
@@ -472,6 +478,8 @@ async def copy_by_server(
     store: ServiceInfo | None = None,
     size: int | None = None,
     if_not_exists: bool = False,
+    if_match: str | None = None,
+    version: str | None = None,
     placement: Mapping[str, Any] = NO_PLACEMENT,
     on_bytes: ProgressCallback | None = None,
 ) -> Metadata:
@@ -480,16 +488,21 @@ async def copy_by_server(
     ``source`` is the accessor of ``path`` and ``store`` its identity, where that is another store than the target's.
     ``placement`` has the options of ``PLACEMENT`` of the target; without them the store chooses. ``on_bytes`` gets the
     numbers of bytes of each part that was copied, or the ``size`` of all of it.
-    An object of more than ``copy_bytes_max``, or one that must not replace another, goes in parts of one version:
-    ``ObjectChanged`` if it is overwritten meanwhile, and then nothing is left.
+    ``if_match`` and ``version`` are those of the object that is copied.
+    An object of more than ``copy_bytes_max``, or one that must not replace another where a store has that for parts
+    alone, goes in parts of one version: ``ObjectChanged`` if it is overwritten meanwhile, and then nothing is left.
     """
     accessor, runtime = connected
-    limit = accessor.capability.copy_bytes_max
+    capability = accessor.capability
+    limit = capability.copy_bytes_max
     is_large = bool(limit) and size is not None and size > limit
+    needs_parts = if_not_exists and not capability.copy_if_not_exists and capability.copy_part_bytes > 0
     refused: Error | None = None
-    if not (is_large or if_not_exists):
+    if not (is_large or needs_parts):
+        pinned: dict[str, Any] = {"if_match": if_match, "version": version, "if_not_exists": if_not_exists}
+        request = CopyRequest(path=path, target=target, store=store, size=size, **pinned, **placement)
         try:
-            copied = await accessor.copy(CopyRequest(path=path, target=target, store=store, size=size, **placement))
+            copied = await accessor.copy(request)
             if on_bytes is not None:
                 on_bytes(size or 0)
             return copied
@@ -498,15 +511,15 @@ async def copy_by_server(
                 raise
             refused = copy_of(error)
     try:
-        metadata = await (source or accessor).stat(StatRequest(path=path))
+        metadata = await (source or accessor).stat(StatRequest(path=path, if_match=if_match, version=version))
         try:
             if refused is not None and (metadata.size or 0) <= limit:
                 raise refused
         finally:
             del refused  # Its traceback holds this frame.
         described: dict[str, Any] = {name: getattr(metadata, name) for name in DESCRIPTIONS}
-        request = WriteRequest(path=target, if_not_exists=if_not_exists, **described, **placement)
-        return await _copy_in_parts(accessor, runtime, metadata, request, store, on_bytes)
+        written = WriteRequest(path=target, if_not_exists=if_not_exists, **described, **placement)
+        return await _copy_in_parts(accessor, runtime, metadata, written, store, on_bytes, version)
     except Error as error:
         error.operation = "copy"  # Not the stat or the write within the copy.
         raise
@@ -529,6 +542,7 @@ async def _copy_in_parts(
     request: WriteRequest,
     store: ServiceInfo | None,
     on_bytes: ProgressCallback | None,
+    version: str | None,
 ) -> Metadata:
     if not metadata.size:
         return await accessor.write(request, b"")
@@ -541,6 +555,7 @@ async def _copy_in_parts(
         start=0,
         end=metadata.size,
         if_match=metadata.etag,
+        version=version,
         store=store,
     )
     try:

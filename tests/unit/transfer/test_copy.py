@@ -409,8 +409,8 @@ async def test_a_directory_without_its_slash_is_hinted_at(tmp_path: Path) -> Non
         await op.write("d/k", b"1")
         with pytest.raises(NotFound, match="'d' is a directory: 'd/' downloads what is below it"):
             await op.download("d", tmp_path / "d")
-        for verb in (op.copy, op.move):
-            with pytest.raises(NotFound, match=r"'d' is a directory: aioprefetch\.copy copies"):
+        for verb, advice in ((op.copy, r"aioprefetch\.copy copies"), (op.move, "'d/' moves what is below it")):
+            with pytest.raises(NotFound, match=f"'d' is a directory: {advice}"):
                 await verb("d", "e")
         with pytest.raises(NotFound) as missing:
             await op.download("nothing", tmp_path / "d")

@@ -1,0 +1,185 @@
+"""``op.move`` of one object: it is deleted where it was only after a proof that it is where it should be."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from aioprefetch import Operator
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.errors import (
+    AlreadyExists,
+    ConditionNotMatch,
+    InvalidArgument,
+    IsSameFile,
+    NotFound,
+    ObjectChanged,
+    ProtocolError,
+    Unsupported,
+)
+from aioprefetch.layers import CompleteLayer, ErrorContextLayer, Layer, RetryLayer, WrappedAccessor
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, WriteRequest
+from tests.unit.transfer.trees import memory, put_tree, tree_of
+
+Copied = Callable[[Accessor, CopyRequest], Awaitable[Metadata]]
+
+
+class CopyingLayer(Layer):
+    """A store whose copy is ``copied``, and whose deletions are ``deleted`` before they are done."""
+
+    def __init__(self, copied: Copied, deleted: Callable[[Accessor, DeleteRequest], Awaitable[object]] | None = None):
+        self.copied = copied
+        self.deleted = deleted
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return _Copying(inner, self)
+
+
+class _Copying(WrappedAccessor):
+    def __init__(self, inner: Accessor, layer: CopyingLayer) -> None:
+        super().__init__(inner)
+        self._layer = layer
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        return await self._layer.copied(self.inner, request)
+
+    async def delete(self, request: DeleteRequest) -> None:
+        if self._layer.deleted is not None:
+            await self._layer.deleted(self.inner, request)
+        await self.inner.delete(request)
+
+
+def over(op: Operator, copied: Copied) -> Operator:
+    return op.layer(CopyingLayer(copied), inside=ErrorContextLayer).layer(RetryLayer(attempts_max=1))
+
+
+async def nothing_copied(inner: Accessor, request: CopyRequest) -> Metadata:
+    return Metadata(path=request.target)
+
+
+async def another_copied(inner: Accessor, request: CopyRequest) -> Metadata:
+    copied = await inner.copy(request)
+    await inner.write(WriteRequest(path=request.target), b"other bytes of another size")
+    return replace(copied, etag=None)
+
+
+async def overwritten_after(inner: Accessor, request: CopyRequest) -> Metadata:
+    copied = await inner.copy(request)
+    await inner.write(WriteRequest(path=request.path), b"newer")
+    return copied
+
+
+@pytest.mark.parametrize("name", ["k", "d/"])
+@pytest.mark.parametrize("copied", [nothing_copied, another_copied])
+async def test_without_a_proof_nothing_is_deleted(name: str, copied: Copied) -> None:
+    async with memory() as op:
+        await put_tree(op, "", {"k": b"one", "d/k": b"two"})
+        with pytest.raises(ProtocolError, match="the copy is not there") as refused:
+            await over(op, copied).move(name, f"to/{name}")
+        assert refused.value.operation == "move"
+        assert (await op.read("k"), await op.read("d/k")) == (b"one", b"two")
+
+
+async def test_what_is_overwritten_after_the_copy_stays() -> None:
+    async with memory() as op:
+        await op.write("k", b"old")
+        with pytest.raises(ObjectChanged, match="at its old place too") as changed:
+            await over(op, overwritten_after).move("k", "to")
+        assert (changed.value.operation, changed.value.path) == ("move", "k")
+        assert await tree_of(op, "") == {"k": b"newer", "to": b"old"}
+
+
+@pytest.mark.parametrize("name", ["k", "d/"])
+async def test_what_is_overwritten_at_the_last_moment_stays_where_the_store_can_tell(name: str) -> None:
+    async def overwritten(inner: Accessor, request: DeleteRequest) -> None:
+        for path in request.paths:
+            if request.if_match and path in request.if_match:
+                await inner.write(WriteRequest(path=path), b"newer")
+
+    async with memory() as op:
+        await put_tree(op, "", {"k": b"old", "d/k": b"old"})
+        layer = CopyingLayer(lambda inner, request: inner.copy(request), overwritten)
+        with pytest.raises(ObjectChanged, match="at its old place too"):
+            await op.layer(layer, inside=ErrorContextLayer).move(name, f"to/{name}")
+        assert await op.read(name + "k" if name == "d/" else name) == b"newer"
+
+
+async def test_conditions_of_a_copy_and_of_a_move() -> None:
+    async with memory() as op:
+        etag = (await op.write("k", b"one")).etag
+        await op.write("there", b"two")
+        before = await tree_of(op, "")
+        for verb in (op.copy, op.move):
+            with pytest.raises(ConditionNotMatch):
+                await verb("k", "to", if_match="another")
+            with pytest.raises(AlreadyExists):
+                await verb("k", "there", if_not_exists=True)
+            with pytest.raises(IsSameFile):
+                await verb("k", "k")
+            with pytest.raises(Unsupported, match="version='v'"):
+                await verb("k", "to", version="v")
+            with pytest.raises(TypeError, match="if_matches"):
+                await verb("k", "to", if_matches=etag)  # type: ignore[call-arg]
+            assert await tree_of(op, "") == before
+        await op.copy("k", "copy", if_match=etag, if_not_exists=True)
+        await op.move("k", "moved", if_match=etag, if_not_exists=True)
+        assert await tree_of(op, "") == {"copy": b"one", "moved": b"one", "there": b"two"}
+        with pytest.raises(InvalidArgument, match="of one object"):
+            await op.move("d/", "e/", if_match=etag)
+        await put_tree(op, "", {"d/k": b"three", "k": b"four"})
+        with pytest.raises(AlreadyExists):
+            await op.move("d/", "", if_not_exists=True)
+        assert (await op.read("d/k"), await op.read("k")) == (b"three", b"four")
+
+
+async def test_a_deletion_of_one_version_of_the_bytes() -> None:
+    async with memory() as op:
+        etag = (await op.write("k", b"one")).etag
+        with pytest.raises(ConditionNotMatch) as refused:
+            await op.delete("k", if_match="another")
+        assert (refused.value.operation, refused.value.path) == ("delete", "k")
+        with pytest.raises(NotFound):
+            await op.delete("none", if_match=etag)
+        with pytest.raises(InvalidArgument, match="one object"):
+            await op.delete(["k"], if_match=etag)
+        assert await op.read("k") == b"one"
+        await op.delete("k", if_match=etag)
+        assert not await op.exists("k")
+
+
+async def test_a_store_without_conditions_moves_by_two_looks() -> None:
+    class Plain(Layer):
+        def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+            return PlainAccessor(inner)
+
+    class PlainAccessor(WrappedAccessor):
+        @property
+        def capability(self):  # type: ignore[no-untyped-def]
+            found = self.inner.capability
+            return replace(found, copy_if_match=False, copy_if_not_exists=False, delete_if_match=False)
+
+        async def copy(self, request: CopyRequest) -> Metadata:
+            assert (request.if_match, request.if_not_exists) == (None, False)
+            return await self.inner.copy(request)
+
+        async def delete(self, request: DeleteRequest) -> None:
+            assert request.if_match is None
+            await self.inner.delete(request)
+
+    async with memory() as op:
+        plain = op.layer(Plain(), inside=CompleteLayer)
+        await put_tree(op, "", {"k": b"one", "d/k": b"two"})
+        await plain.move("k", "to")
+        await plain.move("d/", "e/")
+        assert await tree_of(op, "") == {"to": b"one", "e/k": b"two"}
+        with pytest.raises(AlreadyExists):
+            await plain.copy("to", "e/k", if_not_exists=True)
+        etag = (await op.stat("to")).etag
+        await plain.copy("to", "new", if_match=etag, if_not_exists=True)
+        with pytest.raises(ConditionNotMatch):
+            await plain.copy("to", "new", if_match="another")
+        with pytest.raises(ConditionNotMatch):
+            await plain.delete("to", if_match="another")
+        await plain.delete("to", if_match=etag)
+        assert await tree_of(op, "") == {"new": b"one", "e/k": b"two"}

@@ -1,0 +1,125 @@
+"""A run never reads what it writes: where places overlap, that is refused before a byte is written."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import aioprefetch as ap
+from aioprefetch import Operator
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.errors import InvalidArgument, IsSameFile
+from aioprefetch.layers import Layer, WrappedAccessor
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import Identity
+from tests.unit.transfer.trees import Tree, memory, put_tree, tree_of
+
+Run = Callable[[Operator, str, str], Awaitable[object]]
+
+RUNS: dict[str, Run] = {
+    "copy": lambda op, source, target: ap.copy((op, source), (op, target)),
+    "copy all": lambda op, source, target: ap.copy((op, source), (op, target), skip_same=False),
+    "sync": lambda op, source, target: ap.copy((op, source), (op, target), skip_same=True),
+    "dry run": lambda op, source, target: ap.copy((op, source), (op, target), dry_run=True),
+    "move": lambda op, source, target: op.move(source, target),
+}
+
+
+@pytest.fixture(params=["memory", "files"])
+def op(request: pytest.FixtureRequest, tmp_path: Path) -> Operator:
+    return memory() if request.param == "memory" else Operator.from_uri(tmp_path)
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    ("source", "target", "tree"),
+    [
+        ("a/b/", "a/", {"a/b/x": b"one", "a/b/b/x": b"two"}),
+        ("a/b/", "a/", {"a/b/x/y": b"one", "a/b/b/x/y": b"two", "a/b/z": b"three"}),
+        ("a/b/c/", "a/", {"a/b/c/x": b"one", "a/b/c/b/c/x": b"two"}),
+        ("a/b/", "", {"a/b/x": b"one", "a/b/a/b/x": b"two"}),
+        ("a/a/", "a/", {"a/a/x": b"one", "a/a/a/x": b"two"}),
+    ],
+)
+async def test_a_target_that_is_a_source_is_refused(
+    op: Operator, run: str, source: str, target: str, tree: Tree
+) -> None:
+    async with op:
+        await put_tree(op, "", tree)
+        with pytest.raises(InvalidArgument, match="to be copied itself") as refused:
+            await RUNS[run](op, source, target)
+        assert refused.value.operation == ("move" if run == "move" else "copy")
+        assert await tree_of(op, "") == tree
+
+
+async def test_a_glob_that_chooses_one_of_the_two_overlaps_nothing(op: Operator) -> None:
+    tree = {"a/b/x.csv": b"one", "a/b/b/x.csv": b"two"}
+    async with op:
+        await put_tree(op, "", tree)
+        await ap.copy((op, "a/b/"), (op, "a/"), glob="*.csv")
+        assert await tree_of(op, "") == {**tree, "a/x.csv": b"one"}
+        with pytest.raises(InvalidArgument, match="to be copied itself"):
+            await ap.copy((op, "a/b/"), (op, "a/"), glob="**/*.csv")
+        with pytest.raises(InvalidArgument, match="to be copied itself"):
+            await ap.copy((op, "a/b/**/*.csv"), (op, "a/"))
+
+
+@pytest.mark.parametrize("concurrency", [1, 32])
+async def test_what_the_run_makes_below_its_source_is_no_source(op: Operator, concurrency: int) -> None:
+    tree = {f"a/b/b/{number:02}": b"%d" % number for number in range(40)}
+    moved = {f"a/b/{number:02}": b"%d" % number for number in range(40)}
+    async with op:
+        await put_tree(op, "", tree)
+        report = await ap.copy((op, "a/b/"), (op, "a/"), concurrency=concurrency)
+        assert report.copied == 40
+        assert await tree_of(op, "") == {**tree, **moved}
+
+
+async def test_a_move_up_keeps_what_it_makes_below_its_source(op: Operator) -> None:
+    async with op:
+        await put_tree(op, "", {"a/b/b/x": b"one", "a/b/y": b"two"})
+        await op.move("a/b/", "a/")
+        assert await tree_of(op, "") == {"a/b/x": b"one", "a/y": b"two"}
+
+
+async def test_places_under_two_roots_are_compared_whole(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b" / "b").mkdir(parents=True)
+    (tmp_path / "a/b/x").write_bytes(b"one")
+    (tmp_path / "a/b/b/x").write_bytes(b"two")
+    async with Operator.from_uri(tmp_path) as outer, Operator.from_uri(tmp_path / "a/b") as inner:
+        for source in ((inner, ""), tmp_path / "a/b", f"file://{tmp_path}/a/b/"):
+            with pytest.raises(InvalidArgument, match="to be copied itself"):
+                await ap.copy(source, (outer, "a/"))
+            with pytest.raises(IsSameFile):
+                await ap.copy(source, (outer, "a/b/"))
+            with pytest.raises(InvalidArgument, match="lies inside"):
+                await ap.copy(source, (outer, "a/b/c/"))
+            with pytest.raises(InvalidArgument, match="would be deleted"):
+                await ap.copy(source, (outer, "a/"), delete_extra=True)
+        assert (tmp_path / "a/b/x").read_bytes() == b"one"
+
+
+class FoldingLayer(Layer):
+    """A store that does not tell upper from lower case."""
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return _Folding(inner)
+
+
+class _Folding(WrappedAccessor):
+    async def identity(self, path: str) -> Identity:
+        return await self.inner.identity(path.casefold())
+
+
+async def test_two_sources_of_one_target_are_refused_and_both_named() -> None:
+    async with memory() as op, memory() as plain:
+        folding = plain.layer(FoldingLayer())
+        await put_tree(op, "x/", {"A/k": b"1", "a/K": b"2", "z": b"3"})
+        with pytest.raises(InvalidArgument, match=r"'x/A/k' and 'x/a/K' would be one object"):
+            await ap.copy((op, "x/"), (folding, "y/"))
+        assert await tree_of(plain, "") == {}
+        assert (await ap.copy((op, "x/"), (folding, "y/"), glob="A/*")).copied == 1
+        assert (await ap.copy((op, "x/"), (plain, "y/"))).copied == 3
+        with pytest.raises(IsSameFile):
+            await folding.copy("y/z", "Y/Z")
+        assert await plain.read("y/z") == b"3"
