@@ -6,7 +6,7 @@ below it, or an empty one that stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 
 from aioprefetch.accessor.path_hints import hint_at_path
@@ -16,9 +16,9 @@ from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.values import Entry, Metadata
 from aioprefetch.verbs.listing import list_literally, parent_of
 
-# Requests of one call that are made side by side, and copies of a moved directory.
+# Requests of one call that are made side by side, and directories that are deleted so.
 LOOKS_AT_ONCE = 64
-COPIES_AT_ONCE = 16
+DELETIONS_AT_ONCE = 16
 
 
 def directory_of(path: str) -> str:
@@ -131,7 +131,7 @@ async def empty(operator: Operator, path: str, *, missing_allowed: bool) -> None
         raise missing(operator, "directory", "delete_dir_contents", path)
     await operator.delete([entry.path for entry in entries if not entry.is_directory])
     directories = [directory_of(entry.path) for entry in entries if entry.is_directory]
-    await gather_all((partial(operator.delete_all, path) for path in directories), at_once=COPIES_AT_ONCE)
+    await gather_all((partial(operator.delete_all, path) for path in directories), at_once=DELETIONS_AT_ONCE)
     if path and entries:  # Elsewhere than in files it may have been there by its contents alone.
         await operator.create_dir(directory_of(path))
 
@@ -153,8 +153,8 @@ async def copy(operator: Operator, source: str, target: str) -> None:
 async def move(operator: Operator, source: str, target: str) -> None:
     """Move an object, which replaces one at ``target``, or a directory with all below it, to an empty one or none.
 
-    A directory is copied object by object, and then what was copied is deleted. If a copy fails, those that were made
-    are deleted, and nothing has moved. What others write below either directory meanwhile stays where it is.
+    A directory moves as ``Operator.move`` has it: after a failure each object is at one of both places, or at both.
+    What others write below either directory meanwhile stays where it is.
     """
     there = await find(operator, source)
     if there is None:
@@ -167,48 +167,9 @@ async def move(operator: Operator, source: str, target: str) -> None:
         return
     if not source or target.startswith(directory_of(source)):
         raise InvalidPath("a directory cannot be moved into itself", operation="move", path=source)
-    at_target = await below(operator, target, recursive=False)
-    if at_target:
+    if await below(operator, target, recursive=False):
         raise AlreadyExists("the target is a directory that is not empty", operation="move", path=target)
-    await _move_directory(operator, source, target, keeps_target=at_target is not None)
-
-
-async def _move_directory(operator: Operator, source: str, target: str, *, keeps_target: bool) -> None:
-    before, after = directory_of(source), directory_of(target)
-    entries = [entry async for entry in list_literally(operator, before, recursive=True)]
-    begun: set[str] = set()
-
-    async def copy_entry(entry: Entry) -> None:
-        path = after + entry.path[len(before) :]
-        begun.add(path)
-        try:
-            await (operator.create_dir(path) if entry.is_directory else operator.copy(entry.path, path))
-        except Error:  # Nothing was made. Of a copy that is cancelled this is not known.
-            begun.discard(path)
-            raise
-
-    try:
-        if not entries:
-            await operator.create_dir(after)
-        await gather_all((partial(copy_entry, entry) for entry in entries), at_once=COPIES_AT_ONCE)
-    except BaseException:
-        above = {path[: end + 1] for path in begun for end in range(len(after), len(path)) if path[end] == "/"}
-        await _delete_named(operator, begun | above, None if keeps_target else after)
-        raise
-    await _delete_named(operator, {entry.path for entry in entries}, before)
-
-
-async def _delete_named(operator: Operator, paths: Iterable[str], root: str | None) -> None:
-    """Delete these objects and directories, and then ``root``, which they are in. One that has more in it stays."""
-    named = sorted(paths, reverse=True)  # The deepest directories first.
-    await operator.delete([path for path in named if not path.endswith("/")])
-    for directories in ([path for path in named if path.endswith("/")], [root] if root else []):
-        try:
-            await operator.delete(directories)
-        except IsADirectory as error:
-            failures = error.context.get("failures")
-            if not isinstance(failures, Mapping) or {*failures.values()} != {error.kind}:
-                raise
+    await operator.move(directory_of(source), directory_of(target))
 
 
 async def _check_no_directory(operator: Operator, path: str, operation: str) -> None:

@@ -36,8 +36,6 @@ from aioprefetch.ranges import ByteCount, bytes_at_least, checked_ranges
 from aioprefetch.runtime.buffers import Lease
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.sync.loop_thread import loop_thread
-from aioprefetch.transfer.object_copy import ObjectCopier
-from aioprefetch.transfer.sides import Side
 from aioprefetch.values import Metadata, ReadHead, ReadRequest
 from aioprefetch.verbs.arguments import check_file
 from aioprefetch.verbs.listing import Lister, list_literally
@@ -382,24 +380,15 @@ class OperatorStore:
 
         The store copies by itself where it can.
         """
-        work = self._operator.copy(from_, to) if overwrite else self._copy_new(from_, to)
-        await translated(work)
-
-    async def _copy_new(self, from_: str, to: str) -> Metadata:
-        check_file(from_, "copy")
-        check_file(to, "copy")
-        source, target = (Side(operator=self._operator, path=path, label=path) for path in (from_, to))
-        copier = ObjectCopier(source, target, overwrite=False)
-        return await copier.copy(await self._operator.stat(from_), to, to, lambda _: None)
+        await translated(self._operator.copy(from_, to, if_not_exists=not overwrite))
 
     def copy(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """``copy_async`` that blocks."""
         loop_thread().run(self.copy_async(from_, to, overwrite=overwrite))
 
     async def rename_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
-        """Copy an object and delete the source. If that is cut off, both are there."""
-        await self.copy_async(from_, to, overwrite=overwrite)
-        await self.delete_async(from_)
+        """Move an object as ``Operator.move`` does: it is at one of both names whenever that is cut off, or at both."""
+        await translated(self._operator.move(from_, to, if_not_exists=not overwrite))
 
     def rename(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """``rename_async`` that blocks."""

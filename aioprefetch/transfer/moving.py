@@ -179,7 +179,8 @@ async def _move_directory(operator: Store, source: str, target: str, *, overwrit
     mover = ObjectMover(*sides, overwrite=overwrite)
     report = await copy_side(*sides, skip_same=False, overwrite=overwrite, copier=mover)
     report.raise_failures()
-    changed = await _delete_copied(operator, source, f"{target.rstrip('/')}/" if target else "", mover.copied)
+    into = target if not target or target.endswith("/") else f"{target}/"
+    changed = await _delete_copied(operator, source, into, mover.copied, is_empty=not report.objects)
     if changed:
         raise ObjectChanged(
             _MEANWHILE,
@@ -189,7 +190,9 @@ async def _move_directory(operator: Store, source: str, target: str, *, overwrit
     return Metadata(path=target, kind="directory", size=report.bytes)
 
 
-async def _delete_copied(operator: Store, source: str, target: str, copied: dict[str, Entry | Metadata]) -> list[str]:
+async def _delete_copied(
+    operator: Store, source: str, target: str, copied: dict[str, Entry | Metadata], *, is_empty: bool
+) -> list[str]:
     """Delete the objects that are still what was copied, and the directories; returns the paths of the other ones."""
     accessor = operator.accessor()
     same: list[Entry] = []
@@ -204,7 +207,7 @@ async def _delete_copied(operator: Store, source: str, target: str, copied: dict
             else:
                 changed.append(entry.path)
     if operator.capability.create_dir:
-        for path in directories:
+        for path in directories or ([source] if is_empty and target else []):
             await accessor.create_dir(CreateDirRequest(path=target + path[len(source) :]))
     changed += await _delete_unless_changed(accessor, same)
     try:
