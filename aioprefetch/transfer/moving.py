@@ -36,6 +36,8 @@ from aioprefetch.verbs.arguments import check_file
 from aioprefetch.verbs.listing import delete_paths, list_literally
 from aioprefetch.verbs.writer import copy_object
 
+# Two objects of equal size are compared in pieces of this size.
+PIECE_BYTES = 4 << 20
 _MEANWHILE = "overwritten while it was moved: it is at its old place too, as it is now"
 
 
@@ -80,7 +82,7 @@ async def _move_object(
         raise ObjectChanged("overwritten before it was copied: nothing was moved", path=source) from cause_of(error)
     except AlreadyExists:
         moved = await accessor.stat(StatRequest(path=target))
-        if not _is_own_copy(before, moved):  # Of a move that did not come to its end.
+        if not await have_same_bytes(operator, source, target):  # Those of a move that did not come to its end.
             raise
     if version is not None:
         await accessor.delete(DeleteRequest(path=source, paths=(source,), version=version))
@@ -125,8 +127,21 @@ async def _found(accessor: Accessor, path: str) -> Metadata | None:
         return None
 
 
-def _is_own_copy(source: Metadata, target: Metadata) -> bool:
-    return source.size == target.size and source.etag == target.etag and is_digest(source.etag)
+async def have_same_bytes(operator: Store, source: str, target: str) -> bool:
+    """Whether two objects have the same bytes: by their ETags where those are digests, otherwise both are read."""
+    one, other = await operator.stat(source), await operator.stat(target)
+    if one.size is None or one.size != other.size:
+        return False
+    if one.etag == other.etag and is_digest(one.etag):
+        return True
+    for offset in range(0, one.size, PIECE_BYTES):
+        pieces = [
+            await operator.read(found.path, offset=offset, size=PIECE_BYTES, if_match=found.etag)
+            for found in (one, other)
+        ]
+        if pieces[0] != pieces[1]:
+            return False
+    return True
 
 
 def is_same(before: Entry | Metadata, now: Entry | Metadata) -> bool:

@@ -68,6 +68,10 @@ class Store(Protocol):
         """Metadata of an object or a directory."""
         ...
 
+    async def read(self, path: str, *, offset: int, size: int | None, if_match: str | None) -> bytes:
+        """Some bytes of an object."""
+        ...
+
     async def exists(self, path: str) -> bool:
         """Whether it is there."""
         ...

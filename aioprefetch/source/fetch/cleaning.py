@@ -16,55 +16,46 @@ from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from aioprefetch.errors import AlreadyExists, ConfigInvalid, Error, NotFound, StateConflict, Unavailable
+from aioprefetch.errors import (
+    AlreadyExists,
+    ConditionNotMatch,
+    ConfigInvalid,
+    Error,
+    NotFound,
+    StateConflict,
+    Unavailable,
+)
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.options import CleanSource
 from aioprefetch.source.stored_json import damaged, each, fields_of, integer, listed, optional, parsed, text
 from aioprefetch.source.values import Record, SourceFile
+from aioprefetch.transfer.moving import have_same_bytes
 from aioprefetch.verbs.listing import list_literally
 
 logger = logging.getLogger(__name__)
-
-# Two objects of equal size are compared in pieces of this size.
-PIECE_BYTES = 4 << 20
 
 
 async def copy_to_absent(operator: Operator, source: str, target: str) -> None:
     """Copy an object to an absent target. A target with the same content, left by a crash, is accepted.
 
-    ``AlreadyExists`` for a target with other content. Stores copy without conditions: a target written between the
-    check and the copy is replaced.
+    ``AlreadyExists`` for a target with other content. Where a store has no ``write_if_not_exists``, a target that is
+    written between the check and the copy is replaced.
     """
-    try:
-        await operator.stat(target)
-    except NotFound:
-        await operator.copy(source, target)
-        return
-    if not await _are_same(operator, source, target):
+    is_conditional = operator.capability.write_if_not_exists
+    if is_conditional or not await operator.exists(target):
+        try:
+            await operator.copy(source, target, if_not_exists=is_conditional)
+            return
+        except AlreadyExists:
+            pass
+    if not await have_same_bytes(operator, source, target):
         raise AlreadyExists(
             f"it is not moved to {target!r}, where another file is: it stays where it is. Move that one away, or delete"
             " one of the two",
             operation="clean_source",
             path=source,
         )
-
-
-async def _are_same(operator: Operator, source: str, target: str) -> bool:
-    """Whether two objects have the same content. A copy may have another ETag."""
-    original, copy = await operator.stat(source), await operator.stat(target)
-    if original.size is None or original.size != copy.size:
-        return False
-    if original.etag is not None and original.etag == copy.etag:
-        return True
-    for offset in range(0, original.size, PIECE_BYTES):
-        pieces = [
-            await operator.read(path, offset=offset, size=PIECE_BYTES, if_match=metadata.etag)
-            for path, metadata in ((source, original), (target, copy))
-        ]
-        if pieces[0] != pieces[1]:
-            return False
-    return True
 
 
 # --- the cleaner ------------------------------------------------------------------------------------------------------
@@ -150,9 +141,10 @@ def finished_files(records: Sequence[Record]) -> list[SourceFile]:
 class Cleaner:
     """Cleans files of committed batches. Failures are logged and counted, and the file is kept.
 
-    A file is cleaned only while it is the version that was read. Stores have no conditional delete, so one request lies
-    between this check and the deletion. A file that a task has left out in part (``dead/`` beside the state) stays, and
-    so does a file whose target is another file. Nothing is cleaned once another writer has taken over the state.
+    A file is cleaned only while it is the version that was read. Where a store takes no condition for a deletion, one
+    request lies between this check and that. A file that a task has left out in part (``dead/`` beside the state)
+    stays, and so does a file whose target is another file. Nothing is cleaned once another writer has taken over the
+    state.
 
     Files that a killed process did not clean are cleaned by the next one, at its first commit. Failed files are tried
     again with later commits and by later runs, and more than ``failed_max`` of them end a run. ``counts`` has
@@ -297,9 +289,12 @@ class Cleaner:
                 await copy_to_absent(self._options.operator, source, f"{self._options.target_directory}{file.key}")
                 if not await self._is_still(file):  # A version written during the copy must not be deleted.
                     return "changed"
-            await self._operator.delete(file.key)
+            etag = file.etag if self._operator.capability.delete_if_match else None
+            await self._operator.delete(file.key, if_match=etag)
         except NotFound:
             return "missing"
+        except ConditionNotMatch:
+            return "changed"
         except AlreadyExists as error:
             logger.warning("the source file %r was not cleaned: %s", file.key, error)
             return "taken"

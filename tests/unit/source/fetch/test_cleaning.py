@@ -15,7 +15,6 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch.cleaning import (
     DEAD,
     MARKER_NAME,
-    PIECE_BYTES,
     Cleaner,
     CleanOptions,
     DeadLists,
@@ -27,6 +26,7 @@ from aioprefetch.source.reading.task import quarantine_line
 from aioprefetch.source.values import FetchItem, Record, SourceFile, TailAndSweep
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
+from aioprefetch.transfer.moving import PIECE_BYTES
 from tests.unit.source.fetch.fakes import FakeState
 
 
@@ -135,8 +135,8 @@ async def test_a_version_that_comes_during_the_copy_stays() -> None:
     await scene.plan(FetchItem(await scene.put("a")))
     copy = scene.root.copy
 
-    async def copy_slowly(source: str, target: str) -> Any:
-        found = await copy(source, target)
+    async def copy_slowly(source: str, target: str, **options: Any) -> Any:
+        found = await copy(source, target, **options)
         await scene.put("a", b"newer")
         return found
 
