@@ -84,7 +84,8 @@ class Entry:
 class Capability:
     """The operations and conditions that a service, or a stack of layers over it, supports.
 
-    Tests and checks are selected by it. ``read_version`` holds for ``stat`` too. ``write_part_bytes`` is the size of
+    Tests and checks are selected by it. ``read_version`` holds for ``stat`` too. ``list_ordered``: a recursive listing
+    comes in the order of keys, page after page. ``write_part_bytes`` is the size of
     the parts in which objects are uploaded, all but the last one; 0 where the store takes none. ``copy_bytes_max`` is
     the largest object of one ``copy``, 0 where there is no limit; ``copy_part_bytes`` the size of a part of an upload
     that is copied from another object, 0 where none can be.
@@ -106,6 +107,7 @@ class Capability:
     stat_directory: bool = False
     list: bool = False
     list_recursive: bool = False
+    list_ordered: bool = False
     list_start_after: bool = False
     list_versions: bool = False
     write: bool = False

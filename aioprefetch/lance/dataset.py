@@ -123,7 +123,7 @@ class LanceDataset:
 
     async def versions(self) -> list[DatasetVersion]:
         """All versions of the branch in the store, oldest first, by one listing."""
-        return await list_versions(self._operator, self._wanted.directory(_base(self.path)))
+        return await list_versions(self._operator, self._wanted.directory(base_of(self.path)))
 
     def scan(
         self,
@@ -223,8 +223,8 @@ async def open_wanted(operator: Operator, path: str, wanted: WantedVersion) -> L
     """``open_dataset`` with arguments that were checked."""
     checked_operator(operator, "open")
     try:
-        wanted = await resolved(operator, _base(path), wanted)
-        manifest = await find_manifest(operator, _base(path), wanted)
+        wanted = await resolved(operator, base_of(path), wanted)
+        manifest = await find_manifest(operator, base_of(path), wanted)
         calls = (partial(_living_rows, operator, fragment) for fragment in manifest.fragments)
         living = await gather_all(calls, at_once=_DELETION_READS)
     except Error as error:
@@ -243,7 +243,7 @@ async def _living_rows(operator: Operator, fragment: Fragment) -> int:
     return fragment.rows - len(await read_deletions(operator, fragment))
 
 
-def _base(path: str) -> str:
+def base_of(path: str) -> str:
     """The directory of a dataset as a prefix of paths."""
     return f"{path.rstrip('/')}/" if path.strip("/") else ""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pyarrow as pa
 
 from aioprefetch.errors import Closed, ConfigInvalid, Error, IsADirectory, NotADirectory, NotFound
-from aioprefetch.lance.dataset import open_wanted
+from aioprefetch.lance.dataset import LanceDataset, base_of, open_wanted
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.parts import (
     Blobs,
@@ -34,7 +34,6 @@ from aioprefetch.scheduler.io_queue import plan_requests
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan
 from aioprefetch.scheduler.scheduling_loop import scan_lines
-from aioprefetch.verbs.listing import list_literally
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
@@ -165,10 +164,21 @@ async def find_table(operator: Operator, path: str, request: ScanRequest, wanted
     try:
         file = await open_file(operator, path)
     except (NotFound, IsADirectory):
-        if await _is_dataset(operator, path):
-            return (await open_wanted(operator, path, wanted)).table(request)
-        raise
+        dataset = await _open_if_there(operator, path, wanted)
+        if dataset is None:
+            raise
+        return dataset.table(request)
     return file_scan(file, request)
+
+
+async def _open_if_there(operator: Operator, path: str, wanted: WantedVersion) -> LanceDataset | None:
+    """The dataset at a path, ``None`` if it has no version."""
+    try:
+        return await open_wanted(operator, path, wanted)
+    except NotFound as error:
+        if error.path != base_of(path):  # A part of it is missing.
+            raise
+        return None
 
 
 async def _refuse_file(operator: Operator, path: str, wanted: WantedVersion) -> None:
@@ -176,15 +186,6 @@ async def _refuse_file(operator: Operator, path: str, wanted: WantedVersion) -> 
     with suppress(NotFound):
         if not (await operator.stat(path)).is_directory:
             raise ConfigInvalid(f"{wanted.argument}= is for datasets; this is a file, which has no versions")
-
-
-async def _is_dataset(operator: Operator, path: str) -> bool:
-    if not operator.capability.list:
-        return False
-    async with list_literally(operator, f"{path}/_versions/") as entries:
-        async for _ in entries:
-            return True
-    return False
 
 
 def file_scan(file: LanceFile, request: ScanRequest) -> TableScan:

@@ -29,6 +29,7 @@ from aioprefetch.errors import (
     NotFound,
     Unsupported,
     UntrustedMetadata,
+    cause_of,
 )
 from aioprefetch.lance.footer import MetadataBytes
 from aioprefetch.lance.manifest import (
@@ -97,7 +98,10 @@ async def list_versions(operator: Operator, base: str) -> list[DatasetVersion]:
 
 
 async def latest_version(operator: Operator, base: str) -> DatasetVersion:
-    """The latest version, which is the first in the listing if names are inverted. ``NotFound`` without any version."""
+    """The latest version. ``NotFound`` for ``base`` without any version.
+
+    It is the first in a listing in the order of keys, if names are inverted; any other listing is read whole.
+    """
     if not operator.capability.list:
         return await _latest_by_hint(operator, base)
     latest: DatasetVersion | None = None
@@ -108,7 +112,7 @@ async def latest_version(operator: Operator, base: str) -> DatasetVersion:
                 continue
             if latest is None or listed[0].version > latest.version:
                 latest = listed[0]
-            if listed[1]:
+            if listed[1] and operator.capability.list_ordered:
                 break
     if latest is None:
         raise hint_at_path(
@@ -132,7 +136,7 @@ async def _latest_by_hint(operator: Operator, base: str) -> DatasetVersion:
     """The latest version in a store without listing: the version in the dataset's hint, or the last one after it."""
     path = f"{base}_versions/latest_version_hint.json"
     try:
-        hint = json.loads(await operator.read(path, size=_HINT_BYTES_MAX))["version"]
+        hint = json.loads(await _hint(operator, path, base))["version"]
         if type(hint) is not int or not 0 < hint < _VERSION_MAX:
             raise ValueError(f"the hint says {hint!r}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -148,6 +152,17 @@ async def _latest_by_hint(operator: Operator, base: str) -> DatasetVersion:
         except NotFound:
             break
     return latest
+
+
+async def _hint(operator: Operator, path: str, base: str) -> bytes:
+    try:
+        return await operator.read(path, size=_HINT_BYTES_MAX)
+    except NotFound as error:
+        raise NotFound(
+            f"the store cannot list, and {path}, which names the latest version, is not there; say version=",
+            operation="open",
+            path=base,
+        ) from cause_of(error)
 
 
 # --- the version that a caller asks for -------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ class CompleteLayer(Layer):
             read_suffix=capability.read_suffix or (capability.read_range and capability.stat),
             stat_directory=capability.stat_directory or capability.list,
             list_recursive=capability.list,
+            list_ordered=capability.list_ordered and capability.list_recursive,  # The walk goes by directories.
             list_start_after=capability.list,
             copy=capability.copy or (capability.read and capability.write),
             copy_if_not_exists=capability.copy_if_not_exists

@@ -136,8 +136,6 @@ class ExtraObjects:
 
 # Small objects are waited for, and large ones share the requests anyway.
 CONCURRENCY = 32
-# Schemes of stores that list in the order of their keys.
-_ORDERED = ("az", "file", "gs", "memory", "s3", "s3a")
 
 
 async def copy_side(
@@ -455,7 +453,7 @@ class Destination:
             self._lister = list_literally(side.operator, side.path, recursive=True)
         self.is_in_order = is_listed
         self._on_passed = on_passed
-        self._is_ordered = side.operator.info.scheme in _ORDERED
+        self._is_ordered = side.operator.capability.list_ordered
         self._all: dict[str, Entry] | None = None
         self._next: Entry | None = None
         self._last_found: Entry | None = None

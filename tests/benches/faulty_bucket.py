@@ -285,9 +285,7 @@ class FaultyBucket:
             return failed(404, "NoSuchUpload")
         if refused := self._refused(call):
             return refused
-        named = [
-            int(one.text or 0) for one in ET.fromstring(call.body).iter() if one.tag.endswith("PartNumber")
-        ]
+        named = [int(one.text or 0) for one in ET.fromstring(call.body).iter() if one.tag.endswith("PartNumber")]
         parts = self.uploads.pop(upload)[1]
         self.put(call.key, b"".join(parts[number] for number in named))
         etag = etag_of(self.objects[call.key])

@@ -21,6 +21,7 @@ CAPABILITY = Capability(
     stat_directory=True,
     list=True,
     list_recursive=True,
+    list_ordered=True,
     list_start_after=True,
     write=True,
     write_stream=True,

@@ -209,6 +209,8 @@ def capability_of(store: Any) -> Capability:
         stat=reads or has(store, "head_async"),
         list=lists_deep or has(store, "list_with_delimiter_async"),
         list_recursive=lists_deep,
+        # A listing in no order is held whole, and sorted.
+        list_ordered=lists_deep and order_of(store) != "unknown",
         list_start_after=lists_deep or has(store, "list_with_delimiter_async"),
         write=writes,
         write_stream=writes,

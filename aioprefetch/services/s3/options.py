@@ -206,6 +206,11 @@ class S3Options:
         return ""
 
     @property
+    def is_directory_bucket(self) -> bool:
+        """Whether it is a directory bucket or an access point of one: they sort each page by itself."""
+        return self.bucket.endswith(("--x-s3", "--xa-s3"))
+
+    @property
     def capability(self) -> Capability:
         return Capability(
             read=True,
@@ -220,7 +225,8 @@ class S3Options:
             stat_directory=True,
             list=True,
             list_recursive=True,
-            list_start_after=True,
+            list_ordered=not self.is_directory_bucket,
+            list_start_after=not self.is_directory_bucket,
             list_versions=True,
             write=True,
             write_if_match=True,

@@ -126,7 +126,7 @@ def first_cursor(operator: Operator, followed: SourceState | None) -> Cursor:
 
 def is_unordered(operator: Operator) -> bool:
     """Whether listings have no order, as in S3's directory buckets."""
-    return operator.info.name.endswith("--x-s3") or not operator.capability.list_start_after
+    return not operator.capability.list_ordered
 
 
 def lasting_options(first: Cursor, *, hidden_files: bool = False) -> dict[str, str]:

@@ -278,7 +278,7 @@ class StateStore:
         The store may list in any order. S3's directory buckets do, and know no prefixes but directories.
         """
         path, start_after = self.path(prefix), None if after is None else self.path(after)
-        if self.operator.info.name.endswith("--x-s3") or not self.operator.capability.list_start_after:
+        if not self.operator.capability.list_ordered:
             path, start_after = path[: path.rfind("/") + 1], None
         cut = len(self.directory)
         listing = list_literally(self.operator, path, start_after=start_after)

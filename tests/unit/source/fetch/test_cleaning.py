@@ -140,7 +140,7 @@ async def test_a_version_that_comes_during_the_copy_stays() -> None:
         await scene.put("a", b"newer")
         return found
 
-    scene.root.copy = copy_slowly  # type: ignore[method-assign, assignment]
+    scene.root.copy = copy_slowly  # type: ignore[method-assign]
     await scene.commit(1)
     assert await scene.source.read("a") == b"newer"
 

@@ -17,6 +17,7 @@ from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionO
 from aioprefetch.source.state import StateOptions
 from aioprefetch.source.values import Offset
 from aioprefetch.testing.conformance.suite import checks
+from tests.benches.dict_store import DictStore
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 
@@ -213,15 +214,13 @@ async def test_a_source_keeps_its_way_of_finding_files(scene: Scene) -> None:
         await scene.open("three/", attach_to=StateLocation(scene.state_operator, "none/"))
 
 
-async def test_a_directory_bucket_is_listed_without_an_order(scene: Scene) -> None:
-    operator = Operator.bare(Memory("express--x-s3"))
-    for key in "abc":
-        await operator.write(key, b"data")
+@pytest.mark.parametrize("recursive", [True, False])
+async def test_a_store_that_lists_in_no_order_is_listed_whole(scene: Scene, recursive: bool) -> None:
+    store = DictStore(dict.fromkeys(("z/z", "b", "z/a", "a"), b"data"), recursive=recursive)
+    operator = store.operator()
     source = await scene.open(operator=operator)
-    end = await source.latest_offset(source.initial_offset())
-    assert end.files == 3
-    await operator.write("0", b"data")
-    assert await batches_of(source, end) == [["0"]]
+    taken = sorted(key for batch in await batches_of(source, source.initial_offset()) for key in batch)
+    assert taken == ["a", "b", "z/a", "z/z"]
     await source.aclose()
     await operator.aclose()
 

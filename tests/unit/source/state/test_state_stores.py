@@ -21,7 +21,7 @@ from aioprefetch.source.state import SourceState
 from aioprefetch.source.state.store import StateStore
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from aioprefetch.values import ListPage, ListRequest, Metadata, Request, StatRequest, WriteRequest
+from aioprefetch.values import Capability, ListPage, ListRequest, Metadata, Request, StatRequest, WriteRequest
 from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, IgnoringLayer, add, memory, opened
 
 
@@ -173,6 +173,9 @@ class ShuffledLayer(Layer):
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         return _Shuffled(inner)
 
+    def adapt(self, capability: Capability) -> Capability:
+        return replace(capability, list_ordered=False, list_start_after=False)
+
 
 class _Shuffled(WrappedAccessor):
     async def list_page(self, request: ListRequest) -> ListPage:
@@ -180,9 +183,8 @@ class _Shuffled(WrappedAccessor):
         return replace(page, entries=tuple(random.Random(3).sample(page.entries, len(page.entries))))
 
 
-@pytest.mark.parametrize("name", ["", "bucket--x-s3"])
-async def test_a_store_that_lists_in_no_order_holds_a_state(name: str) -> None:
-    async with ap.Operator.bare(ap.services.Memory(name)).layer(ShuffledLayer()) as operator:
+async def test_a_store_that_lists_in_no_order_holds_a_state() -> None:
+    async with ap.Operator.bare(ap.services.Memory()).layer(ShuffledLayer()) as operator:
         for _ in range(3):
             state = await opened(operator)
             for number in range(8):
