@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPENDAL = {"R": 34, "S": 10, "L": 12, "W": 11, "D": 6, "C": 7, "P": 4, "E": 6}
 _S3A = {"S": 20, "C": 10, "P": 14, "V": 24}
-_RELIABILITY = {"D": 32, "S": 70}
+_RELIABILITY = {"D": 32, "S": 70, "W": 5}
 _SOURCE = {"L": 12, "F": 10, "R": 2, "Q": 8}
 
 OPENDAL_IDS = [f"opendal:{letter}{n}" for letter, last in _OPENDAL.items() for n in range(1, last + 1)]
