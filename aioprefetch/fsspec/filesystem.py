@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from glob import has_magic
 from typing import Any
 
@@ -276,7 +275,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     async def _cat_file(
         self, path: str, start: int | None = None, end: int | None = None, version_id: str | None = None, **options: Any
     ) -> bytes:
-        return await read_slice(self._versioned(path, version_id), (start, end), lambda: self._size(path))
+        return await read_slice(self._versioned(path, version_id), (start, end))
 
     async def _cat(self, path: Any, **options: Any) -> Any:
         async with many():
@@ -301,7 +300,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         @of_one
         async def read(path: str, slices: list[tuple[int, Bounds]]) -> list[bytes]:
             ranges = [bounds for _, bounds in slices]
-            return await read_slices(self.place_of(path), ranges, partial(self._size, path), max_gap)
+            return await read_slices(self.place_of(path), ranges, max_gap)
 
         async with many():
             results = await _run_coros_in_chunks(

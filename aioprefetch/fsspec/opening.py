@@ -383,7 +383,7 @@ def opened(
         chosen = appending_options(place, found, chosen)
     file = WriteFile(fs, path, place.operator, place.key, chosen, mode=mode.of_bytes, autocommit=autocommit)
     if found is not None and found.size:
-        before = {"policy": "sequential", "size": found.size, "etag": found.etag}
+        before = {"policy": "sequential", "etag": found.etag}
         _begin_with(file, ReadFile(fs, path, place.operator, place.key, before))
     return file
 

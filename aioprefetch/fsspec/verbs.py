@@ -130,34 +130,40 @@ def of_one(verb: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 # --- slices -----------------------------------------------------------------------------------------------------------
 
 Bounds = tuple[int | None, int | None]
-SizeOf = Callable[[], Awaitable[int]]
 
 
-async def read_slice(place: Place, bounds: Bounds, size_of: SizeOf) -> bytes:
+async def read_slice(place: Place, bounds: Bounds) -> bytes:
     """The bytes of one slice, as from a file: fewer at the end of the object, none beyond it."""
-    start, end = bounds
-    if start is not None and start < 0 and end is None:
-        return await place.operator.read(place.key, suffix=-start, version=place.version)
-    begin, stop = await _resolved(bounds, size_of)
+    begin, end = bounds[0] or 0, bounds[1]
+    if begin < 0 and end is None:
+        return await place.operator.read(place.key, suffix=-begin, version=place.version)
+    if begin < 0 or (end or 0) < 0:
+        return (await _read_sized(place, [bounds], None))[0]
     try:
-        size = None if stop is None else max(0, stop - begin)
+        size = None if end is None else max(0, end - begin)
         return await place.operator.read(place.key, offset=begin, size=size, version=place.version)
     except RangeNotSatisfied:
         return b""
 
 
-async def read_slices(place: Place, slices: Sequence[Bounds], size_of: SizeOf, gap_bytes: int | None) -> list[bytes]:
+async def read_slices(place: Place, slices: Sequence[Bounds], gap_bytes: int | None) -> list[bytes]:
     """The bytes of several slices of one object, in few requests."""
     if len(slices) == 1:
-        return [await read_slice(place, slices[0], size_of)]
-    resolved = [await _resolved(bounds, size_of) for bounds in slices]
-    size = await size_of() if any(end is None for _, end in resolved) else 0
-    ranges = [(start, max(start, size if end is None else end)) for start, end in resolved]
-    try:
-        return await _read(place, ranges, gap_bytes)
-    except RangeNotSatisfied as error:  # A range that goes beyond the end, where a file is only short.
-        size = await size_of() if error.total is None else error.total
-    return await _read(place, [(min(start, size), min(end, size)) for start, end in ranges], gap_bytes)
+        return [await read_slice(place, slices[0])]
+    ranges = [(start or 0, max(start or 0, end)) for start, end in slices if end is not None]
+    if len(ranges) == len(slices) and all(min(start or 0, end or 0) >= 0 for start, end in slices):
+        with suppress(RangeNotSatisfied):  # A range goes beyond the end, where a file is only short.
+            return await place.operator.read_ranges(place.key, ranges, gap_bytes=gap_bytes, version=place.version)
+    return await _read_sized(place, slices, gap_bytes)
+
+
+async def _read_sized(place: Place, slices: Sequence[Bounds], gap_bytes: int | None) -> list[bytes]:
+    """Slices that need the size: it and their bytes are of one version."""
+    async with place.operator.reader(place.key, policy="random", version=place.version) as reader:
+        reader.seek(0, os.SEEK_END)  # So that the first request brings the end.
+        size = await reader.ensure_size()
+        ranges = [slice(*bounds).indices(size)[:2] for bounds in slices]
+        return await reader.read_ranges([(start, max(start, end)) for start, end in ranges], gap_bytes=gap_bytes)
 
 
 def by_path(paths: Sequence[str], starts: Any, ends: Any) -> dict[str, list[tuple[int, Bounds]]]:
@@ -171,20 +177,6 @@ def by_path(paths: Sequence[str], starts: Any, ends: Any) -> dict[str, list[tupl
     for position, (path, start, end) in enumerate(zip(paths, firsts, lasts, strict=True)):
         found.setdefault(path, []).append((position, (start, end)))
     return found
-
-
-async def _resolved(bounds: Bounds, size_of: SizeOf) -> tuple[int, int | None]:
-    """Bounds as in a slice, of which negative ones count from the end."""
-    start, end = bounds
-    if (start or 0) < 0 or (end or 0) < 0:
-        size = await size_of()
-        start = max(0, size + start) if start is not None and start < 0 else start
-        end = max(0, size + end) if end is not None and end < 0 else end
-    return start or 0, end
-
-
-async def _read(place: Place, ranges: list[tuple[int, int]], gap_bytes: int | None) -> list[bytes]:
-    return await place.operator.read_ranges(place.key, ranges, gap_bytes=gap_bytes, version=place.version)
 
 
 # --- transfers --------------------------------------------------------------------------------------------------------
@@ -267,7 +259,7 @@ async def copy_object(source: Place, target: Place, options: Mapping[str, Any]) 
         return
     found = await reads.stat(source.key, version=source.version)
     described = {**options, **description_of(found, writes.capability)}
-    reader = reads.reader(source.key, policy="sequential", size=found.size, etag=found.etag, version=source.version)
+    reader = reads.reader(source.key, policy="sequential", etag=found.etag, version=source.version)
     async with reader, reader.stream() as chunks:
         await writes.write(target.key, chunks, **described)
 

@@ -20,9 +20,11 @@ from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
     NotFound,
+    ObjectChanged,
     ProtocolError,
     RangeNotSatisfied,
     Unsupported,
+    cause_of,
     excerpt,
 )
 from aioprefetch.runtime.runtime import Runtime
@@ -123,37 +125,42 @@ class CompleteAccessor(WrappedAccessor):
         if request.if_none_match or request.version or since or until:
             self._check(request, _READ_OPTIONS)
         before = sink.received
+        sent, size, compared = request, None, None
         target = sink
         try:
-            sent = request if request.suffix is None else await self._with_known_range(request)
+            if request.suffix is not None and not self._native.read_suffix:
+                sent, size = await self._with_known_range(request, request.suffix)
             if sent.if_match and not self._native.read_if_match:
-                target = _ComparingSink(sink, sent.if_match)
+                compared = sent.if_match
                 sent = replace(sent, if_match=None)
+            if compared is not None or size is not None:
+                target = _ComparingSink(sink, compared, size)
             response = await self.inner.read(sent, target)
-        except RangeNotSatisfied as error:
+        except (ConditionNotMatch, RangeNotSatisfied) as error:
             if sink.head is not None:
                 raise
-            head = await self._empty_head(request, error, needs_etag=target is not sink)
+            if isinstance(error, ConditionNotMatch):
+                if size is None or request.if_match or request.if_none_match or since or until:
+                    raise
+                raise _overwritten(request.path) from cause_of(error)
+            if size and error.total:
+                raise _overwritten(request.path) from cause_of(error)
+            head = await self._empty_head(request, error, needs_etag=compared is not None)
             target.begin(head, path=request.path)
             return ReadReply(head=head, received=0)
         if sink.received - before != response.head.size:
             raise _miscounted(request, sink.received - before, response.head.size)
         return response
 
-    async def _with_known_range(self, request: ReadRequest) -> ReadRequest:
-        if request.suffix is None or self._native.read_suffix:
-            return request
-        metadata = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
-        size = metadata.size or 0
-        if size == 0:
-            return replace(request, suffix=None)
-        return replace(
-            request,
-            offset=max(0, size - request.suffix),
-            size=min(size, request.suffix),
-            suffix=None,
-            if_match=request.if_match or metadata.etag,
+    async def _with_known_range(self, request: ReadRequest, suffix: int) -> tuple[ReadRequest, int]:
+        metadata = await self.inner.stat(
+            StatRequest(path=request.path, version=request.version, deadline=request.deadline)
         )
+        size = metadata.size or 0
+        wanted = replace(request, suffix=None, if_match=request.if_match or metadata.etag)
+        if size:
+            wanted = replace(wanted, offset=max(0, size - suffix), size=min(size, suffix))
+        return wanted, size
 
     async def _empty_head(self, request: ReadRequest, error: RangeNotSatisfied, *, needs_etag: bool) -> ReadHead:
         # Every range of an empty object is empty, but stores respond with 416, some of them without the size.
@@ -318,16 +325,22 @@ class CompleteAccessor(WrappedAccessor):
 
 
 class _ComparingSink(ForwardingSink):
-    """Passes a response on if its ETag is ``if_match``, for services that ignore the condition."""
+    """Passes a response on if its ETag is ``if_match``, for services that ignore the condition.
 
-    __slots__ = ("_if_match",)
+    ``size`` is the size of the object that was asked for before the request.
+    """
 
-    def __init__(self, target: Sink, if_match: str) -> None:
+    __slots__ = ("_if_match", "_size")
+
+    def __init__(self, target: Sink, if_match: str | None, size: int | None) -> None:
         super().__init__(target)
         self._if_match = if_match
+        self._size = size
 
     def begin(self, head: ReadHead, *, path: str = "") -> None:
-        if self._if_match not in ("*", head.etag):
+        if None not in (self._size, head.total) and head.total != self._size:
+            raise _overwritten(path)
+        if self._if_match not in (None, "*", head.etag):
             raise ConditionNotMatch(
                 f"the object's ETag is {excerpt(head.etag)!r}, not {excerpt(self._if_match)!r}",
                 operation="read",
@@ -335,6 +348,11 @@ class _ComparingSink(ForwardingSink):
                 context={"etag": head.etag},
             )
         self.target.begin(head, path=path)
+
+
+def _overwritten(path: str) -> ObjectChanged:
+    why = "the object was overwritten between the requests for its size and for its end"
+    return ObjectChanged(why, operation="read", path=path, status="temporary")  # The next attempt asks again.
 
 
 class CollectedWriteBody:

@@ -262,7 +262,8 @@ class OperatorStore:
         ranges = checked_ranges(list(zip(starts, stops, strict=True)), operation="read_ranges", path=path)
         if any(start == end for start, end in ranges):
             raise as_obspec(InvalidRange("a range is empty", operation="read_ranges", path=path))
-        return await translated(view_ranges_cut(self._operator, path, ranges))
+        accessor, runtime = self._operator.accessor(), self._operator.runtime()
+        return await translated(view_ranges_cut(accessor, runtime, path, ranges))
 
     def get_ranges(
         self,

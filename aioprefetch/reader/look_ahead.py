@@ -292,7 +292,7 @@ class LookAhead:
         if end - start <= self._kept_bytes:
             return False
         opened, block = self.opened, self._block_bytes
-        if self._by_block or not opened.is_size_confirmed or opened.store.disk is not None:
+        if self._by_block or opened.total is None or opened.store.disk is not None:
             return False
         windows = self.windows
         if opened.position.keeps_behind or windows.has_gone_back or start < self._past_end:

@@ -69,8 +69,8 @@ class OpenObject:
     ``etag`` and ``version`` are those of the pin. ``is_shared``: readers of the same version may share its blocks,
     because the pin is strong, which alone proves that bytes are equal. ``request_bytes_max`` is the longest request:
     all of it must fit into memory together, with room for others. ``waits`` are those of its reads for requests, until
-    they are released, ``long_reads`` the requests of reads past the blocks. ``is_size_confirmed``: the size is not
-    merely declared.
+    they are released, ``long_reads`` the requests of reads past the blocks. ``total`` is the size of the object as a
+    response has named it, from which no later one may differ; ``None`` until then.
     """
 
     def __init__(
@@ -94,9 +94,12 @@ class OpenObject:
         self._block_bytes = block_bytes = options.block_bytes
         self.request_bytes_max = max(block_bytes, min(REQUEST_BYTES_MAX, runtime.options.memory_bytes // 4))
         self.name = (openings.namespace, path)
-        self._opening_key = (path, block_bytes, size, etag, version)
         self._pin: VersionPin | None = None
         self._declared = size
+        self.total = options.total
+        self._opening_key: tuple[object, ...] = (path, block_bytes, size, etag, version, self.total)
+        # The end of readable bytes for the first request: one that a refusal has named binds nothing yet.
+        self._likely_size = size
         self._tail_bytes = options.footer_bytes
         self._split = options.split
         self._opening: Opening | None = None
@@ -106,9 +109,8 @@ class OpenObject:
         self.long_reads: tuple[ParallelParts, ...] = ()
         self._end_reason: Callable[[OpenObject], Error] | None = None
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
-        self.is_size_confirmed = size is None or etag is None
         if size is not None and etag is not None:
-            self._set_file(size, is_current=False)
+            self._set_file(size if self.total is None else self.total, is_current=False)
 
     @property
     def pin(self) -> VersionPin:
@@ -136,13 +138,13 @@ class OpenObject:
         """Get size and version by the first request, which also brings ``size`` bytes at ``offset``.
 
         An ``offset`` of ``None`` is the end of the object. If nothing lies at ``offset``, only the size is known
-        afterwards, and the next read pins the version.
+        afterwards, and the next read pins a version of that size; another one is ``ObjectChanged``.
         """
         turn = self.runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
         has_waited = False
-        size_before, refusals = self.size, 0
+        refusals, refused = 0, self.total
         while self.file is None:
             if self.closed:
                 raise self._end_error()
@@ -157,7 +159,7 @@ class OpenObject:
                     other = None
                 is_own = other is None
                 self._opening = opening = other or self._start_opening(offset, size)
-            wait = opening.fetch.join(0)
+            wait, size_before = opening.fetch.join(0), self._likely_size
             self.waits.add(wait)
             try:
                 await self.result(wait)
@@ -165,20 +167,23 @@ class OpenObject:
                 self._end_opening(error)
                 if error.total is None:
                     raise
-                self.size = self._reachable(error.total)
-                if not (is_own or offset is None or offset >= error.total):
+                refused = error.total
+                self._likely_size = likely = self._reachable(refused)
+                if not (is_own or offset is None or offset >= refused):
                     continue
                 refusals += 1
-                is_beyond = offset is None or offset >= self.size
-                if is_beyond or self.size == size_before or refusals == _OPENINGS_MAX:
-                    return
-                size_before, has_waited = self.size, False
+                has_waited = False
+                if offset is None or offset >= likely or likely == size_before or refusals == _OPENINGS_MAX:
+                    break
             except Exception as error:
                 self._end_opening(error)
                 raise
             finally:
                 self.release([wait])
                 del wait
+        if self.file is None and refused is not None:
+            self._bind(refused, None)
+            self._opening_key = (*self._opening_key[:-1], refused)  # Shared by readers that hold to the same size.
 
     def open_alone(self) -> None:
         """Leave a shared first request, and share none any more."""
@@ -245,20 +250,21 @@ class OpenObject:
 
     def _first_range(self, offset: int | None, size: int) -> FirstRequest:
         wanted = min(size, self.request_bytes_max)
-        if self.size is None:
+        end = self._likely_size
+        if end is None:
             first = first_request(
                 self.policy, offset=offset, size=wanted, block_bytes=self._block_bytes, tail_bytes=self._tail_bytes
             )
             return first if first.is_suffix else self._first_blocks(first, offset, size)
-        # The caller declared the size: only the version is still open.
+        # The caller or a refusal has named the size: only the version is still open.
         if self.policy.keeps_footer:
-            start = self._footer_start(self.size)
-            return FirstRequest(start, max(start + 1, self.size))
-        low = min(offset or 0, max(0, self.size - 1))
+            start = self._footer_start(end)
+            return FirstRequest(start, max(start + 1, end))
+        low = min(offset or 0, max(0, end - 1))
         blocks = self.policy.fill != "exact"
         start = low - low % self._block_bytes if blocks else low
         stop = start + self._block_bytes if blocks else low + wanted
-        return self._first_blocks(FirstRequest(start, max(start + 1, min(stop, self.size))), offset, size)
+        return self._first_blocks(FirstRequest(start, max(start + 1, min(stop, end))), offset, size)
 
     def _first_blocks(self, first: FirstRequest, offset: int | None, size: int) -> FirstRequest:
         """A first request by blocks, cut to the free memory and to the split.
@@ -290,7 +296,8 @@ class OpenObject:
     # --- the pinned version -------------------------------------------------------------------------------------
 
     def pin_version(self, etag: str | None, version: str | None, total: int) -> BlockFile:
-        """Pin the version of a first response, whose object has ``total`` bytes."""
+        """Pin the version of a first response, whose object has ``total`` bytes; ``ObjectChanged`` if it had others."""
+        self._bind(total, etag)
         self.etag, self.version = etag, self.version or version
         self.is_shared = is_strong(etag, self.version)
         self._pin = None
@@ -298,7 +305,6 @@ class OpenObject:
         return self._set_file(total)
 
     def _set_file(self, total: int, *, is_current: bool = True) -> BlockFile:
-        self.size = total if self._declared is None else self._reachable(total)
         version = (self.version, self.etag) if self.is_shared else (None, None, object())
         file = self.file = self.store.file(
             self.name,
@@ -313,6 +319,15 @@ class OpenObject:
         file.open(self.position)
         self._end_opening(None)
         return file
+
+    def _bind(self, total: int, etag: str | None) -> None:
+        """Keep the size of the object that a response names; ``ObjectChanged`` if an earlier one named another."""
+        if self.total not in (None, total):
+            raise self.pin.changed(
+                etag, f"the object was overwritten: it had {self.total} bytes when it was read first, and has {total}"
+            )
+        self.total = total
+        self.size = total if self._declared is None else self._reachable(total)
 
     def _reachable(self, total: int) -> int:
         """The end of readable bytes in an object of ``total`` bytes."""
@@ -423,30 +438,21 @@ class OpenObject:
 
     def check_head(self, file: BlockFile, head: ReadHead) -> None:
         """Raise ``ObjectChanged`` unless a response is of the pinned version."""
-        pin = self._pin or self.pin
-        pin.check(head)
-        is_as_known = self.is_size_confirmed and head.total == file.size
-        if not (is_as_known or self._accepts_size(file, head.total)):
-            replace(pin, size=file.size).check(head)
+        (self._pin or self.pin).check(head)
+        if head.total != self.total and head.total is not None:
+            self._learn(file, head.total, head.etag)
 
-    def _accepts_size(self, file: BlockFile, total: int | None) -> bool:
-        """Whether an object of the pinned version may have ``total`` bytes. A new size becomes the end of reads."""
-        if total is None or (self._declared is not None and total > file.size):
-            return True
-        if total == file.size:
-            self.is_size_confirmed = True
-            return True
-        if self.is_size_confirmed:
-            return False
-        file.shorten(total)
-        self.size = self._reachable(total)
-        return True
+    def _learn(self, file: BlockFile, total: int, etag: str | None) -> None:
+        self._bind(total, etag)
+        if total < file.size:  # Which was declared.
+            file.shorten(total)
 
     async def explain(self, error: Error, *, is_first: bool) -> Error:
         """``ObjectChanged`` in place of a refused request, once a version is pinned; otherwise the error itself."""
-        if self.etag is None and self.version is None:
+        is_pinned = not (self.etag is None and self.version is None)
+        if is_first and not (is_pinned and isinstance(error, ConditionNotMatch)):
             return error
-        if is_first and not isinstance(error, ConditionNotMatch):
+        if not (is_pinned or isinstance(error, RangeNotSatisfied)):
             return error
         actual = error.context.get("etag")
         if actual is None and not isinstance(error, NotFound):
@@ -454,10 +460,11 @@ class OpenObject:
                 actual = (await self._accessor.stat(StatRequest(path=self.path))).etag
             except Error:
                 actual = None
-        if isinstance(error, RangeNotSatisfied) and actual is not None and actual == self.etag:
+        if isinstance(error, RangeNotSatisfied) and actual == self.etag:
             if self.file is not None and error.total is not None:
-                self._accepts_size(self.file, error.total)
-            return error  # The object has not changed: the store refuses a range of the version that it has.
+                self._learn(self.file, error.total, self.etag)
+            if actual is not None or error.total is not None:
+                return error  # The object has not changed: the store refuses a range of the version that it has.
         return self.pin.explain(error, actual_etag=actual)
 
     # --- waiting and closing ------------------------------------------------------------------------------------

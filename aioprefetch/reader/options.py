@@ -35,6 +35,9 @@ class ReaderOptions:
 
     A long run through an object of more than half of ``memory_bytes`` recycles the blocks behind it, as long as the
     reader has not gone back: ``keep_behind=True`` keeps them, ``False`` recycles in objects of any size.
+
+    ``total`` is the size of the whole object, which a reader of the same version had in a response: only an object of
+    that size is read.
     """
 
     policy: Policy
@@ -50,6 +53,7 @@ class ReaderOptions:
     growth: Growth
     keep_behind: bool | None
     on_progress: ProgressCallback | None
+    total: int | None = None
 
 
 def reader_options(

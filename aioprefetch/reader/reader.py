@@ -310,7 +310,12 @@ class RangeReader:
     def clone(self) -> RangeReader:
         """Another reader of the same version with a cursor of its own at 0. With an ETag the two share blocks."""
         self._check_open("clone")
-        options = replace(self._options, size=self.size, etag=self.etag, version=self.version)
+        return self._twin()
+
+    def _twin(self) -> RangeReader:
+        """A clone, also of a reader of the process that this one was forked from."""
+        total = self._options.total if self._reads is None else self._reads.opened.total
+        options = replace(self._options, size=self.size, etag=self.etag, version=self.version, total=total)
         return RangeReader(self.path, options, self._connect, url=self._url)
 
     async def reopen(self) -> None:
@@ -322,7 +327,7 @@ class RangeReader:
         if self._reads is not None:
             self._reads.opened.close(OpenObject.left_behind)
             self._reads = None
-        self._options = replace(self._options, size=None, etag=None, version=None)
+        self._options = replace(self._options, size=None, etag=None, version=None, total=None)
         if await self.ensure_size() and self._live("reopen").file is None:
             # The cursor lies beyond the new end, where a response brings the size alone.
             await self._open(0)

@@ -334,12 +334,13 @@ class SyncFile(io.RawIOBase):
 
     # Inside
 
-    def _open_reader(self) -> None:
+    def _open_reader(self, before: RangeReader | None = None) -> None:
         self._thread = loop_thread()
         self._position = 0
         self._cursor = threading.RLock()
         self._line_piece, self._line_start = b"", 0
-        self._reader = self._operator.reader(self._path, **self._options)  # which sends nothing
+        reader = self._operator.reader(self._path, **self._options) if before is None else before._twin()
+        self._reader = reader  # which sends nothing
         self._generation = fork_generation()
 
     def _live(self, operation: str) -> RangeReader:
@@ -354,9 +355,7 @@ class SyncFile(io.RawIOBase):
             if self._generation != fork_generation():
                 position = self._position
                 leak_in_child(parent, self._cursor)  # a thread that is not in this process may hold the lock
-                if parent.etag is not None:
-                    self._options |= {"etag": parent.etag, "size": parent.size}
-                self._open_reader()
+                self._open_reader(parent)
                 self._position = position
         return self._live("read")
 

@@ -17,22 +17,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.response_check import VersionPin, is_strong
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, is_same_version
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, ProtocolError, RangeNotSatisfied
-from aioprefetch.ranges import ByteCount, MergedRange, Range, coalesce, resolve_range
+from aioprefetch.ranges import ByteCount, MergedRange, Range, checked_ranges, coalesce, resolve_range
 from aioprefetch.runtime.buffers import ResultStream
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all, stopped
 from aioprefetch.values import Lane, ReadHead, ReadRequest
+from aioprefetch.verbs.arguments import check_file
 
 
 def first_bytes_of(options: RuntimeOptions) -> int:
@@ -316,8 +316,12 @@ async def read_merged(
     *,
     gap_bytes: ByteCount | None,
     request_bytes_max: ByteCount | None,
+    cuts: bool = False,
 ) -> list[memoryview]:
-    """The bytes of each range, in order. One failure cancels the other requests and is raised as it is."""
+    """The bytes of each range, in order. One failure cancels the other requests and is raised as it is.
+
+    With ``cuts`` a range that crosses the end of the object is cut there.
+    """
     from aioprefetch.reader.policy import POLICIES, coalescing
 
     gap, bytes_max = coalescing(gap_bytes, request_bytes_max, policy=POLICIES["vector"], path=request.path)
@@ -333,10 +337,10 @@ async def read_merged(
         if pin is None:
             pin = VersionPin(head.etag, head.version, head.total, path=request.path, operation="read_ranges")
         pin.check(head)
-        _check_ends(head, [ranges[member] for member in piece.members], request.path)
+        _check_ends(head, [ranges[member] for member in piece.members], request.path, cuts=cuts)
         view = sink.to_view()
         for member in piece.members:
-            start, end = ranges[member]
+            start, end = ranges[member][0], min(ranges[member][1], head.end)
             if runtime.events.wants_reads and start < end:
                 runtime.events.publish_served(request.path, start, end, "store")
             part = view[start - piece.start : end - piece.start]
@@ -347,34 +351,23 @@ async def read_merged(
     return parts
 
 
-def _check_ends(head: ReadHead, members: Sequence[Range], path: str) -> None:
-    beyond = [(start, end) for start, end in members if end > head.end]
+def _check_ends(head: ReadHead, members: Sequence[Range], path: str, *, cuts: bool) -> None:
+    beyond = [(start, end) for start, end in members if (start >= head.end if cuts else end > head.end)]
     if beyond:
         raise RangeNotSatisfied(
-            f"{beyond[0]} ends past the end of the object of {head.total} bytes",
+            f"{beyond[0]} {'starts' if cuts else 'ends'} past the end of the object of {head.total} bytes",
             total=head.total,
             operation="read_ranges",
             path=path,
         )
 
 
-class Viewing(Protocol):
-    """An operator, as far as merged reads need it."""
-
-    async def view_ranges(self, path: str, ranges: Iterable[Sequence[int]]) -> list[memoryview]:
-        """The bytes of each range."""
-        ...
-
-
-async def view_ranges_cut(operator: Viewing, path: str, ranges: Sequence[Range]) -> list[memoryview]:
+async def view_ranges_cut(accessor: Accessor, runtime: Runtime, path: str, ranges: Sequence[Range]) -> list[memoryview]:
     """Like ``Operator.view_ranges``, but a range that crosses the end of the object is cut there.
 
-    One that starts beyond it is ``RangeNotSatisfied``. A range that is cut costs a second read.
+    One that starts beyond it is ``RangeNotSatisfied``.
     """
-    try:
-        return await operator.view_ranges(path, ranges)
-    except RangeNotSatisfied as error:
-        total = error.total
-        if total is None or any(start >= total for start, _ in ranges):
-            raise
-    return await operator.view_ranges(path, [(start, min(end, total)) for start, end in ranges])
+    check_file(path, "read_ranges")
+    checked = checked_ranges(ranges, operation="read_ranges", path=path)
+    request = ReadRequest(path=path)
+    return await read_merged(accessor, runtime, request, checked, gap_bytes=None, request_bytes_max=None, cuts=True)

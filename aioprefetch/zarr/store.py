@@ -281,7 +281,7 @@ class Store(ZarrStore):
         operator = self._operator
         from_offset = last = _NOTHING
         if plan.offset is None and plan.suffix is None:
-            views = await view_ranges_cut(operator, path, plan.ranges)
+            views = await view_ranges_cut(operator.accessor(), operator.runtime(), path, plan.ranges)
         elif plan.is_one_read:
             from_offset = last = await operator.view(path, offset=plan.offset or 0, suffix=plan.suffix)
             views = []

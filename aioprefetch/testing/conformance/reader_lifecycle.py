@@ -184,6 +184,18 @@ class LifecycleChecks(ConformanceSuite):
             assert_same_bytes(await reader.read(), content(SIZE + 5, version=1), what="new reader")
 
     @checks("opendal:R32")
+    @needs("replaces_at_once")
+    async def test_overwritten_object_after_a_read_beyond_its_end(self, operator: Operator) -> None:
+        """The size that such a read tells holds for later ones, although no version may come with it."""
+        await self.put_directly("k", content(SIZE))
+        async with operator.reader("k", policy="random") as reader:
+            assert await reader.read_at(2 * SIZE, 10) == b""
+            await self.put_directly("k", content(2 * SIZE, version=1))
+            with pytest.raises(ObjectChanged):
+                await reader.read_at(0, 10)
+            assert reader.size == SIZE
+
+    @checks("opendal:R32")
     @needs("replaces_at_once", "delete")
     async def test_deleted_object(self, operator: Operator) -> None:
         """A read of a deleted object raises `ObjectChanged` or `NotFound`, and is never short."""

@@ -13,11 +13,11 @@ from fsspec.callbacks import Callback
 from fsspec.generic import GenericFileSystem
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.fsspec import AioPrefetchFileSystem, HttpFileSystem, LocalFileSystem, S3FileSystem
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, FaultServer, Injection, content
-from aioprefetch.values import Request
+from aioprefetch.values import Request, WriteRequest
 from tests.benches.s3_words import Bucket
 from tests.benches.stacks import MotoBucket
 
@@ -59,6 +59,37 @@ class TestSlices:
         assert bucket.requests() == ["GET 206"]
         bucket.fs.cat_ranges([path] * 3, [0, 100, 5_000], [10, 110, 5_010], max_gap=200)
         assert bucket.requests() == ["GET 206"] * 2
+
+    @pytest.mark.parametrize("bounds", [(-9, -3), (2, -3), (0, 20_000)])
+    def test_are_of_one_version(self, bounds: tuple[int, int]) -> None:
+        """The object is overwritten after each request, by one of another size; a slice is of one of them."""
+        sizes = iter(range(2_000, 20_000, 1_000))
+        versions = {size: content(size, version=size) for size in range(1_000, 20_000, 1_000)}
+
+        class Overwriting(WrappedAccessor):
+            async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+                try:
+                    return await forward(request)
+                finally:
+                    await self.inner.write(WriteRequest(path="k"), versions[next(sizes)])
+
+        class OverwritingLayer(Layer):
+            def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+                return Overwriting(inner)
+
+        memory = ap.services.Memory()
+        memory.store.put(WriteRequest(path="k"), versions[1_000])
+        fs = AioPrefetchFileSystem(ap.Operator(memory).layer(OverwritingLayer(), inside=ap.layers.RetryLayer))
+        expected = [data[slice(*bounds)] for data in versions.values()]
+        assert fs.cat_file("k", *bounds) in expected
+        first, second = fs.cat_ranges(["k", "k"], [bounds[0], 1], [bounds[1], 5])
+        assert (first, second) in [(data[slice(*bounds)], data[1:5]) for data in versions.values()]
+        fs.close()
+
+    def test_do_not_believe_a_listing_that_is_kept(self, fs: AioPrefetchFileSystem) -> None:
+        fs.ls("", detail=True)
+        asyncio.run_coroutine_threadsafe(fs.place_of("a").operator.write("a", DATA[:100]), fs.loop).result()
+        assert fs.cat_file("a", -20, -10) == DATA[80:90]
 
     def test_an_error_stands_in_the_place_of_its_range(self, fs: AioPrefetchFileSystem) -> None:
         first, second = fs.cat_ranges(["nothing", "a"], 0, 3)

@@ -169,19 +169,46 @@ async def test_if_match_is_compared_where_the_service_cannot(if_match: str) -> N
     assert (sink.head, sink.received) == (None, 0)
 
 
-async def test_an_object_that_changes_after_the_stat_of_a_suffix_is_refused() -> None:
-    accessor, poor, memory = build(k=b"0123456789")
+@pytest.mark.parametrize("can_compare", [True, False])
+@pytest.mark.parametrize("has_etag", [True, False])
+@pytest.mark.parametrize("before", [b"0123456789", b""])
+@pytest.mark.parametrize("after", [b"98765432109876543210", b"9"])
+async def test_an_object_that_changes_after_the_stat_of_a_suffix_is_asked_for_again(
+    after: bytes, before: bytes, has_etag: bool, can_compare: bool
+) -> None:
+    """Its end is that of the version whose size is known, by the ETag or by the size."""
+    capability = dataclasses.replace(POOR, read_if_match=can_compare)
+    accessor, poor, memory = build(capability, k=before)
     forward = poor.around
 
     async def change_after_stat(request: Any, call: Any) -> Any:
         response = await forward(request, call)
-        if request.operation == "stat":
-            memory.store.put(WriteRequest(path="k"), b"9876543210")
-        return response
+        if request.operation != "stat":
+            return response
+        if memory.store.objects["k"].data == before:
+            memory.store.put(WriteRequest(path="k"), after)
+        return response if has_etag else dataclasses.replace(response, etag=None)
 
     poor.around = change_after_stat  # type: ignore[assignment, method-assign]
-    with pytest.raises(ConditionNotMatch):
+    with pytest.raises(ObjectChanged, match="between the requests") as caught:
         await read(accessor, suffix=3)
+    assert caught.value.is_temporary
+    assert await read(accessor, suffix=3) == after[-3:]
+
+
+async def test_a_condition_of_the_caller_on_a_suffix_stays_his() -> None:
+    accessor, _, memory = build(dataclasses.replace(POOR, read_if_none_match=True), k=b"0123456789")
+    etag = memory.store.objects["k"].metadata.etag
+    for conditions in ({"if_match": "other"}, {"if_none_match": etag}):
+        with pytest.raises(ConditionNotMatch):
+            await read(accessor, suffix=3, **conditions)
+    assert await read(accessor, suffix=3, if_match=etag) == b"789"
+
+
+async def test_the_end_of_a_version_is_that_of_its_own_size() -> None:
+    accessor, poor, _ = build(dataclasses.replace(POOR, read_version=True), k=b"0123456789")
+    await read(accessor, suffix=3, version="old")
+    assert [getattr(request, "version", None) for request in poor.asked] == ["old", "old"]
 
 
 async def test_stat_of_directories_by_listing_one_entry() -> None:

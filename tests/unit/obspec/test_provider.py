@@ -396,6 +396,9 @@ class TestRanges:
         found = await store.get_ranges_async("dir/k", starts=[10, 0, 50_000], lengths=[5, 3, 10])
         assert list(map(bytes, found)) == [DATA[10:15], DATA[:3], DATA[50_000:50_010]]
         assert len(reads_of(store)) == before + 1
+        found = await store.get_ranges_async("dir/k", starts=[99_990, 99_900], ends=[100_050, 99_910])
+        assert list(map(bytes, found)) == [DATA[-10:], DATA[99_900:99_910]]
+        assert len(reads_of(store)) == before + 2
 
     async def test_what_cannot_be_is_refused(self, store: OperatorStore) -> None:
         with pytest.raises(ap.InvalidRange):

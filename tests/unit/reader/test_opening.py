@@ -51,16 +51,6 @@ async def test_a_first_read_beyond_the_end_learns_the_size() -> None:
         assert len(b.calls) == 2
 
 
-async def test_an_object_that_grew_after_its_size_was_learnt_from_a_refusal() -> None:
-    """No version was pinned by the 416, so the next read pins the present one, its size included."""
-    async with bench(1000) as b, b.reader() as reader:
-        assert await reader.read_at(10 * BLOCK, 5) == b""
-        grown = bytes(5000)
-        b.put(grown)
-        assert await reader.read_at(900, 10_000) == grown[900:]
-        assert reader.size == 5000
-
-
 async def test_an_empty_object() -> None:
     async with bench(0) as b, b.reader() as reader:
         assert await reader.read_at(0, 10) == b""

@@ -79,6 +79,31 @@ print("both")
     assert program(SHARED + source) == "both\n"
 
 
+def test_a_file_of_a_child_reads_the_version_that_its_parent_knows(program: Program) -> None:
+    """A read beyond the end tells the size without a version; the child's file holds to that too."""
+    source = """
+import aioprefetch as ap
+op = ap.Operator.from_uri("memory://sizes-in-children")
+run(op.write("k", bytes(1000)))
+file = ap.sync.SyncFile(op, "k", {"policy": "random"})
+file.seek(10**8)
+assert file.read(10) == b"" and file.size == 1000
+run(op.write("k", bytes(5000)))
+def work():
+    try:
+        file.seek(0)
+        file.read(10)
+    except ap.ObjectChanged:
+        assert file.size == 1000
+    else:
+        raise AssertionError
+child(work)
+file.close()
+print("both")
+"""
+    assert program(SHARED + source) == "both\n"
+
+
 def test_an_iterator_stays_with_the_process_that_made_it(program: Program) -> None:
     source = """
 items = iterate(count(50), window_items=3)

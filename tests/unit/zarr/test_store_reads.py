@@ -442,8 +442,11 @@ class TestPartialValues:
             store = Store(op)
             parts = [("b", RangeByteRequest(8, 20)), ("b", RangeByteRequest(1, 3))]
             assert await values(store, *parts) == [b"89", b"12"]
+            assert len(ranges_read(store)) == 1
             with pytest.raises(ap.RangeNotSatisfied):
                 await values(store, ("b", RangeByteRequest(10, 20)))
+            with pytest.raises(ap.RangeNotSatisfied):
+                await values(store, ("b", RangeByteRequest(10, 20)), ("b", RangeByteRequest(8, 9)))
 
     @given(data=st.data())
     async def test_every_part_is_the_slice_that_it_names(self, data: st.DataObject) -> None:
