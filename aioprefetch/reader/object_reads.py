@@ -18,7 +18,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.blocks.block import NO_MARK, Segment
 from aioprefetch.blocks.fetch import Fetch, Wait, tier_of
 from aioprefetch.blocks.file import BlockFile, Survey
-from aioprefetch.errors import RangeNotSatisfied, Unexpected
+from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
 from aioprefetch.reader.direct_reads import LongRead, WarmReads, stream_of
 from aioprefetch.reader.look_ahead import LookAhead
@@ -32,7 +32,8 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account, Tier
 from aioprefetch.values import Lane
 
-# The number of attempts for bytes that were evicted before their copy, or whose prefetch failed.
+# The number of attempts for bytes that were evicted before their copy, or whose prefetch failed; then they are read
+# past the blocks.
 _TRIES = 4
 
 GetUrl = Callable[[], str]
@@ -455,14 +456,17 @@ class ObjectReads:
             if not waits or waits[0].fetch.start > start:
                 # Evicted, or its prefetch failed: request it again now, before the requests behind it have ended.
                 tries += 1
-                if tries > _TRIES:
-                    raise self._evicted(start, end)
+                if tries > _TRIES:  # Past the blocks nothing can take the bytes away.
+                    rest, network = await LongRead.collect(
+                        self, start, min(end, opened.end_of_reads()), ignores_blocks=True
+                    )
+                    write(rest.getbuffer())
+                    return network
                 waits[:0] = self.request_and_join(start, waits[0].fetch.start if waits else end, fill=fill)
             before = start
             waits[0].pin()
             try:
-                # Readers that share a file may join a failing prefetch at every try, so the last one raises its error.
-                await opened.result(waits[0], ignores_prefetch=tries < _TRIES)
+                await opened.result(waits[0], ignores_prefetch=True)
             except RangeNotSatisfied:
                 if start < opened.end_of_reads():
                     raise
@@ -478,13 +482,6 @@ class ObjectReads:
             write(piece)
             start += len(piece)
         return start
-
-    def _evicted(self, start: int, end: int) -> Unexpected:
-        return Unexpected(
-            f"[{start}, {end}) was evicted {_TRIES + 1} times before it could be used: memory_bytes is too small",
-            operation="read",
-            path=self.path,
-        )
 
     async def arrived(self, start: int, end: int, waits: list[Wait]) -> list[memoryview] | None:
         """``[start, end)`` in pieces of block memory once the waits are over. Copy them before the next ``await``.
