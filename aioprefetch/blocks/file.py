@@ -308,6 +308,12 @@ class BlockFile:
                 ranges.append((start, end))
         return ranges
 
+    @property
+    def bytes_in_cache(self) -> int:
+        """The bytes that are resident in blocks, or reserved for requests in flight. From any thread."""
+        resident = sum(block.resident_bytes for block in list(self.blocks.values()))
+        return resident + sum(fetch.reserved_bytes for fetch in tuple(self.fetches))
+
     def residency(self) -> Residency:
         """The resident and the requested bytes now. Any thread."""
         etag = self.version[1]

@@ -116,13 +116,13 @@ class BlockStore:
         return [] if self.disk is None else self.disk.held(file, looks_max=DISK_LOOKS_MAX)
 
     def gauges(self) -> dict[str, int]:
-        """The memory, blocks and prefetches of all files now. From any thread."""
+        """The blocks and prefetches of all files now. From any thread."""
         files = list(self.files.values())
         fetches = [fetch for file in files for fetch in tuple(file.fetches)]
         return {
             "stream_read_active_prefetch_operations": sum(fetch.prefetched for fetch in fetches),
             "stream_read_blocks_in_cache": sum(len(file.blocks) for file in files),
-            "stream_read_active_memory_in_use": self.runtime.budget.used_bytes,
+            "stream_read_bytes_in_cache": sum(file.bytes_in_cache for file in files),
         }
 
     def find(self, name: Hashable, version: Version, *, size: int, block_bytes: int) -> BlockFile | None:

@@ -204,6 +204,7 @@ class _Gauges:
 
         gauge("http.client.open_connections", "{connection}", "Connections of our transport, by state.", _connections)
         gauge("aioprefetch.memory.used", "By", "Memory in use or reserved.", _memory_used)
+        gauge("aioprefetch.memory.cached", "By", "Memory of readers' blocks and of requests for them.", _memory_cached)
         gauge("aioprefetch.memory.limit", "By", "memory_bytes of the operator.", _memory_limit)
 
     def _observed(self, values: Callable[[Operator], Iterable[_Value]]) -> Iterator[Observation]:
@@ -225,6 +226,10 @@ def _connections(operator: Operator) -> Iterable[_Value]:
 
 def _memory_used(operator: Operator) -> Iterable[_Value]:
     return (("", operator.statistics["stream_read_active_memory_in_use"]),)
+
+
+def _memory_cached(operator: Operator) -> Iterable[_Value]:
+    return (("", operator.statistics["stream_read_bytes_in_cache"]),)
 
 
 def _memory_limit(operator: Operator) -> Iterable[_Value]:

@@ -83,16 +83,18 @@ class Collector(BaseCollector):
         ):
             yield from metric.collect()
         # Two operators may have the same labels, of which a scrape may have one sample each.
-        memory, limit, connections, withheld = _Sums(), _Sums(), _Sums(), _Sums()
+        memory, cached, limit, connections, withheld = _Sums(), _Sums(), _Sums(), _Sums(), _Sums()
         for operator in self._operators:
             store, statistics = (operator.info.scheme, operator.info.name), operator.statistics
             idle = statistics["transport_connections_idle"]
             memory[store] += statistics["stream_read_active_memory_in_use"]
+            cached[store] += statistics["stream_read_bytes_in_cache"]
             limit[store] += operator.options.memory_bytes
             connections["idle", *store] += idle
             connections["active", *store] += statistics["transport_connections_open"] - idle
             withheld[store] += statistics["slots_withheld"]
         yield _gauge("memory_bytes", "Memory in use or reserved", memory)
+        yield _gauge("memory_cached_bytes", "Memory of readers' blocks and of requests that fill them", cached)
         yield _gauge("memory_limit_bytes", "The memory_bytes of the operator", limit)
         yield _gauge("connections", "Connections of our transport, by state", connections, "state")
         yield _gauge("slots_withheld", "Slots that throttling has closed for now", withheld)

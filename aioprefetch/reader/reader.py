@@ -502,13 +502,11 @@ def _gauges(reads: ObjectReads) -> dict[str, int]:
     file = reads.file
     if file is None:
         return {}
-    fetches = tuple(file.fetches)
-    resident = sum(block.resident_bytes for block in list(file.blocks.values()))
     return {
         "stream_read_active_prefetch_operations": sum(
-            fetch.source is reads.opened and fetch.prefetched for fetch in fetches
+            fetch.source is reads.opened and fetch.prefetched for fetch in tuple(file.fetches)
         ),
         "stream_read_blocks_in_cache": len(file.blocks),
-        "stream_read_active_memory_in_use": resident + sum(fetch.reserved_bytes for fetch in fetches),
+        "stream_read_bytes_in_cache": file.bytes_in_cache,
         "stream_read_gauge_input_policy": policy_number(reads.opened.policy),
     }

@@ -138,7 +138,8 @@ GAUGES: Mapping[str, str] = {
     "transport_connections_idle": "those of them that wait for a request",
     "stream_read_active_prefetch_operations": "prefetches in flight",
     "stream_read_blocks_in_cache": "blocks in memory, of which something is resident or on its way",
-    "stream_read_active_memory_in_use": "bytes of memory in use or reserved",
+    "stream_read_bytes_in_cache": "bytes of these blocks, and those reserved for requests that fill blocks",
+    "stream_read_active_memory_in_use": "bytes of an operator's memory_bytes in use or reserved, for whatever purpose",
     "slots_withheld": "slots that may not be used because the store asked for fewer requests",
     "stream_read_gauge_input_policy": "a reader's policy: its place in the list of policies, from 1; 0 for an operator",
 }

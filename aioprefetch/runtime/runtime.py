@@ -121,9 +121,10 @@ class Runtime:
         return self.ledger.total().snapshot(self.gauged())
 
     def gauged(self) -> Counter[str]:
-        """The sum of the gauges of all parts."""
+        """The sum of the gauges of all parts, and the budget's."""
         total: Counter[str] = Counter()
         if not self.closed:
+            total["stream_read_active_memory_in_use"] = self.budget.used_bytes
             for gauges in tuple(self.gauges):
                 total.update(gauges())
         return total

@@ -11,7 +11,7 @@ import aioprefetch as ap
 from aioprefetch import RangeReader
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied
 from aioprefetch.layers import LruCacheLayer
-from aioprefetch.reader.policy import POLICIES
+from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.testing.oracle import content
 from tests.benches.gated_reader import KIB, MIB, bench, settle, with_etag
 
@@ -167,7 +167,7 @@ async def test_an_empty_object_stays_empty(policy: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "random"])
-async def test_a_cache_between_keeps_no_size_of_another_version(policy: str) -> None:
+async def test_a_cache_between_keeps_no_size_of_another_version(policy: PolicyName) -> None:
     async with ap.Operator.from_uri("memory://learnt-sizes-cache") as cache, bench(1000) as b:
         cached = b.operator.layer(LruCacheLayer(cache=cache, revalidate_seconds=0))
         async with cached, cached.reader("k", policy=policy) as reader:

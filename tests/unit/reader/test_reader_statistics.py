@@ -310,13 +310,16 @@ async def test_gauges_say_what_is_held_now() -> None:
         await settle()
         for counts in (reader.statistics, b.operator.statistics):
             assert counts["stream_read_active_prefetch_operations"] == 2
-            assert counts["stream_read_active_memory_in_use"] == 6 * BLOCK
+            assert counts["stream_read_bytes_in_cache"] == 6 * BLOCK
+        assert reader.statistics["stream_read_active_memory_in_use"] == 0  # The budget is the operator's.
+        assert b.operator.statistics["stream_read_active_memory_in_use"] == 6 * BLOCK
         assert b.operator.statistics["stream_read_gauge_input_policy"] == 0
         await reader.aclose()
         assert counts_of(reader.statistics, GAUGES) == {}
         assert b.operator.statistics["stream_read_active_prefetch_operations"] == 0
         await settle()
         assert b.operator.statistics["stream_read_active_memory_in_use"] == 4 * BLOCK
+        assert b.operator.statistics["stream_read_bytes_in_cache"] == 4 * BLOCK
         await b.operator.aclose()
         assert counts_of(b.operator.statistics, GAUGES) == {}
 
@@ -324,7 +327,7 @@ async def test_gauges_say_what_is_held_now() -> None:
 async def test_an_operator_that_closes_takes_what_its_readers_held() -> None:
     async with bench() as b, b.reader() as reader:
         view = await reader.view_at(0, 10)
-        assert reader.statistics["stream_read_active_memory_in_use"] == BLOCK
+        assert reader.statistics["stream_read_bytes_in_cache"] == BLOCK
         await b.operator.aclose()
         assert counts_of(reader.statistics, GAUGES) == counts_of(b.operator.statistics, GAUGES) == {}
         assert bytes(view) == b.data[:10]

@@ -13,6 +13,7 @@ from aioprefetch import Operator, RangeReader
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.layers import LruCacheLayer, RetryLayer
+from aioprefetch.reader.policy import PolicyName
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import content
@@ -62,6 +63,7 @@ async def _way(reader: RangeReader, way: str, start: int, end: int) -> bytes:
         return b"".join([chunk async for chunk in chunks])[: end - start]
 
 
+POLICIES: tuple[PolicyName, ...] = ("adaptive", "sequential", "random", "parquet")
 WAYS = ("read_at", "view_at", "read_ranges", "readinto", "stream")
 
 
@@ -69,7 +71,7 @@ WAYS = ("read_at", "view_at", "read_ranges", "readinto", "stream")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("policy", ["adaptive", "random", "parquet", "whole-file"])
 async def test_bytes_that_are_taken_at_once_are_read_past_the_blocks(
-    policy: str, way: str, bounds: tuple[int, int]
+    policy: PolicyName, way: str, bounds: tuple[int, int]
 ) -> None:
     made = Operator.from_uri("memory://taken", block_bytes=BLOCK, memory_bytes=6 * BLOCK)
     async with made.layer(TakingLayer(), inside=RetryLayer) as op:
@@ -98,7 +100,7 @@ async def _many_readers(
         chance, chosen_way = random.Random(seed * 50 + number), random.Random(number)
         for _ in range(times):
             key = chance.choice("abc")
-            policy = chance.choice(["adaptive", "sequential", "random", "parquet"])
+            policy: PolicyName = chance.choice(POLICIES)
             async with op.reader(key, policy=policy) as reader:
                 for _ in range(6):
                     start = chance.randrange(SIZE)
