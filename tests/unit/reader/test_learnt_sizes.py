@@ -1,4 +1,4 @@
-"""A size is that of one version: once a reader has told it, no bytes of an object of another size come out of it."""
+"""A size is that of one version: once a reader has reported it, no bytes of an object of another size come out of it."""
 
 import asyncio
 import os
@@ -80,7 +80,7 @@ async def test_the_size_of_a_refusal_holds_for_all_later_reads(policy: str, read
 
 @pytest.mark.parametrize("read", READS)
 async def test_a_size_without_a_version_is_that_of_whatever_has_it(read: str) -> None:
-    """No byte was told of the version before, so none can be mixed."""
+    """No byte was read of the version before, so none can be mixed."""
     async with bench(1000) as b, b.reader(policy="random") as reader:
         assert await reader.read_at(FAR, 10) == b""
         b.put(content(1000, version=1))
@@ -109,11 +109,11 @@ async def test_a_store_without_etags_has_sizes_to_tell_versions_by(size: int, de
     async with bench(1000) as b, b.reader(size=declared, policy="random") as reader:
         b.gate.falsify = with_etag(None)
         assert await reader.read_at(0, 10) == b.data[:10]
-        told = reader.size
+        reported = reader.size
         b.put(content(size, version=1))
         with pytest.raises(ObjectChanged):
             await reader.read_at(50 if size > 1000 or declared == 200 else 500, 10)
-        assert reader.size == told == min(1000, declared or 1000)
+        assert reader.size == reported == min(1000, declared or 1000)
 
 
 @pytest.mark.parametrize("has_etag", [True, False])
@@ -132,7 +132,7 @@ async def test_a_clone_reads_the_version_that_its_reader_knows(offset: int, has_
 
 
 async def test_readers_that_know_different_sizes_share_no_first_request() -> None:
-    """A reader that knows nothing reads the new version, beside one that has told the old size."""
+    """A reader that knows nothing reads the new version, beside one that has reported the old size."""
     async with bench(1000) as b, b.reader() as knows, b.reader() as new:
         assert await knows.read_at(FAR, 10) == b""
         b.put(content(3 * BLOCK, version=1))
@@ -142,7 +142,7 @@ async def test_readers_that_know_different_sizes_share_no_first_request() -> Non
         assert len(b.calls) == 3
 
 
-async def test_a_size_that_no_read_was_told_binds_none() -> None:
+async def test_a_size_that_was_not_reported_binds_no_read() -> None:
     """The first request of this policy is refused, and its read goes on with the version that it then finds."""
     async with bench(1000) as b, b.reader(policy="parquet", size=MIB) as reader:
         b.gate.open = False

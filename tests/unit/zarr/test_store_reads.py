@@ -444,8 +444,6 @@ class TestPartialValues:
             assert await values(store, *parts) == [b"89", b"12"]
             assert len(ranges_read(store)) == 1
             with pytest.raises(ap.RangeNotSatisfied):
-                await values(store, ("b", RangeByteRequest(10, 20)))
-            with pytest.raises(ap.RangeNotSatisfied):
                 await values(store, ("b", RangeByteRequest(10, 20)), ("b", RangeByteRequest(8, 9)))
 
     @given(data=st.data())
