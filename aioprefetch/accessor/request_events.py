@@ -1,19 +1,14 @@
 """The events of requests to a store, reported where they are sent, and those of a caller's reads without a reader.
 
-Nothing here runs without a listener or follower.
-
-A service whose requests are not the calls that it gets (one call may send several, and a transport knows the head and
-the connection) reports them itself: its live accessor has an attribute ``reports_requests``, the operations of which it
-does. ErrorContext, next to the service, reports the others: one request for each call.
+Nothing here runs without a listener or follower. ``accessor/counted_requests.py`` reports the requests of a service
+that does not do so itself.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from copy import copy
-from typing import Any, TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, WrappedAccessor
 from aioprefetch.accessor.service_base import is_unmodified
@@ -23,37 +18,10 @@ from aioprefetch.runtime.events import FOLLOWED_MAX, EventBus, redacted
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane, ReadReply, ReadRequest, Request, WriteRequest
 
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
-
 # The number of the attempt that the running task makes: Retry sets it from the second one on.
 attempt_number: ContextVar[int] = ContextVar("aioprefetch_attempt", default=1)
 
-# All operations that ask a store; ``presign`` does not.
-OPERATIONS = frozenset(
-    (
-        *("read", "stat", "list", "write", "copy", "delete", "create_dir"),
-        *("begin_upload", "complete_upload", "abort_upload", "list_uploads"),
-    )
-)
-
 _request_ids = itertools.count(1)
-
-
-def reporting(runtime: Runtime, forward: Callable[[R], Awaitable[T]], **facts: Any) -> Callable[[R], Awaitable[T]]:
-    """``forward``, as one request that is reported; ``facts`` are those of ``ReportedRequest``."""
-
-    async def call(request: R) -> T:
-        reported = ReportedRequest(runtime, request, **facts)
-        try:
-            result = await forward(request)
-        except BaseException as error:
-            reported.failed(error)
-            raise
-        reported.finished()
-        return result
-
-    return call
 
 
 def _shown(url: str, path: str) -> str:

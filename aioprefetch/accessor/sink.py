@@ -13,7 +13,6 @@ from typing import Any
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.errors import InvalidType, ProtocolError, Unavailable
 from aioprefetch.runtime.buffers import Owner, lend_buffer
-from aioprefetch.runtime.statistics import Counters
 from aioprefetch.values import ReadHead, ReadRequest
 
 # A body is collected in pieces of at most this size: an object that claims terabytes allocates as bytes arrive.
@@ -346,9 +345,7 @@ class BufferSink(Sink):
 NextChunk = Callable[[], Awaitable[bytes | memoryview | None]]
 
 
-async def copy_chunks(
-    next_chunk: NextChunk, request: ReadRequest, sink: Sink, head: ReadHead, counters: Counters
-) -> None:
+async def copy_chunks(next_chunk: NextChunk, request: ReadRequest, sink: Sink, head: ReadHead) -> None:
     """Copy a body of ``head.size`` bytes into a sink that has begun, at the pace of the sink.
 
     Raises ``Unavailable`` for a body that ends before its last byte, so that another attempt goes on there, and
@@ -363,7 +360,6 @@ async def copy_chunks(
                 f"the body ended after {received} of {head.size} bytes", operation="read", path=request.path
             )
         received += len(chunk)
-        counters["stream_read_total_bytes"] += len(chunk)
         if received > head.size:
             raise ProtocolError(
                 f"the body has more than the {head.size} bytes that its head promised",

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from aioprefetch.accessor.counted_requests import OPERATIONS, CountedRequest, counted, counted_now, counted_read
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.accessor.protocols import (
     Accessor,
@@ -20,11 +21,11 @@ from aioprefetch.accessor.protocols import (
     reports_requests_of,
     stall_seconds_of,
 )
-from aioprefetch.accessor.request_events import OPERATIONS, ReportedRequest, reporting
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, NotFound, Unexpected, cause_of
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
+    CompleteUploadRequest,
     Metadata,
     PartRequest,
     ReadReply,
@@ -48,7 +49,7 @@ class ErrorContextLayer(Layer):
 class ErrorContextAccessor(WrappedAccessor):
     """Adds to each error: ``service``, ``range``, and how many bytes had been received or written.
 
-    It reports the requests of a service that does not do so itself, while there is a listener.
+    It counts the requests of a service that does not do so itself, and reports them while there is a listener.
     """
 
     rename = WrappedAccessor.rename  # Neither bytes nor names are changed here.
@@ -56,11 +57,11 @@ class ErrorContextAccessor(WrappedAccessor):
     def __init__(self, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
-        self.read_now = read_now_of(inner)
         self._service = inner.info.location
         self._runtime = runtime
-        self._events = runtime.events
-        self._reports = OPERATIONS.difference(reports_requests_of(inner))
+        self._counted = OPERATIONS.difference(reports_requests_of(inner))
+        read_now = read_now_of(inner)
+        self.read_now = counted_now(runtime, read_now) if read_now and "read" in self._counted else read_now
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:
         """``error`` with its context, or ``Unexpected`` with a foreign ``error`` as its cause."""
@@ -69,10 +70,12 @@ class ErrorContextAccessor(WrappedAccessor):
         error.add_context(operation=request.operation, path=request.path, service=self._service, **facts)
         return hint_at_path(error, self.inner.info) if isinstance(error, NotFound) else error
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]], sent_bytes: int = 0) -> T:
-        if self._events.wants_requests and request.operation in self._reports:
-            forward = reporting(self._runtime, forward, sent_bytes=sent_bytes)
+    async def around(
+        self, request: R, forward: Callable[[R], Awaitable[T]], sent_bytes: int = 0, operation: str = ""
+    ) -> T:
         try:
+            if (operation or request.operation) in self._counted:
+                return await counted(self._runtime, request, forward, sent_bytes, operation)
             return await forward(request)
         except Exception as error:
             raise self.explain(error, request) from cause_of(error)
@@ -80,8 +83,8 @@ class ErrorContextAccessor(WrappedAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         before = sink.received
         try:
-            if self._events.wants_requests and "read" in self._reports:
-                return await reporting(self._runtime, self._read(sink), sink=sink)(request)
+            if "read" in self._counted:
+                return await counted_read(self._runtime, request, sink, self.inner.read)
             return await self.inner.read(request, sink)
         except Exception as error:
             raise self._explain_read(error, request, sink, before) from cause_of(error)
@@ -91,11 +94,14 @@ class ErrorContextAccessor(WrappedAccessor):
         explained.head, explained.received = sink.head, sink.received
         return explained
 
-    def _read(self, sink: Sink) -> Callable[[ReadRequest], Awaitable[ReadReply]]:
-        return lambda request: self.inner.read(request, sink)
-
     def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
         return self.around(request, lambda changed: self.inner.write(changed, data), len(data))
+
+    def begin_upload(self, request: WriteRequest) -> Coroutine[Any, Any, str]:
+        return self.around(request, self.inner.begin_upload, operation="begin_upload")
+
+    def complete_upload(self, request: CompleteUploadRequest) -> Coroutine[Any, Any, Metadata]:
+        return self.around(request, self.inner.complete_upload, operation="complete_upload")
 
     def write_part(
         self, request: PartRequest, data: bytes | bytearray | memoryview
@@ -103,57 +109,61 @@ class ErrorContextAccessor(WrappedAccessor):
         return self.around(request, lambda changed: self.inner.write_part(changed, data), len(data))
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
-        is_told = self._events.wants_requests and request.operation in self._reports
-        reported = ReportedRequest(self._runtime, request) if is_told else None
+        body = ErrorContextWriteBody(self, request, self._runtime if request.operation in self._counted else None)
         try:
-            body = await self.inner.open_write(request)
+            body.target = await self.inner.open_write(request)
         except BaseException as error:
-            if reported is not None:
-                reported.failed(error)
-            if not isinstance(error, Exception):
-                raise
-            raise self.explain(error, request) from cause_of(error)
-        return ErrorContextWriteBody(body, self, request, reported)
+            raise body.failed(error) from cause_of(error)
+        return body
 
 
 class ErrorContextWriteBody:
-    """A body that is written; its errors name the bytes written so far. ``reported`` is the request in events."""
+    """A body that is written; its errors name the bytes written so far.
 
-    def __init__(
-        self, body: WriteBody, layer: ErrorContextAccessor, request: WriteRequest, reported: ReportedRequest | None
-    ) -> None:
-        self._body = body
+    It is a request from its first bytes on, or from its end without any, and counts in ``runtime``, if that is given.
+    """
+
+    target: WriteBody
+
+    def __init__(self, layer: ErrorContextAccessor, request: WriteRequest, runtime: Runtime | None) -> None:
         self._layer = layer
         self._request = request
         self._written = 0
-        self._reported = reported
+        self._counts_in = runtime
+        self._one: CountedRequest | None = None
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        self._begin()
         try:
-            await self._body.write(chunk)
+            await self.target.write(chunk)
         except BaseException as error:
-            raise self._failed(error) from cause_of(error)
+            raise self.failed(error) from cause_of(error)
         self._written += len(chunk)
 
     async def close(self) -> Metadata:
+        self._begin()
         try:
-            written = await self._body.close()
+            written = await self.target.close()
         except BaseException as error:
-            raise self._failed(error) from cause_of(error)
-        if self._reported is not None:
-            self._reported.sent_bytes = self._written
-            self._reported.finished()
+            raise self.failed(error) from cause_of(error)
+        if self._one is not None:
+            self._one.ended(sent_bytes=self._written)
         return written
 
     async def abort(self) -> None:
-        self._failed(asyncio.CancelledError())  # After ``close``, or a write that failed, the request has ended.
-        await self._body.abort()
+        if self._one is not None:
+            self._one.ended(asyncio.CancelledError(), self._written)  # Unless it ended well, or by an error, before.
+        await self.target.abort()
 
-    def _failed(self, error: BaseException) -> BaseException:
-        """The error as it is raised: with its context, unless it is a cancellation or the like. It is reported."""
+    def _begin(self) -> None:
+        if self._one is None and self._counts_in is not None:
+            self._one = CountedRequest(self._counts_in, self._request)
+
+    def failed(self, error: BaseException) -> BaseException:
+        """The error as it is raised, with its context unless it is a cancellation or the like; it ends the request."""
+        self._begin()
         if isinstance(error, Exception):
             error = self._layer.explain(error, self._request, written=self._written)
-        if self._reported is not None:
-            self._reported.sent_bytes = self._written
-            self._reported.failed(error)
+        if self._one is not None:
+            self._one.ended(error, self._written)
         return error

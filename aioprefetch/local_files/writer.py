@@ -190,7 +190,6 @@ class FileWriteBody:
         file: Any,
         piece_bytes: int,
     ) -> None:
-        self._runtime = runtime
         self._threads = FileThreads.of(runtime)
         self._request = request
         self._partial: PartialFile | None = partial
@@ -206,7 +205,6 @@ class FileWriteBody:
             # A raw file may take less than it is given.
             count = await translated(self._request, self._file.write(data[: self._piece_bytes]))
             data = data[count:]
-            self._runtime.counters["stream_write_bytes"] += count
 
     async def close(self) -> Metadata:
         """Put the file in its place.

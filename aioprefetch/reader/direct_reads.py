@@ -19,7 +19,6 @@ from typing import Protocol
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor, read_now_of
-from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.blocks.fetch import Wait
 from aioprefetch.blocks.file import BlockFile
@@ -209,12 +208,7 @@ class WarmReads:
         runtime.turn.spend(size)
         account.counters["stream_read_block_read"] += 1
         account.counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
-        events = runtime.events
-        if events.wants_requests:
-            reported = ReportedRequest(runtime, request)
-            reported.received_bytes = size
-            reported.finished()
-        if events.listeners:
+        if runtime.events.listeners:
             opened.publish_range(start, end, size, "demand", None)
         return sink.to_view()
 

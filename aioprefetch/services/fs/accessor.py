@@ -143,10 +143,9 @@ class FsAccessor(ServiceAccessor):
         after = max(normalised(request.start_after or ""), request.page_token or "")
         suspended = self._suspended.pop((prefix, request.recursive, request.page_token or ""), None)
         limit = request.page_entries_max or PAGE_ENTRIES
-        with self.runtime.timer("object_list_request"):
-            scan, entries, links, has_more = await translated(
-                request, self.runtime.run_blocking(self._scan, suspended, prefix, request.recursive, after, limit)
-            )
+        scan, entries, links, has_more = await translated(
+            request, self.runtime.run_blocking(self._scan, suspended, prefix, request.recursive, after, limit)
+        )
         if not has_more:
             return ListPage(entries=entries, links=links)
         token = entries[-1].path
@@ -173,7 +172,6 @@ class FsAccessor(ServiceAccessor):
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         names = self._names(request)
-        self.runtime.counters["object_put_request"] += 1
         opener = partial(open_partial, self._root, names, request, fsync=self._fsync)
         return await open_write_body(self.runtime, request, opener, self._place_lock, self._piece_bytes)
 
@@ -184,7 +182,6 @@ class FsAccessor(ServiceAccessor):
     async def copy(self, request: CopyRequest) -> Metadata:
         if self._names(request) == self._names(request, request.target):
             raise IsSameFile("source and target are one file", operation="copy", path=request.path)
-        self.runtime.counters["object_copy_request"] += 1
         try:
             return await self._copy(request)
         except Error as error:
@@ -192,7 +189,6 @@ class FsAccessor(ServiceAccessor):
             raise
 
     async def _copy(self, request: CopyRequest) -> Metadata:
-        counters = self.runtime.counters
         reading = ReadRequest(path=request.path)
         source, head = await self._reads.opened(reading)
         try:
@@ -201,7 +197,6 @@ class FsAccessor(ServiceAccessor):
                 for position in range(0, head.size, self._piece_bytes):
                     count = min(self._piece_bytes, head.size - position)
                     chunk = await translated(reading, self.runtime.run_blocking(source.read, position, count))
-                    counters["stream_read_total_bytes"] += count
                     await target.write(chunk)
                 return await target.close()
             finally:
@@ -210,7 +205,6 @@ class FsAccessor(ServiceAccessor):
             source.close()
 
     async def delete(self, request: DeleteRequest) -> None:
-        self.runtime.counters["object_delete_request"] += 1
         named = [(names_of(path, operation="delete"), path) for path in request.paths]
         for path in (path for names, path in named if not names):
             raise IsADirectory("the root itself cannot be deleted", operation="delete", path=path)

@@ -86,11 +86,10 @@ class FileReads:
         if turn.left_bytes <= 0:
             await turn.end()
         data: bytes | bytearray | None = None
-        with runtime.timer("action_http_get_request"):
-            file = self._find(request, names)
-            taken = None if file is None else self._take(request, file)
-            if file is None or (taken is None and self._is_kept(request, file) and not file.is_current()):
-                file, data = await self._opened(request, names, SMALL_BYTES)
+        file = self._find(request, names)
+        taken = None if file is None else self._take(request, file)
+        if file is None or (taken is None and self._is_kept(request, file) and not file.is_current()):
+            file, data = await self._opened(request, names, SMALL_BYTES)
         try:
             with file.used():  # The session may keep another one meanwhile, or be closed with its reader.
                 if taken is None:
@@ -107,13 +106,11 @@ class FileReads:
 
     def read_now(self, request: ReadRequest, sink: Sink) -> ReadReply | None:
         """Read what is in memory, see ``read_now_of``."""
-        runtime = self._runtime
-        if runtime.closed:
+        if self._runtime.closed:
             return None
-        started = runtime.loop.time()
         kept = self._kept_for(request)
         if kept is not None:
-            return self._deliver_now(request, kept, sink, started)
+            return self._deliver_now(request, kept, sink)
         try:
             file = self._find(request, self._names_of(request))
         except Error:
@@ -121,25 +118,19 @@ class FileReads:
         if file is None:
             return None
         try:
-            reply = self._deliver_now(request, file, sink, started)
+            reply = self._deliver_now(request, file, sink)
             if reply is not None:
                 self._keep(request, file)
             return reply
         finally:
             self._let_go(request, file)
 
-    def _deliver_now(self, request: ReadRequest, file: OpenedFile, sink: Sink, started: float) -> ReadReply | None:
+    def _deliver_now(self, request: ReadRequest, file: OpenedFile, sink: Sink) -> ReadReply | None:
         """The response from what is in memory of an open file."""
         taken = self._take(request, file)
         if taken is None:
             return None
         head, data = taken
-        # Counted only now: ``read`` counts the request that this one leaves to it.
-        runtime = self._runtime
-        counters = runtime.ledger.current
-        counters["action_http_get_request"] += 1
-        counters.succeeded("action_http_get_request", runtime.loop.time() - started)
-        counters["stream_read_total_bytes"] += len(data)
         sink.begin(head, path=request.path)
         sink.feed(data)
         return ReadReply(head=head, received=head.size)
@@ -149,8 +140,7 @@ class FileReads:
     async def opened(self, request: ReadRequest) -> tuple[OpenedFile, ReadHead]:
         """The file of a request, and the head of the response. The caller closes the file."""
         names = self._names_of(request)
-        with self._runtime.timer("action_http_get_request"):
-            file, _ = await self._opened(request, names, 0)
+        file, _ = await self._opened(request, names, 0)
         try:
             return file, self._head(request, file)
         except BaseException:
@@ -271,7 +261,6 @@ class FileReads:
         position = head.start
         try:
             if data is not None:
-                self._runtime.counters["stream_read_total_bytes"] += len(data)
                 sink.feed(data)
                 return
             while not sink.complete:
@@ -283,7 +272,6 @@ class FileReads:
                 else:
                     count = await self._read_in_thread(file, request, window[: self._job_bytes], position)
                 position += count
-                self._runtime.counters["stream_read_total_bytes"] += count
                 sink.advance(count)
         except Error as error:
             error.head, error.received = head, position - head.start

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.response_check import check_range
-from aioprefetch.accessor.service_base import EXISTS_ALREADY, ServiceAccessor, is_unmodified
+from aioprefetch.accessor.service_base import EXISTS_ALREADY, ServiceAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, NotFound
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.keys import fold_page
 from aioprefetch.services.memory.options import MemoryOptions
@@ -66,24 +66,15 @@ class MemoryAccessor(ServiceAccessor):
         self._reads += 1
         if not self._reads % _READS_BY_TURN:
             await asyncio.sleep(0)
-        counters = self.runtime.counters
-        counters["action_http_get_request"] += 1
-        try:
-            stored = self._find(request)
-            head = check_range(
-                request,
-                total=len(stored.data),
-                etag=stored.metadata.etag,
-                last_modified=stored.metadata.last_modified,
-                content_type=stored.metadata.content_type,
-                content_encoding=stored.metadata.content_encoding,
-            )
-        except Error as error:
-            if not is_unmodified(request, error):
-                counters.failed("action_http_get_request")
-            raise
-        counters.succeeded("action_http_get_request", 0.0)  # The response is there at once.
-        counters["stream_read_total_bytes"] += head.size
+        stored = self._find(request)
+        head = check_range(
+            request,
+            total=len(stored.data),
+            etag=stored.metadata.etag,
+            last_modified=stored.metadata.last_modified,
+            content_type=stored.metadata.content_type,
+            content_encoding=stored.metadata.content_encoding,
+        )
         sink.begin(head, path=request.path)
         body = memoryview(stored.data)[head.start : head.end]
         if sink.is_paced:
@@ -99,16 +90,15 @@ class MemoryAccessor(ServiceAccessor):
             metadata = self.store.objects[key].metadata
             return Entry(path=key, size=metadata.size, etag=metadata.etag, last_modified=metadata.last_modified)
 
-        with self.runtime.timer("object_list_request"):
-            page = fold_page(
-                self.store.keys(),
-                replace(
-                    request,
-                    path=self._root + request.path,
-                    start_after=self._root + request.start_after if request.start_after else None,
-                ),
-                entry_of,
-            )
+        page = fold_page(
+            self.store.keys(),
+            replace(
+                request,
+                path=self._root + request.path,
+                start_after=self._root + request.start_after if request.start_after else None,
+            ),
+            entry_of,
+        )
         if not strip:
             return page
         entries = tuple(replace(entry, path=entry.path[strip:]) for entry in page.entries)
@@ -123,8 +113,6 @@ class MemoryAccessor(ServiceAccessor):
         if request.if_match is not None and (etag is None or request.if_match not in ("*", etag)):
             why = "there is no such object" if etag is None else f"the ETag is {etag!r}, not {request.if_match!r}"
             raise _not_matched(request, why, etag)
-        self.runtime.counters["object_put_request"] += 1
-        self.runtime.counters["stream_write_bytes"] += len(data)
         return replace(self.store.put(replace(request, path=key), bytes(data)), path=request.path)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
@@ -135,7 +123,6 @@ class MemoryAccessor(ServiceAccessor):
 
     async def copy(self, request: CopyRequest) -> Metadata:
         stored = self._find(request)
-        self.runtime.counters["object_copy_request"] += 1
         source = stored.metadata
         target = WriteRequest(
             path=self._root + request.target,
@@ -148,7 +135,6 @@ class MemoryAccessor(ServiceAccessor):
         return replace(self.store.put(target, stored.data), path=request.target)
 
     async def delete(self, request: DeleteRequest) -> None:
-        self.runtime.counters["object_delete_request"] += 1
         for path in request.paths:
             self.store.remove(self._root + path)
 

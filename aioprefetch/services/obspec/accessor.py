@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import anyio
 
+from aioprefetch.accessor.counted_requests import counted, counted_read
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import WriteBody
-from aioprefetch.accessor.service_base import ServiceAccessor, is_unmodified
+from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink, copy_chunks
 from aioprefetch.errors import (
     Closed,
@@ -77,6 +78,9 @@ _obstore_generation: list[int] = []
 
 class ObspecAccessor(ServiceAccessor):
     """The live service. ``store`` is used from one runtime only where the recipe has a factory."""
+
+    # Where a store refuses one request, the same call may be answered by another.
+    reports_requests = frozenset(("read", "delete"))
 
     def __init__(self, options: ObspecOptions, store: Any, runtime: Runtime) -> None:
         super().__init__(options.info, options.capability, runtime)
@@ -153,16 +157,15 @@ class ObspecAccessor(ServiceAccessor):
         if not request.path.strip("/"):
             return Metadata(path=request.path, kind="directory")
         key = self._key(request.path, request)
-        with self.runtime.timer("action_http_head_request"):
-            if has(self._store, "head_async") and not describes_by_get(self._store) and request.version is None:
-                return metadata_of(await self._called(request, lambda: self._store.head_async(key)), {}, request)
-            options: dict[str, Any] = {"head": True}
-            if request.version is not None:
-                options["version"] = request.version
-            # Unlike ``head_async`` this brings the content type and the metadata of the user.
-            get = self._method(request, "get_async")
-            result = await self._called(request, lambda: get(key, options=options))
-            return metadata_of(result.meta, attributes_of(result), request)
+        if has(self._store, "head_async") and not describes_by_get(self._store) and request.version is None:
+            return metadata_of(await self._called(request, lambda: self._store.head_async(key)), {}, request)
+        options: dict[str, Any] = {"head": True}
+        if request.version is not None:
+            options["version"] = request.version
+        # Unlike ``head_async`` this brings the content type and the metadata of the user.
+        get = self._method(request, "get_async")
+        result = await self._called(request, lambda: get(key, options=options))
+        return metadata_of(result.meta, attributes_of(result), request)
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         try:
@@ -178,14 +181,15 @@ class ObspecAccessor(ServiceAccessor):
     async def _read_range(self, request: ReadRequest, sink: Sink) -> ReadReply:
         key, get = self._key(request.path, request), self._method(request, "get_async")
         options = read_options(request) | self._conditions(request)
+        read = partial(self._read, lambda: get(key, options=options or None))
         try:
-            return await self._read(request, sink, lambda: get(key, options=options or None))
+            return await counted_read(self.runtime, request, sink, read)
         except RangeNotSatisfied as error:
             if request.suffix is None or error.total is not None or sink.head is not None:
                 raise
             # Some stores refuse a suffix that is longer than the object, where the whole of it is meant.
             options.pop("range")
-            return await self._read(request, sink, lambda: get(key, options=options or None))
+            return await counted_read(self.runtime, request, sink, read)
         except ProtocolError as error:
             # obstore raises this too when a store responds to a range of an empty object with the whole object.
             if "range_ignored" not in error.context or await self._size(request) != 0:
@@ -206,30 +210,25 @@ class ObspecAccessor(ServiceAccessor):
                 conditions["if_none_match"] = sent_etag(cached, quoted=self._etags_quoted)
         return conditions
 
-    async def _read(self, request: ReadRequest, sink: Sink, get: Callable[[], Awaitable[Any]]) -> ReadReply:
+    async def _read(self, get: Callable[[], Awaitable[Any]], request: ReadRequest, sink: Sink) -> ReadReply:
         head, body = await self._opened(request, get)
         try:
             sink.begin(head, path=request.path)
-            await copy_chunks(partial(self._next_chunk, body, request), request, sink, head, self.runtime.counters)
+            await copy_chunks(partial(self._next_chunk, body, request), request, sink, head)
         finally:
             await body.aclose()
         return ReadReply(head=head, received=head.size)
 
     async def _opened(self, request: ReadRequest, get: Callable[[], Awaitable[Any]]) -> tuple[ReadHead, _Body]:
         """The checked head of a response, and its body."""
-        with self.runtime.timer("action_http_get_request") as timer:
-            result: Any = None
-            try:
-                result = await self._called(request, get)
-                self._check_open(request)
-                return self._checked(result, request)
-            except Error as error:
-                if is_unmodified(request, error):
-                    timer.end(None)
-                raise
-            finally:
-                # An exception that is kept must not keep the connection, which ends with the last reference.
-                del result
+        result: Any = None
+        try:
+            result = await self._called(request, get)
+            self._check_open(request)
+            return self._checked(result, request)
+        finally:
+            # An exception that is kept must not keep the connection, which ends with the last reference.
+            del result
 
     def _checked(self, result: Any, request: ReadRequest) -> tuple[ReadHead, _Body]:
         try:
@@ -287,12 +286,11 @@ class ObspecAccessor(ServiceAccessor):
             waiting.cancel()
 
     async def _size(self, request: ReadRequest) -> int | None:
-        metadata = await self.stat(StatRequest(path=request.path, version=request.version, deadline=request.deadline))
-        return metadata.size
+        asked = StatRequest(path=request.path, version=request.version, deadline=request.deadline)
+        return (await counted(self.runtime, asked, self.stat)).size
 
     async def list_page(self, request: ListRequest) -> ListPage:
-        with self.runtime.timer("object_list_request"):
-            return await self._listings.page(request)
+        return await self._listings.page(request)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         # In one request, so that a cancelled write leaves nothing behind.
@@ -300,7 +298,6 @@ class ObspecAccessor(ServiceAccessor):
 
     async def _put_parts(self, request: WriteRequest, parts: Parts) -> Metadata:
         metadata = await self._put(request, parts, part_options(self._kind, self._part_bytes), None)
-        self.runtime.counters["stream_write_bytes"] += parts.sent_bytes
         return sized(metadata, parts.sent_bytes)
 
     async def _put(self, request: WriteRequest, data: Any, options: dict[str, Any], size: int | None) -> Metadata:
@@ -312,9 +309,7 @@ class ObspecAccessor(ServiceAccessor):
             options["mode"] = "create"
         elif request.if_match is not None:
             options["mode"] = {"e_tag": sent_etag(request.if_match, quoted=self._etags_quoted is not False)}
-        self.runtime.counters["object_put_request"] += 1
         result = await self._called(request, lambda: put(key, data, **options))
-        self.runtime.counters["stream_write_bytes"] += size or 0
         return written(request, result, size)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
@@ -325,7 +320,6 @@ class ObspecAccessor(ServiceAccessor):
     async def copy(self, request: CopyRequest) -> Metadata:
         source, target = self._key(request.path, request), self._key(request.target, request)
         copy = self._method(request, "copy_async")
-        self.runtime.counters["object_copy_request"] += 1
         await self._called(request, lambda: copy(source, target))
         return Metadata(path=request.target)
 
@@ -349,8 +343,7 @@ class ObspecAccessor(ServiceAccessor):
 
     async def _delete(self, request: DeleteRequest, keys: list[str]) -> None:
         delete = self._method(request, "delete_async")
-        self.runtime.counters["object_delete_request"] += 1
-        await self._called(request, lambda: delete(keys))
+        await counted(self.runtime, request, lambda sent: self._called(sent, lambda: delete(keys)))
 
     async def presign(self, request: PresignRequest) -> str:
         if not self.capability.presign or not self._kind:

@@ -9,8 +9,8 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from aioprefetch.accessor.counted_requests import OPERATIONS
 from aioprefetch.accessor.http_headers import quote_etag, range_header, unquote_etag
-from aioprefetch.accessor.request_events import OPERATIONS
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied, copy_of

@@ -94,10 +94,11 @@ class ClientRequests:
             VersionId=request.version,
         )
         stream = response["Body"].raw_stream
+        before = sink.received
         try:
             head = checked(request, unchecked_head(response))
             sink.begin(head, path=request.path)
-            await copy_chunks(partial(self._next_chunk, stream, request), request, sink, head, self._runtime.counters)
+            await copy_chunks(partial(self._next_chunk, stream, request), request, sink, head)
         except BaseException as error:
             if reported is not None:
                 reported.failed(error)
@@ -105,6 +106,7 @@ class ClientRequests:
         finally:
             # Without effect after the last byte, when aiohttp has taken the connection back.
             stream.close()
+            self._runtime.counters["stream_read_total_bytes"] += sink.received - before
         if reported is not None:
             reported.finished()
         return ReadReply(head=head, received=head.size)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from aioprefetch.accessor.sink import CollectSink, Sink, copy_chunks
 from aioprefetch.errors import ProtocolError, Unavailable
-from aioprefetch.runtime.statistics import Counters
 from aioprefetch.values import ReadHead, ReadRequest
 
 REQUEST = ReadRequest(path="k")
@@ -25,19 +24,18 @@ def one_by_one(chunks: Iterable[bytes]) -> Callable[[], Awaitable[bytes | None]]
     return next_chunk
 
 
-async def copy(chunks: Iterable[bytes], sink: Sink, size: int, counters: Counters | None = None) -> None:
+async def copy(chunks: Iterable[bytes], sink: Sink, size: int) -> None:
     head = ReadHead(start=0, size=size, total=size, etag="e")
     sink.begin(head)
-    await copy_chunks(one_by_one(chunks), REQUEST, sink, head, Counters() if counters is None else counters)
+    await copy_chunks(one_by_one(chunks), REQUEST, sink, head)
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8))
 def test_every_split_of_a_body(chunks: list[bytes]) -> None:
     """Empty chunks included."""
-    sink, counters, data = CollectSink(), Counters(), b"".join(chunks)
-    asyncio.run(copy(chunks, sink, len(data), counters))
+    sink, data = CollectSink(), b"".join(chunks)
+    asyncio.run(copy(chunks, sink, len(data)))
     assert sink.to_bytes() == data
-    assert counters["stream_read_total_bytes"] == len(data)
 
 
 async def test_a_body_that_ends_early_keeps_what_has_come() -> None:
@@ -111,7 +109,7 @@ async def test_a_cancellation_while_the_sink_is_full_asks_for_no_further_chunk()
 
     sink, head = Full(), ReadHead(start=0, size=5, total=5, etag="e")
     sink.begin(head)
-    copying = asyncio.create_task(copy_chunks(next_chunk, REQUEST, sink, head, Counters()))
+    copying = asyncio.create_task(copy_chunks(next_chunk, REQUEST, sink, head))
     await asyncio.sleep(0)
     copying.cancel()
     with pytest.raises(asyncio.CancelledError):

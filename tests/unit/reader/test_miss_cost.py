@@ -20,7 +20,7 @@ SIZE = 64 * MIB
 READ_BYTES = 4 * KIB
 
 # The calls of one miss at most, those of layers and service included: a little above what it takes today.
-CALLS_MAX = {"random": 140, "adaptive": 174}
+CALLS_MAX = {"random": 147, "adaptive": 180}
 
 
 @asynccontextmanager

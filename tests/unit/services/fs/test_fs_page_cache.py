@@ -249,7 +249,6 @@ async def test_parts_that_are_read_side_by_side(root: Path, runtime: Runtime, si
     assert memory == data
     memory.append(0)  # BufferError if a view of it were alive.
     assert await read(accessor, "k", offset=500, size=size - 900) == data[500:-400]
-    assert runtime.counters["stream_read_total_bytes"] == 2 * size - 900
 
 
 @pytest.mark.parametrize("number", range(1, 9))
@@ -316,7 +315,8 @@ async def test_reads_that_never_wait(root: Path, runtime: Runtime, layers: str) 
     reply = read_now(ReadRequest(path="k", offset=5, size=10, if_match=etag), sink)
     assert reply is not None
     assert (reply.head.start, reply.received, sink.to_bytes()) == (5, 10, DATA[5:15])
-    assert runtime.counters["action_http_get_request"] == 2
+    sent = 2 if layers == "default" else 0  # ErrorContext counts, and only the reads that were made.
+    assert runtime.counters["action_http_get_request"] == sent
     for request in (
         ReadRequest(path="none"),
         ReadRequest(path="../k"),
@@ -330,7 +330,8 @@ async def test_reads_that_never_wait(root: Path, runtime: Runtime, layers: str) 
         cache.script = iter([step])
         assert read_now(ReadRequest(path="k"), refused := CollectSink()) is None
         assert (refused.head, refused.received) == (None, 0)
-    assert runtime.counters["action_http_get_request"] == 2
+    assert runtime.counters["action_http_get_request"] == sent
+    assert runtime.counters["stream_read_total_bytes"] == (len(DATA) + 10 if sent else 0)
     await runtime.aclose()
     assert read_now(ReadRequest(path="k"), CollectSink()) is None
 

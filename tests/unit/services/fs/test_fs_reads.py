@@ -80,8 +80,6 @@ async def test_large_files_are_read_in_pieces(root: Path, runtime: Runtime) -> N
     (root / "k").write_bytes(data)
     assert await read(accessor, "k") == data
     assert await read(accessor, "k", offset=999, size=2002) == data[999:3001]
-    assert runtime.counters["stream_read_total_bytes"] == 4567 + 2002
-    assert runtime.counters["action_http_get_request"] == 2
 
 
 async def test_reads_fill_the_callers_own_buffer(accessor: Accessor, root: Path) -> None:

@@ -205,6 +205,35 @@ async def test_an_empty_object() -> None:
         assert await op.read("k", suffix=5) == b""
 
 
+@pytest.mark.parametrize(
+    ("words", "data", "requests"),
+    [
+        ("<Code>InvalidRange</Code>", b"0123", ["read", "read"]),
+        ("Received non-partial response when range requested", b"", ["read", "stat"]),
+    ],
+)
+async def test_each_request_of_a_read_counts(words: str, data: bytes, requests: list[str]) -> None:
+    """A suffix is refused, and the object read whole; a range is ignored, and the size asked for."""
+
+    class Refusing(GetOnly):
+        async def get_async(self, path: str, *, options: dict[str, Any] | None = None) -> Result:
+            result = await super().get_async(path, options=options)
+            if "range" in (options or {}):
+                raise RuntimeError(words)
+            return result
+
+    async with Operator.bare(ObspecStore(store := Refusing(data))) as op:
+        started: list[object] = []
+        op.events.subscribe(lambda event: started.append(event.facts["operation"]), "request.started")
+        assert await op.read("k", suffix=9) == data
+        counts = op.statistics
+        assert started == requests
+        assert counts["action_http_get_request"] == requests.count("read")
+        assert counts["action_http_head_request"] == requests.count("stat")
+        assert counts["stream_read_total_bytes"] == len(data)
+        assert len(store.options) == len(requests)
+
+
 async def test_beyond_the_end() -> None:
     """A store that answers with nothing there is wrong; one that says so is believed."""
 

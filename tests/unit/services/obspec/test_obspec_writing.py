@@ -199,6 +199,7 @@ async def test_what_is_missing_stops_no_deletion() -> None:
         await op.delete("missing")
         await op.accessor().delete(DeleteRequest(path="a", paths=("a", "missing", "b", "dir/")))
         await op.delete("dir/")
+        assert op.statistics["object_delete_request"] == 1 + 4  # The first stops, and each is asked for by itself.
     assert store.keys == {"dir"}
 
 
