@@ -72,7 +72,7 @@ class CountedRequest(ForwardingSink):
         self.target.begin(head, path=path)
 
     def ended(self, error: BaseException | None = None, sent_bytes: int = 0) -> None:
-        """The request has ended, well or by ``error``. It has not failed if its head came. A second call does nothing."""
+        """The request has ended, well or by ``error``; with its head it has not failed. A second call does nothing."""
         request, self._request = self._request, None
         if request is None:
             return
