@@ -128,6 +128,10 @@ class Settings:
         """All keys, known or not."""
         yield from self._settings.items()
 
+    def is_mandatory(self, key: str) -> bool:
+        """Whether ``must`` has set the key last."""
+        return self._settings[key].mandatory
+
     def text(self, key: str) -> str | None:
         """The value as text, trimmed; ``None`` when it is not set, or empty. A list is joined with commas."""
         setting = self._settings.get(key)
@@ -153,7 +157,7 @@ class Settings:
             return None
         flag = _FLAGS.get(text.lower())
         if flag is None:
-            warn_once(key, text[:_LOGGED_CHARACTERS_MAX], "true or false")
+            warn_once(key, text[:_LOGGED_CHARACTERS_MAX], "not true or false and counts as unset")
         return flag
 
     def names(self, key: str) -> list[str]:
@@ -168,7 +172,7 @@ class Settings:
         match = form.fullmatch(text)
         number = 0 if match is None else int(match[1]) << _SHIFT[match[2].lower()]
         if match is None or not -OFFSET_MAX - 1 <= number <= OFFSET_MAX:
-            warn_once(key, text[:_LOGGED_CHARACTERS_MAX], wanted)
+            warn_once(key, text[:_LOGGED_CHARACTERS_MAX], f"not {wanted} and counts as unset")
             return None
         return number
 
@@ -185,16 +189,17 @@ def _note_once(message: str, name: str) -> None:
 
 
 @lru_cache(maxsize=256)
-def warn_once(key: str, text: str, wanted: str) -> None:
+def warn_once(key: str, text: str, why: str) -> None:
     """Log a value that its key cannot use: once in the life of the process, though a job opens a million files."""
-    logger.warning("open_file: %s=%r is not %s and counts as unset", key, text, wanted)
+    logger.warning("open_file: %s=%r is %s", key, text, why)
 
 
 def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) -> dict[str, Any]:
     """The options that the settings set. ``limits`` are those of the operator, for settings in blocks.
 
-    Raises ``ConfigInvalid`` for an unknown mandatory key and for a block size or count below 1,
-    ``Unsupported`` for S3 Select.
+    A block that does not fit into memory, which is legal at S3A, becomes the largest that does; where ``must`` asks for
+    it, the reader refuses it. Raises ``ConfigInvalid`` for an unknown mandatory key and for a block size or count below
+    1, ``Unsupported`` for S3 Select.
     """
     check_keys(settings, path=path)
     keywords: dict[str, Any] = {
@@ -204,7 +209,7 @@ def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) ->
         "buffer_bytes": _hint(settings.size(BUFFER_SIZE), minimum=1),
         "footer_cache": settings.flag(FOOTER_CACHE),
         "prefetch_enabled": settings.flag(PREFETCH_ENABLED),
-        "block_bytes": _at_least_one(settings, PREFETCH_BLOCK_SIZE, path=path),
+        "block_bytes": _block_bytes(settings, limits.memory_bytes, path=path),
         "prefetch_blocks": _at_least_one(settings, PREFETCH_BLOCK_COUNT, path=path),
     }
     if keywords["prefetch_blocks"] is None:
@@ -287,6 +292,16 @@ def _at_least_one(settings: Settings, key: str, *, path: str) -> int | None:
             path=path,
         )
     return number
+
+
+def _block_bytes(settings: Settings, memory_bytes: int, *, path: str) -> int | None:
+    """The size of a block; of a larger one than memory holds, ``memory_bytes`` if ``opt`` asked for it."""
+    number = _at_least_one(settings, PREFETCH_BLOCK_SIZE, path=path)
+    if number is None or number <= memory_bytes or settings.is_mandatory(PREFETCH_BLOCK_SIZE):
+        return number
+    text = settings.text(PREFETCH_BLOCK_SIZE) or ""
+    warn_once(PREFETCH_BLOCK_SIZE, text, f"more than memory_bytes={memory_bytes}, which is used in its place")
+    return memory_bytes
 
 
 def _readahead_blocks(settings: Settings, block_bytes: int, limits: RuntimeOptions) -> int | None:

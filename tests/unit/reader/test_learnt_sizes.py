@@ -1,4 +1,4 @@
-"""A size is that of one version: once a reader has reported it, no bytes of another size come out of it."""
+"""A size is that of one version: once a reader has reported it, it gives out no bytes of an object of another size."""
 
 import asyncio
 import os

@@ -92,12 +92,17 @@ def test_limits_are_at_least_one(key: str, value: object) -> None:
     """Else an error that names the key."""
     settings, is_size = settings_of(value), key == k.PREFETCH_BLOCK_SIZE
     number = settings.size("x") if is_size else settings.integer("x")
-    if number is not None and (number < 1 or (is_size and number > OPERATOR.options.memory_bytes)):
-        with pytest.raises(ConfigInvalid, match=key):
-            opened([(key, value, False)])
+    is_too_large = is_size and number is not None and number > OPERATOR.options.memory_bytes
+    for must in (False, True):
+        if number is not None and (number < 1 or (must and is_too_large)):
+            with pytest.raises(ConfigInvalid, match=key):
+                opened([(key, value, must)])
+    if number is not None and number < 1:
         return
     name = "block_bytes" if is_size else "prefetch_blocks"
     expected = getattr(DEFAULT, name) if number is None else number
+    if is_too_large:
+        expected = OPERATOR.options.memory_bytes
     assert getattr(opened([(key, value, False)]), name) == expected
 
 

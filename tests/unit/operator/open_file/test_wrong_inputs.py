@@ -46,7 +46,21 @@ def test_a_block_that_does_not_fit_into_memory(builder: OpenFileBuilder) -> None
     assert f"memory_bytes={MEMORY_BYTES}" in messages
     assert "hunter2" not in messages
     assert caught.value.operation == "open_file"
-    builder.opt(k.PREFETCH_BLOCK_SIZE, "1M").build()
+    builder.must(k.PREFETCH_BLOCK_SIZE, "1M").build()
+
+
+@pytest.mark.parametrize("value", ["2M", "1G", str((1 << 63) - 1)])
+def test_an_opt_of_a_block_that_does_not_fit_into_memory_is_cut(
+    builder: OpenFileBuilder, caplog: pytest.LogCaptureFixture, value: str
+) -> None:
+    """It is a legal value of a job's configuration, whose opens must not fail; one warning says so."""
+    k.warn_once.cache_clear()
+    builder.propagate({f"mapreduce.job.input.file.option.{k.PREFETCH_BLOCK_SIZE}": value})
+    for _ in range(3):
+        assert awaited(builder.build()).options.block_bytes == MEMORY_BYTES
+    (warning,) = caplog.messages
+    assert k.PREFETCH_BLOCK_SIZE in warning
+    assert f"memory_bytes={MEMORY_BYTES}" in warning
 
 
 @pytest.mark.parametrize(
