@@ -411,6 +411,9 @@ _SPARKS: Mapping[str, str] = MappingProxyType(
         "fieldsep": "use sep",
         "nullvalues": "use nullValue, which is one text",
         "emptyvalue": "an empty field in quotes is an empty text always; see nullValue",
+        "dateformat": "dates are read as yyyy-mm-dd; read others as string, and convert them by to_date",
+        "timestampformat": "times are read in the form of ISO 8601; read others as string, and convert them by to_timestamp",
+        "timestampntzformat": "times are read in the form of ISO 8601; read others as string, and convert them",
         "codec": "use compression",
         "ignoremissingfiles": "use onMissing=skip",
         "ignorecorruptfiles": "use onCorrupt=skip",
@@ -420,6 +423,7 @@ _SPARKS: Mapping[str, str] = MappingProxyType(
         "rescueddatacolumn": "use unknownFields=rescue",
         "recursivefilelookup": "directories are always looked through; a glob such as *.csv keeps to its level",
         "pathglobfilters": "use pathGlobFilter",
+        "matchpattern": "use pathGlobFilter",
         "basepath": "name=value directories below the part of the path without wildcards are columns",
         "modifiedbefore": "files are not chosen by their times",
         "modifiedafter": "files are not chosen by their times",
@@ -444,7 +448,7 @@ def find_option(name: str) -> Option:
     option = OPTIONS.get(name.lower())
     if option is not None:
         return option
-    near = difflib.get_close_matches(name.lower(), OPTIONS, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.lower(), OPTIONS, n=1, cutoff=0.7)
     if name.lower() in _SPARKS:
         hint = _SPARKS[name.lower()]
     elif name.lower().startswith(("fs.s3a.", "spark.hadoop.fs.s3a.")):
