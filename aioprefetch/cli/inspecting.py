@@ -7,19 +7,19 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from glob import escape
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from aioprefetch import lance, parquet
-from aioprefetch.cli.places import Stores, command, objects_of, place_argument, selection_of, stem_of
+from aioprefetch.cli.places import Stores, command, literal_option, objects_of, place_argument, selection_of, stem_of
 from aioprefetch.cli.printing import choose_display, json_text, path_text, print_json
 from aioprefetch.cli.reading import Slice, kind_of, kind_option, read_place, slices_of
 from aioprefetch.display import bytes_text, count_text, counted, seconds_text
 from aioprefetch.display.bars import FROM_S3
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, shortened
 from aioprefetch.operator.operator import Operator
-from aioprefetch.plan.patterns import has_wildcard
 from aioprefetch.ranges import Range, coalesce, total_length
 from aioprefetch.reader.policy import POLICIES, coalescing
 from aioprefetch.spark.options import filters as filters_of_json
@@ -221,6 +221,7 @@ aioprefetch head s3://bucket/log.txt
 @click.option("-n", "--rows", "count", default=10, metavar="N", type=click.IntRange(0), help="Rows or lines (10).")
 @click.option("--columns", metavar="A,B", help="Show only these columns.")
 @kind_option
+@literal_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def head(place: str, stores: Stores, count: int, columns: str | None, kind: str | None, as_json: bool) -> int:
     """Show the schema, the row groups or pages and the first rows of a Parquet or Lance file, or lines of a text.
@@ -230,12 +231,14 @@ def head(place: str, stores: Stores, count: int, columns: str | None, kind: str 
     stores.check(place)
     side = stores.side(place)
     operator = stores.operator_of(side)
-    if has_wildcard(side.path):
+    if side.has_wildcard:
         selection = selection_of(side)
-        first = next(objects_of(selection), None)
-        if first is None:
+        path: str | None = selection.base
+        if selection.glob is not None or selection.single is not None:
+            path = next((entry.path for entry in objects_of(selection)), None)
+        if path is None:
             raise NotFound("nothing matches", path=side.label)
-        side = replace(side, path=first.path, label=f"{stem_of(side)}{first.path}")
+        side = replace(side, path=path, label=f"{stem_of(side)}{path}", is_literal=True)
     names = column_names(columns)
 
     def outlined(side: Side) -> Outline | None:
@@ -313,7 +316,7 @@ async def _parquet_outline(operator: Operator, path: str, count: int, columns: l
     summary = f"{counted(footer.rows, 'row')}, {counted(footer.row_groups, 'row group')}, {bytes_text(footer.size)}"
     if metadata.created_by:
         summary += f", written by {metadata.created_by}"
-    rows = await parquet.scan(operator, path, columns=columns, rows=(0, count), footer=footer).read_all()
+    rows = await parquet.scan(operator, escape(path), columns=columns, rows=(0, count), footer=footer).read_all()
     schema = [(field.name, str(field.type)) for field in footer.schema]
     return Outline(
         title="Parquet",

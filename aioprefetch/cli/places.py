@@ -46,10 +46,14 @@ _NAMED = ("endpoint_url", "region", "profile", "anonymous", "addressing_style", 
 
 
 class Stores:
-    """The stores of one command: the options for them, and the operators that are open until the command ends."""
+    """The stores of one command: the options for them, and the operators that are open until the command ends.
 
-    def __init__(self, texts: Sequence[tuple[str, str]] = ()) -> None:
+    ``is_literal``: its places are names, never patterns.
+    """
+
+    def __init__(self, texts: Sequence[tuple[str, str]] = (), *, is_literal: bool = False) -> None:
         self._texts = tuple(texts)
+        self.is_literal = is_literal
         self._operators: list[Operator] = []
 
     def __enter__(self) -> Self:
@@ -90,7 +94,8 @@ class Stores:
 
         With ``follows`` a link to a local file is that file.
         """
-        operator, side = run(side_of(place, self.options_of(place, others), "place", follows=follows))
+        options = self.options_of(place, others)
+        operator, side = run(side_of(place, options, "place", follows=follows, is_literal=self.is_literal))
         self._operators.append(operator)
         return side
 
@@ -219,7 +224,7 @@ def command(name: str, *, examples: str, summary: str | None = None) -> Callable
         @functools.wraps(callback)
         def run_callback(**values: Any) -> int:
             texts = [*values.pop("option"), *_named_texts(values)]
-            with Stores(texts) as stores:
+            with Stores(texts, is_literal=values.pop("is_literal", False)) as stores:
                 return callback(stores=stores, **values)
 
         made = click.command(
@@ -239,6 +244,11 @@ def pairs(context: click.Context, parameter: click.Parameter, texts: Sequence[st
     if any(not text.partition("=")[1] for text in texts):
         raise click.BadParameter("an option is written NAME=VALUE", context, parameter)
     return [(name.strip().replace("-", "_"), value) for name, _, value in (text.partition("=") for text in texts)]
+
+
+literal_option = click.option(
+    "--literal", "is_literal", is_flag=True, help="Take names as they are, never as patterns."
+)
 
 
 def _store_options() -> list[click.Parameter]:

@@ -15,7 +15,6 @@ import click
 
 from aioprefetch.display import bytes_text
 from aioprefetch.errors import Error, printable, redact
-from aioprefetch.plan.patterns import literal_glob
 from aioprefetch.transfer.sides import Side
 from aioprefetch.values import Entry, Metadata
 
@@ -103,9 +102,6 @@ def note_nothing(side: Side) -> None:
     path, hint = side.label.removeprefix("file://"), ""
     if path != side.label and not path.startswith("/"):
         hint = f"file:///{path} has three slashes"
-    elif set("[?") & set(side.path) and "*" not in side.path and side.label.endswith(side.path):
-        name = literal_glob(side.path)
-        hint = f"it is a pattern; the object of this very name is {side.label.removesuffix(side.path)}{name}"
     note(f"nothing here: {side.label}{f'; hint: {hint}' if hint else ''}")
 
 

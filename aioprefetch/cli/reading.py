@@ -7,6 +7,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from aioprefetch.cli.places import (
     Stores,
     command,
     is_account,
+    literal_option,
     objects_of,
     place_argument,
     selection_of,
@@ -26,7 +28,7 @@ from aioprefetch.cli.places import (
 from aioprefetch.cli.printing import fields_of, path_text, print_json, size_text
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, RangeNotSatisfied
 from aioprefetch.operator.operator import Operator
-from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_prefix, wildcard_at
+from aioprefetch.plan.patterns import compile_glob, literal_prefix, wildcard_at
 from aioprefetch.ranges import bytes_at_least
 from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
@@ -58,7 +60,7 @@ def kind_of(side: Side, kind: str | None, operator: Operator) -> str:
     by_end = next((kind for end, kind in _ENDS.items() if path.endswith(end)), None)
     if kind or by_end:
         return kind or by_end or ""
-    if not side.path or side.path.endswith("/") or has_wildcard(side.path):
+    if not side.path or side.path.endswith("/") or side.has_wildcard:
         return "parquet"
     end = run(operator.read(side.path, suffix=_SUFFIX_BYTES))
     return {b"PAR1": "parquet", b"LANC": "lance"}.get(end, "text")
@@ -73,7 +75,7 @@ def read_place(side: Side, read: Callable[[Side], T]) -> T:
         return read(side)
     except NotFound:
         operator, path = side.operator, side.path
-        is_other = not path or path.endswith("/") or has_wildcard(path)
+        is_other = not path or path.endswith("/") or side.has_wildcard
         if is_other or not operator.capability.list or not run(operator.exists(f"{path}/")):
             raise
     return read(replace(side, path=f"{path}/", label=f"{side.label}/"))
@@ -121,6 +123,7 @@ aioprefetch cat 's3://bucket/logs/2024-*.gz' | zcat
 """,
 )
 @place_argument("places", "PLACE...", nargs=-1, required=True)
+@literal_option
 @click.option(
     "--range",
     "part",
@@ -140,7 +143,7 @@ def write_out(stores: Stores, side: Side, part: Slice = (None, None)) -> bool:
     """Write the objects of a place, or a part of each, to standard output; whether there was one."""
     operator, count = stores.operator_of(side), 0
     hint = f"cat '{side.label.rstrip('/')}/*' writes what is in it"
-    if side.path and not side.path.endswith("/") and not has_wildcard(side.path):
+    if side.path and not side.path.endswith("/") and not side.has_wildcard:
         paths = iter([side.path])
     else:
         paths = (entry.path for entry in objects_of(selection_of(side, is_recursive=False, hint=hint)))
@@ -198,6 +201,7 @@ aioprefetch ls -R --json data/ | jq .size
 """,
 )
 @place_argument("places", "PLACE...", nargs=-1, required=True)
+@literal_option
 @click.option("-l", "--long", "is_long", is_flag=True, help="Also size and time.")
 @click.option("-h", "--human", "is_human", is_flag=True, help="Sizes such as 1.5 MiB.")
 @click.option("-R", "--recursive", "is_recursive", is_flag=True, help="Also what lies in directories.")
@@ -243,24 +247,22 @@ def _buckets(stores: Stores, side: Side, *, is_whole: bool) -> Iterator[tuple[En
 
 def _listed(side: Side, *, is_recursive: bool, is_whole: bool) -> Iterator[tuple[Entry | Metadata, str]]:
     """The entries of a place, and the name of each: with ``is_whole`` as a place, else as it is in its directory."""
-    path = side.path
-    pattern = None
-    if path and not path.endswith("/") and not has_wildcard(path):
-        try:
-            metadata: Metadata = run(side.operator.stat(path))
-        except NotFound:
-            metadata = Metadata(path=f"{path}/", kind="directory")
-        if not metadata.is_directory:
-            yield metadata, path_text(side.label)
-            return
-        path = f"{path}/"
-    prefix = path if not has_wildcard(path) else literal_prefix(path)
-    is_deep = is_recursive
-    if has_wildcard(path):
-        pattern = _pattern(path, is_recursive=is_recursive)
+    path, is_deep, pattern = side.path, is_recursive, None
+    prefix = path if not path or path.endswith("/") else f"{path}/"
+    is_pattern = side.has_wildcard
+    if prefix != path:
+        with suppress(NotFound):
+            metadata = run(side.operator.stat(path))
+            if not metadata.is_directory:
+                is_named = side.name or side.label.endswith(path)  # No label has what follows a ``?``.
+                yield metadata, path_text(side.label if is_named else stem_of(side) + path)
+                return
+            is_pattern = False
+    if is_pattern and not run(side.operator.exists(prefix)):
+        prefix, pattern = literal_prefix(path), _pattern(path, is_recursive=is_recursive)
         rest = path[wildcard_at(path) :]
         is_deep = is_recursive or "/" in rest.rstrip("/") or "**" in rest
-    stem, cut = (stem_of(side), 0) if is_whole or pattern is not None else ("", len(path))
+    stem, cut = (stem_of(side), 0) if is_whole or pattern is not None else ("", len(prefix))
     with BlockingListing(list_literally(side.operator, prefix, recursive=is_deep)) as entries:
         for entry in entries:
             if pattern is None or pattern.fullmatch(entry.path):
@@ -280,6 +282,7 @@ aioprefetch stat --json 'data/*.parquet'
 """,
 )
 @place_argument("places", "PLACE...", nargs=-1, required=True)
+@literal_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on each line.")
 def stat(places: Sequence[str], stores: Stores, as_json: bool) -> int:
     """Show size, ETag, version, time and type of objects."""
@@ -331,6 +334,7 @@ aioprefetch du --json 's3://bucket/**/*.parquet'
 """,
 )
 @place_argument("places", "PLACE...", nargs=-1, required=True)
+@literal_option
 @click.option("-h", "--human", "is_human", is_flag=True, help="Sizes such as 1.5 MiB.")
 @click.option(
     "-d", "--depth", default=0, metavar="N", type=click.IntRange(0), help="Also directories down to this depth."

@@ -17,6 +17,7 @@ from aioprefetch.cli import EXIT_FAILED
 from aioprefetch.cli.places import (
     Stores,
     command,
+    literal_option,
     objects_of,
     pairs,
     place_argument,
@@ -54,6 +55,7 @@ def _copy_options(function: Any) -> Any:
 
 _COPY_OPTIONS: tuple[_Option, ...] = (
     click.option("--glob", metavar="PATTERN", help="Of a directory only what matches, such as '**/*.csv'."),
+    literal_option,
     click.option("--concurrency", metavar="N", type=click.IntRange(1), help="Objects that are copied at once (32)."),
     click.option("--src-o", "src_texts", multiple=True, metavar="NAME=VALUE", callback=pairs, help="-o for SRC alone."),
     click.option("--dst-o", "dst_texts", multiple=True, metavar="NAME=VALUE", callback=pairs, help="-o for DST alone."),
@@ -192,6 +194,7 @@ def _copy(
         "concurrency": concurrency,
         "on_progress": None if is_quiet or as_json or is_dry else _bars(),
         "dry_run": is_dry,
+        "literal": stores.is_literal,
         "dst_options": stores.options_of(target, dst_texts),
         **how,
     }
@@ -373,6 +376,7 @@ aioprefetch rm -r s3://bucket/old/
 )
 @place_argument("places", "PLACE...", nargs=-1, required=True)
 @click.option("-r", "--recursive", "is_recursive", is_flag=True, help="Also directories, with all that is below them.")
+@literal_option
 @click.option("-f", "--force", "is_forced", is_flag=True, help="Ignore missing objects.")
 @click.option("-n", "--dry-run", "is_dry", is_flag=True, help="Print what would be removed, and remove nothing.")
 @click.option("--yes", "is_sure", is_flag=True, help="Really remove a whole bucket, / or the home directory.")
@@ -490,7 +494,7 @@ async def _identities(side: Side, paths: Sequence[str]) -> list[Identity]:
 
 def _is_everything(side: Side) -> bool:
     """Whether a place is a whole store, or such a directory of this machine that no one means it."""
-    prefix = side.path.rstrip("*/")
+    prefix = side.path.rstrip("/" if side.is_literal else "*/")
     if has_wildcard(prefix):
         return False
     if side.root is None:

@@ -36,6 +36,7 @@ async def copy(
     stop_at_failure: bool = False,
     delete_extra: bool = False,
     dry_run: bool = False,
+    literal: bool = False,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -62,8 +63,9 @@ async def copy(
     src
         A URL (``s3://bucket/key``), a local path, or ``(operator, path)``: one object; a directory, with ``/`` at its
         end (a local one, or one of an operator of files, without it too); or a pattern with ``*``, ``?`` or ``[``
-        (``[*]`` is the character itself). A symbolic link is followed where it is named here; those below a directory
-        are passed over, and counted in the report.
+        (``[*]`` is the character itself). A name that is there is that name: a request asks for it before a pattern is
+        believed. A symbolic link is followed where it is named here; those below a directory are passed over, and
+        counted in the report.
     dst
         Where it goes, written as ``src`` is. What is below a directory, or below the last ``/`` before the first
         wildcard, goes below ``dst`` under the same names. One object goes to the path ``dst`` itself, or into it where
@@ -89,6 +91,8 @@ async def copy(
         what the glob matches there. A source without objects is ``NotFound`` then, and nothing is deleted.
     dry_run
         Copy and delete nothing: the report has the ``steps`` that would be made. Listings and ETags are asked for.
+    literal
+        Take ``src`` as a name, never as a pattern.
     src_options
         Options of ``Operator.from_uri`` for the URL ``src``, a dictionary.
     dst_options
@@ -100,11 +104,12 @@ async def copy(
         stop_at_failure=stop_at_failure,
         delete_extra=delete_extra,
         dry_run=dry_run,
+        literal=literal,
     )
     if concurrency is not None:
         check_count("copy", "concurrency", concurrency, least=1)
     async with AsyncExitStack() as stack:
-        source_operator, source = await side_of(src, src_options, "src", follows=True)
+        source_operator, source = await side_of(src, src_options, "src", follows=True, is_literal=literal)
         stack.push_async_callback(source_operator.aclose)
         target_operator, target = await side_of(dst, dst_options, "dst")
         stack.push_async_callback(target_operator.aclose)
@@ -131,7 +136,7 @@ def _check_flags(**flags: object) -> None:
 
 
 async def side_of(
-    place: object, options: UriOptions | None, name: str, *, follows: bool = False
+    place: object, options: UriOptions | None, name: str, *, follows: bool = False, is_literal: bool = False
 ) -> tuple[Operator, Side]:
     """The side of a URL, a local path, or a pair of an operator and a path; ``name`` is that of the argument.
 
@@ -141,7 +146,7 @@ async def side_of(
     it, but none below it leads out. With ``follows`` a link to a file is that file under the name of the link.
     """
     if isinstance(place, tuple | list):
-        return _side_of_pair(place, options, name)
+        return _side_of_pair(place, options, name, is_literal=is_literal)
     text = os.fspath(place) if isinstance(place, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InvalidType(
@@ -165,10 +170,12 @@ async def side_of(
         store, path = split_url(text, path_required=False)
     alone = Operator.from_uri(store, **(options or {}))
     operator = shared_twin(alone) or alone
-    return operator, Side(operator=operator, path=path, label=label, name=file_name)
+    return operator, Side(operator=operator, path=path, label=label, name=file_name, is_literal=is_literal)
 
 
-def _side_of_pair(place: tuple[Any, ...] | list[Any], options: UriOptions | None, name: str) -> tuple[Operator, Side]:
+def _side_of_pair(
+    place: tuple[Any, ...] | list[Any], options: UriOptions | None, name: str, *, is_literal: bool
+) -> tuple[Operator, Side]:
     if len(place) != 2 or not isinstance(place[0], Operator):
         raise InvalidType(f"{name} must be a URL, a local path or (operator, path)", operation="copy")
     if options:
@@ -177,7 +184,8 @@ def _side_of_pair(place: tuple[Any, ...] | list[Any], options: UriOptions | None
             operation="copy",
         )
     operator, path = with_own_hold(place[0]), checked_path(place[1], "copy")
-    return operator, Side(operator=operator, path=path, label=f"{operator.info.url}/{printable(redact(path))}")
+    label = f"{operator.info.url}/{printable(redact(path))}"
+    return operator, Side(operator=operator, path=path, label=label, is_literal=is_literal)
 
 
 def _split_local(text: str) -> tuple[str, str]:

@@ -28,6 +28,7 @@ def copy(
     stop_at_failure: bool = False,
     delete_extra: bool = False,
     dry_run: bool = False,
+    literal: bool = False,
     src_options: UriOptions | None = None,
     dst_options: UriOptions | None = None,
 ) -> CopyReport:
@@ -55,6 +56,7 @@ def copy(
                 stop_at_failure=stop_at_failure,
                 delete_extra=delete_extra,
                 dry_run=dry_run,
+                literal=literal,
                 src_options=src_options,
                 dst_options=dst_options,
             )

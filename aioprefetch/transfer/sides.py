@@ -92,12 +92,19 @@ class Side:
     """A place: a path in an operator, which the caller closes. ``label`` is what the caller named.
 
     ``name`` is that of a single file where the path has another one: a link was named, and the path is its target.
+    ``is_literal``: the path is a name, whichever characters it has.
     """
 
     operator: Store
     path: str
     label: str
     name: str = ""
+    is_literal: bool = False
+
+    @property
+    def has_wildcard(self) -> bool:
+        """Whether the path is a pattern, if there is nothing of that very name."""
+        return not self.is_literal and has_wildcard(self.path)
 
     @property
     def root(self) -> str | None:
@@ -159,11 +166,17 @@ class Selection:
 
 
 async def select(side: Side, glob: str | None) -> Selection:
-    """The objects of a source. Raises ``NotFound``, and ``IsADirectory`` for a directory in the place of an object."""
+    """The objects of a source. A path is a pattern only if there is neither an object nor a directory of that name.
+
+    Raises ``NotFound``, and ``IsADirectory`` for a directory in the place of an object. What else a store says to the
+    name is raised too: an object that may not be looked at is there.
+    """
     operator, path = side.operator, side.path
     if glob is not None:
-        if has_wildcard(path) and not path.endswith("/"):
-            raise InvalidArgument("src has a glob already; give glob= with a directory", operation="copy", path=path)
+        if side.has_wildcard and not path.endswith("/"):
+            raise InvalidArgument(
+                "src has a glob already; give glob= with a directory, which ends with /", operation="copy", path=path
+            )
         if path and not path.endswith("/"):
             path += "/"
         pattern = literal_glob(path) + glob
@@ -171,21 +184,23 @@ async def select(side: Side, glob: str | None) -> Selection:
         return Selection(side=side, base=path, glob=pattern, is_recursive=_crosses_directories(glob))
     if not path or path.endswith("/"):
         return Selection(side=side, base=path)
-    if has_wildcard(path) and operator.capability.list and not (side.root is not None and await operator.exists(path)):
+    try:
+        metadata = await operator.stat(path)
+    except NotFound:
+        if not operator.capability.list:
+            raise
+        if await operator.exists(f"{path}/"):
+            raise IsADirectory(
+                f"there is no such object but a directory of that name: {side.label}/ copies what is below it",
+                operation="copy",
+                path=path,
+            ) from None
+        if not side.has_wildcard:
+            raise
         compile_glob(path)
         prefix = literal_prefix(path)
         is_recursive = _crosses_directories(path[wildcard_at(path) :])
         return Selection(side=side, base=prefix[: prefix.rfind("/") + 1], glob=path, is_recursive=is_recursive)
-    try:
-        metadata = await operator.stat(path)
-    except NotFound:
-        if not operator.capability.list or not await operator.exists(f"{path}/"):
-            raise
-        raise IsADirectory(
-            f"there is no such object but a directory of that name: {side.label}/ copies what is below it",
-            operation="copy",
-            path=path,
-        ) from None
     if metadata.is_directory:
         return Selection(side=side, base=f"{path}/")
     return Selection(side=side, base=path[: path.rfind("/") + 1], single=metadata)

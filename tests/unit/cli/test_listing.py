@@ -163,11 +163,3 @@ def test_stat_of_a_directory_is_not_that_of_its_objects(bucket: Bucket) -> None:
         assert [(entry["url"], entry["kind"]) for entry in objects("stat", "--json", place)] == [
             (bucket.url("d/"), "directory")
         ]
-
-
-def test_a_name_that_is_a_pattern(bucket: Bucket) -> None:
-    """A store has no file that would win over the pattern: the hint tells how its name is written."""
-    bucket.put(**{"[a].txt": b"1"})
-    shown = run("ls", bucket.url("[a].txt"), code=1).stderr
-    assert shown.endswith(f"hint: it is a pattern; the object of this very name is {bucket.url('[[]a].txt')}\n")
-    assert lines("ls", bucket.url("[[]a].txt")) == [bucket.url("[a].txt")]
