@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from glob import has_magic
 from typing import Any
 
 from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks
 from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.local import LocalFileSystem, make_path_posix
 from fsspec.utils import isfilelike, stringify_path
 
 from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, NotFound, Unsupported, copy_of
@@ -24,11 +25,13 @@ from aioprefetch.fsspec.verbs import (
     blocking,
     by_path,
     copy_object,
+    expand_path,
     get_object,
-    into_directory,
     many,
     mirror,
     of_one,
+    placed,
+    placed_in_files,
     put_object,
     read_slice,
     read_slices,
@@ -103,6 +106,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         self._stores = Stores(operator, self.scheme, self.split, settings.store, version_aware=settings.version_aware)
         root = "" if operator is None else None
         self._tree = Tree(self._stores.place_of, self.dircache, root=root, stores=self._stores.names)
+        self._lexists = self._tree.is_named  # ``expand_path`` asks it.
         self._pickles_secrets = pickle_secrets
         mirror(self)
 
@@ -201,6 +205,8 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     async def _isfile(self, path: str) -> bool:
         return await self._tree.is_file(self._strip_protocol(path))
+
+    _expand_path = expand_path
 
     async def _ls(
         self, path: str, detail: bool = True, refresh: bool = False, versions: bool = False, **options: Any
@@ -343,12 +349,9 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     async def _get(
         self, rpath: Any, lpath: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
     ) -> Any:
-        levels: dict[str, Any] = {"recursive": recursive, "maxdepth": maxdepth}
-        rpath, lpath = await into_directory(
-            self, rpath, lpath, lambda path: asyncio.to_thread(os.path.isdir, path), **levels
-        )
+        names, targets = await placed_in_files(self, rpath, lpath, recursive=recursive, maxdepth=maxdepth)
         async with many():
-            return await super()._get(rpath, lpath, **levels, **options)
+            return await super()._get(names, targets, **options)
 
     def head(self, path: str, size: int = 1024) -> bytes:
         """The first ``size`` bytes."""
@@ -429,9 +432,13 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         async with many():
             return await super()._pipe(path, value, **options)
 
-    async def _put(self, lpath: Any, rpath: Any, **options: Any) -> Any:
+    async def _put(
+        self, lpath: Any, rpath: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
+    ) -> Any:
+        files, lpath = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), make_path_posix(lpath)
+        names, targets, _ = await placed(files, lpath, rpath, self._isdir, recursive=recursive, maxdepth=maxdepth)
         async with many():
-            return await super()._put(lpath, rpath, **options)
+            return await super()._put(names, targets, **options)
 
     async def _refuse_existing(self, path: str) -> None:
         """Look first: there are stores that ignore the condition of a write."""
@@ -458,10 +465,9 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     async def _copy(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
     ) -> None:
-        levels: dict[str, Any] = {"recursive": recursive, "maxdepth": maxdepth}
-        path1, path2 = await into_directory(self, path1, path2, self._isdir, **levels)
+        names, targets, _ = await placed(self, path1, path2, self._isdir, recursive=recursive, maxdepth=maxdepth)
         async with many():
-            await super()._copy(path1, path2, **levels, **options)
+            await super()._copy(names, targets, recursive=recursive, **options)
 
     async def _mv(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
@@ -473,21 +479,17 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         """
         if path1 == path2:
             return
-        is_single = not recursive and isinstance(path1, str) and not has_magic(path1)
-        if is_single and await self._isdir(path1):
+        names, targets, roots = await placed(self, path1, path2, self._isdir, recursive=recursive, maxdepth=maxdepth)
+        if not names and [self._strip_protocol(path1)] == roots:
             raise IsADirectory("a directory: recursive=True moves what is below", operation="move", path=path1)
-        is_whole = recursive and maxdepth is None
-        if isinstance(path1, list) and isinstance(path2, list):  # fsspec copies these one by one, as they are.
-            names, is_whole = self._strip_protocol(path1), False
-        else:
-            names = await self._expand_path(path1, recursive=recursive and not is_whole, maxdepth=maxdepth)
-        if is_whole:
-            objects, directories = await self._tree.contents(names)
-        else:  # A copy passes over directories, also where an object has the name too.
-            objects, directories = [name for name in names if is_single or not await self._isdir(name)], []
+        objects, directories = names, list[str]()
+        if recursive and maxdepth is None and not isinstance(path2, list):
+            objects, directories = await self._tree.contents(roots)
+        elif recursive or not isinstance(path1, str):  # A copy passes over directories.
+            objects = [name for name in names if not await self._isdir(name)]
         copies: set[str] = set()
-        await self._copy(path1, path2, recursive, maxdepth, on_error="raise", copies=copies, **options)
-        with self._changing(*names):  # Of what has moved within a directory some may be where other objects were.
+        await self._copy(names, targets, recursive, maxdepth, on_error="raise", copies=copies, **options)
+        with self._changing(*roots):  # Of what has moved within a directory some may be where other objects were.
             await self._stores.remove([path for path in objects if path not in copies], directories)
 
     mv = blocking(_mv)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fsspec.dircache import DirCache
 
-from aioprefetch.errors import Error, InvalidArgument, IsADirectory, NotADirectory, NotFound, Unsupported
+from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, IsADirectory, NotADirectory, NotFound, Unsupported
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.runtime.task_group import gather_all
@@ -346,6 +346,14 @@ class Tree:
             return not (await place.operator.stat(place.key, version=place.version)).is_directory
         except ABSENT:
             return False
+
+    async def is_named(self, path: str) -> bool:
+        """Whether an object or a directory has this name: the store is asked, for a listing that is kept may be old."""
+        try:
+            await self.info(path, refresh=True, version=None)
+        except (*ABSENT, ConfigInvalid):  # No store has a name with a wildcard.
+            return False
+        return True
 
     async def entries(self, path: str, *, refresh: bool = False) -> Listing:
         """The entries of a directory, or that of an object alone. Raises ``NotFound``."""

@@ -23,10 +23,11 @@ from glob import has_magic
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from fsspec.asyn import mirror_sync_methods, sync
-from fsspec.utils import isfilelike
+from fsspec.implementations.local import make_path_posix
+from fsspec.utils import common_prefix, isfilelike, other_paths
 
 from aioprefetch.accessor.protocols import copies_from
-from aioprefetch.errors import InvalidArgument, RangeNotSatisfied, WrongLoop
+from aioprefetch.errors import InvalidArgument, InvalidPath, NotFound, RangeNotSatisfied, WrongLoop
 from aioprefetch.fsspec.tree import Place
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.verbs.progress import CopyProgress, ProgressBar, ProgressDisplay
@@ -179,6 +180,82 @@ def by_path(paths: Sequence[str], starts: Any, ends: Any) -> dict[str, list[tupl
     return found
 
 
+# --- names and patterns -----------------------------------------------------------------------------------------------
+
+
+async def expanded(
+    fs: Any, path: str | Iterable[str], *, recursive: bool, maxdepth: int | None, is_literal: bool = False
+) -> tuple[list[str], list[str]]:
+    """The names that a path, or each of several, means; and all of them in order, with what is below if ``recursive``.
+
+    A name that is there is no pattern. Each is looked for once, so that what a verb copies is what it deletes.
+    Raises ``NotFound``.
+    """
+    if maxdepth is not None and maxdepth < 1:
+        raise InvalidArgument("maxdepth must be at least 1", operation="list")
+    roots: list[str] = []
+    names: set[str] = set()
+    for name in map(fs._strip_protocol, [path] if isinstance(path, str) else path):
+        those, levels = [name], maxdepth
+        if not is_literal and has_magic(name) and not await fs._lexists(name):
+            those, levels = await fs._glob(name, maxdepth=maxdepth), maxdepth and maxdepth - 1
+        roots += those
+        for root in those:
+            if recursive and levels != 0:
+                names.update(await fs._find(root, maxdepth=levels, withdirs=True))
+            if root not in names and (not recursive or levels == 0 or await fs._exists(root)):
+                names.add(root)
+    if not names:
+        raise NotFound("there is no such object or directory", operation="list", path=str(path))
+    return roots, sorted(names)
+
+
+async def expand_path(
+    fs: Any, path: Any, recursive: bool = False, maxdepth: int | None = None, assume_literal: bool = False
+) -> list[str]:
+    """The method of a file system, by which fsspec's own verbs learn what a path means."""
+    return (await expanded(fs, path, recursive=recursive, maxdepth=maxdepth, is_literal=assume_literal))[1]
+
+
+async def placed(
+    fs: Any, source: Any, target: Any, is_directory: Callable[[str], Awaitable[bool]], **levels: Any
+) -> tuple[list[str], list[str], list[str]]:
+    """The names that a copy from a file system reads, the target of each by the rules of fsspec, and the roots of all.
+
+    fsspec itself would take a name that is there for a pattern, and cut nothing off one without a directory above it.
+    ``levels`` are ``recursive`` and ``maxdepth``.
+    """
+    if isinstance(source, list) and isinstance(target, list):
+        names = [fs._strip_protocol(one) for one in source]
+        return names, target, names
+    is_one = isinstance(source, str)
+    roots, names = await expanded(fs, source, **levels)
+    if is_one and (not levels["recursive"] or levels["maxdepth"] is not None):
+        names = [name for name in names if not await fs._isdir(name)]
+    if not names or not isinstance(target, str):
+        return names, names and other_paths(names, target), roots
+    is_inside = is_one and len(names) == 1
+    if is_one and roots == [fs._strip_protocol(source)]:
+        is_inside = not source.endswith("/") and (target.endswith("/") or await is_directory(target))
+    if is_inside:
+        target = f"{target.rstrip('/')}/{common_prefix(names).rpartition('/')[2]}"
+    return names, other_paths(names, target, flatten=not is_one), roots
+
+
+async def placed_in_files(fs: Any, source: Any, target: Any, **levels: Any) -> tuple[list[str], list[str]]:
+    """The same for a copy into local files. ``InvalidPath`` for a name that leads out of the directory ``target``."""
+    target = make_path_posix(target)
+    names, targets, _ = await placed(fs, source, target, lambda path: asyncio.to_thread(os.path.isdir, path), **levels)
+    for name, file in zip(names, targets, strict=False) if isinstance(target, str) else ():
+        if not _is_within(target, file):
+            raise InvalidPath(f"the name leads out of {target}", operation="get", path=name)
+    return names, targets
+
+
+def _is_within(directory: str, file: str) -> bool:
+    return os.path.relpath(file, directory).split(os.sep)[0] != os.pardir
+
+
 # --- transfers --------------------------------------------------------------------------------------------------------
 
 
@@ -262,26 +339,6 @@ async def copy_object(source: Place, target: Place, options: Mapping[str, Any]) 
     reader = reads.reader(source.key, policy="sequential", etag=found.etag, version=source.version)
     async with reader, reader.stream() as chunks:
         await writes.write(target.key, chunks, **described)
-
-
-async def into_directory(
-    fs: Any, source: Any, target: Any, is_directory: Callable[[str], Awaitable[bool]], **levels: Any
-) -> tuple[Any, Any]:
-    """Source and target of a copy, where a source without a directory above it goes into a directory by its name.
-
-    fsspec cuts names off at a slash, and would copy to the place of that directory what belongs into it. ``levels`` are
-    ``recursive`` and ``maxdepth``.
-    """
-    name = fs._strip_protocol(source) if isinstance(source, str) and isinstance(target, str) else ""
-    if not name or "/" in name or source.endswith("/"):
-        return source, target
-    inside = target.rstrip("/")
-    if has_magic(name):
-        found = await fs._expand_path(name, **levels)
-        if not levels["recursive"] or levels["maxdepth"] is not None:  # Then directories are passed over.
-            found = [path for path in found if not await fs._isdir(path)]
-        return (found, [f"{inside}/{found[0]}"]) if len(found) == 1 else (source, target)
-    return source, f"{inside}/{name}" if target.endswith("/") or await is_directory(target) else target
 
 
 async def _stream_into(place: Place, file: BinaryIO, callback: Any) -> None:
