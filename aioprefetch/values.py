@@ -389,13 +389,13 @@ class ListPage:
     """Some entries in the order of the store, and the token of the next page (``None``: there is none).
 
     ``has_marker``: whether an object stands for the listed directory itself. It is left out of the entries.
-    ``None`` where the store does not tell. ``links``: the paths of symbolic links that a listing passes over.
+    ``None`` where the store does not tell. ``passed_over``: paths that are there and are not listed, and why.
     """
 
     entries: tuple[Entry, ...]
     next_token: str | None = None
     has_marker: bool | None = None
-    links: tuple[str, ...] = ()
+    passed_over: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)

@@ -24,6 +24,8 @@ _COMMAND_LINE_WORDS = (
     (r"and overwrite=False", "and -n replaces nothing"),
     (r"without if_not_exists \(mode 'x' of a file\) it would be replaced", "-n replaces nothing"),
     (r"\ballow_http=True", "-o allow_http=true"),
+    (r"\bdelete_max=", "--delete-max "),
+    (r"\bdelete_extra\b", "--delete"),
     (r"\bprofile= and", "--profile and"),
     (
         rf"filters=\(([^()]+?) (?:[=!<>]=|<|>) ([^()]+)\): Function '\w+' has no kernel.* \({_TYPE}, {_TYPE}\)",

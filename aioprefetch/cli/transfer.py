@@ -96,6 +96,14 @@ def cp(sources: Sequence[str], target: str, stores: Stores, is_recursive: bool, 
     return _copy(stores, sources, target, how, is_recursive=is_recursive, **options)
 
 
+def _limit(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """A number of objects, or a share: a number with a point."""
+    try:
+        return None if text is None else int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise click.BadParameter("it is a number of objects, or a share such as 0.2", context, parameter) from None
+
+
 @command(
     "sync",
     examples="""
@@ -109,14 +117,19 @@ aioprefetch sync --delete --dry-run site/ s3://bucket/site/
 @place_argument("target", "DST")
 @click.option("--exact", "is_exact", is_flag=True, help="Leave out only what is proven to be the same.")
 @click.option("--delete", "deletes", is_flag=True, help="Afterwards delete what DST has and SRC has not.")
+@click.option("--delete-max", metavar="N", callback=_limit, help="Delete at most N objects, or a share such as 0.2.")
 @_copy_options
-def sync(source: str, target: str, stores: Stores, is_exact: bool, deletes: bool, **options: Any) -> int:
+def sync(
+    source: str, target: str, stores: Stores, is_exact: bool, deletes: bool, delete_max: Any, **options: Any
+) -> int:
     """Copy what is new or has changed below SRC. Without --delete, nothing is deleted at DST.
 
     Size and time tell what has changed, and ETags where they can be compared. --delete deletes after everything is
-    copied, and only if nothing has failed; with --glob, only what the pattern matches at DST.
+    copied, and only if nothing has failed; with --glob, only what the pattern matches at DST. More than half of that,
+    if these are more than 10 objects, is an error, and nothing is deleted; --delete-max 1.0 lifts the limit. What SRC
+    has and passes over, such as links, and what is below it, stays.
     """
-    how = {"skip_same": None if is_exact else True, "delete_extra": deletes}
+    how = {"skip_same": None if is_exact else True, "delete_extra": deletes, "delete_max": delete_max}
     return _copy(stores, [source], target, how, is_recursive=True, **options)
 
 
@@ -239,6 +252,9 @@ async def _copy_all(
         try:
             return await copy_source(source)
         except Error as error:
+            report = error.context.pop("report", None)
+            if isinstance(report, CopyReport):  # All is copied, and nothing deleted.
+                return replace(report, failures=(CopyFailure(path="", target=target, error=error),))
             if len(sources) == 1:
                 raise
             return CopyReport(failures=(CopyFailure(path=source, target=target, error=error),))
@@ -253,7 +269,8 @@ def _total(reports: Sequence[CopyReport]) -> CopyReport:
         bytes=sum(report.bytes for report in reports),
         bytes_skipped=sum(report.bytes_skipped for report in reports),
         deleted=sum(report.deleted for report in reports),
-        links=sum(report.links for report in reports),
+        passed_over_count=sum(report.passed_over_count for report in reports),
+        passed_over=tuple(each for report in reports for each in report.passed_over),
         failures=tuple(failure for report in reports for failure in report.failures),
     )
 
@@ -283,12 +300,13 @@ def _show_json(report: CopyReport, seconds: float, steps: Sequence[CopyStep] | N
         }
         for each in report.failures
     ]
-    names = ("copied", "skipped", "deleted", "links", "failed", "bytes", "bytes_skipped")
+    names = ("copied", "skipped", "deleted", "passed_over_count", "failed", "bytes", "bytes_skipped")
     fields: dict[str, Any] = {name: getattr(report, name) for name in names}
     if steps is not None:
         fields["steps"] = [
             {"action": step.action, "source": step.path, "target": step.target, "size": step.size} for step in steps
         ]
+    fields["passed_over"] = [{"path": path, "reason": why} for path, why in report.passed_over]
     print_json({**fields, "seconds": round(seconds, 3), "failures": failures})
 
 
@@ -315,8 +333,9 @@ def _show(report: CopyReport, seconds: float) -> None:
 def _remark(parts: list[str], report: CopyReport) -> None:
     if report.skipped:
         parts.append(f"{report.skipped:,} there already ({bytes_text(report.bytes_skipped)})")
-    if report.links:
-        parts.append(f"{counted(report.links, 'symbolic link')} passed over")
+    if report.passed_over:
+        path, why = report.passed_over[0]
+        parts.append(f"{report.passed_over_count:,} passed over, such as {path_text(path)}: {why}")
     if report.failures:
         parts.append(f"{report.failed:,} failed")
     remark("; ".join(parts))

@@ -216,16 +216,19 @@ class CompleteAccessor(WrappedAccessor):
         prefix = stack.pop()
         entries: list[Entry] = []
         directories: list[str] = []
+        passed_over: list[tuple[str, str]] = []
         token: str | None = None
         while True:
             page = await self.inner.list_page(replace(request, path=prefix, recursive=False, page_token=token))
             entries += [entry for entry in page.entries if not entry.is_directory]
             directories += [entry.path for entry in page.entries if entry.is_directory]
+            passed_over += page.passed_over
             token = page.next_token
             if token is None:
                 break
         stack += reversed(directories)
-        return ListPage(entries=tuple(entries), next_token="\0".join(stack) if stack else None)
+        token = "\0".join(stack) if stack else None
+        return ListPage(entries=tuple(entries), next_token=token, passed_over=tuple(passed_over))
 
     async def copy(self, request: CopyRequest) -> Metadata:
         self._check(request, _COPY_OPTIONS)

@@ -35,6 +35,7 @@ async def copy(
     overwrite: bool = True,
     stop_at_failure: bool = False,
     delete_extra: bool = False,
+    delete_max: float | None = None,
     dry_run: bool = False,
     literal: bool = False,
     src_options: UriOptions | None = None,
@@ -65,7 +66,7 @@ async def copy(
         end (a local one, or one of an operator of files, without it too); or a pattern with ``*``, ``?`` or ``[``
         (``[*]`` is the character itself). A name that is there is that name: a request asks for it before a pattern is
         believed. A symbolic link is followed where it is named here; those below a directory are passed over, and
-        counted in the report.
+        named in the report.
     dst
         Where it goes, written as ``src`` is. What is below a directory, or below the last ``/`` before the first
         wildcard, goes below ``dst`` under the same names. One object goes to the path ``dst`` itself, or into it where
@@ -88,7 +89,13 @@ async def copy(
         Raise the first failure, and end the other copies.
     delete_extra
         When all is copied, and nothing has failed, delete below ``dst`` what ``src`` does not have; with a glob, only
-        what the glob matches there. A source without objects is ``NotFound`` then, and nothing is deleted.
+        what the glob matches there. What ``src`` has and passes over, and what is below it, stays. A source without
+        objects is ``NotFound`` then, and nothing is deleted.
+    delete_max
+        The most that ``delete_extra`` deletes: a number of objects, or as a float a share of the objects that were at
+        the destination, where ``1.0`` lifts the limit. By default more than half of them, if these are more than 10, is
+        too many. ``InvalidArgument`` beyond it, when all is copied and nothing is deleted; ``context["report"]`` of
+        the error is the report. A dry run raises it too: its report has all steps.
     dry_run
         Copy and delete nothing: the report has the ``steps`` that would be made. Listings and ETags are asked for.
     literal
@@ -106,6 +113,7 @@ async def copy(
         dry_run=dry_run,
         literal=literal,
     )
+    _check_delete_max(delete_max)
     if concurrency is not None:
         check_count("copy", "concurrency", concurrency, least=1)
     async with AsyncExitStack() as stack:
@@ -124,6 +132,7 @@ async def copy(
             overwrite=overwrite,
             stop_at_failure=stop_at_failure,
             delete_extra=delete_extra,
+            delete_max=delete_max,
             dry_run=dry_run,
         )
 
@@ -133,6 +142,14 @@ def _check_flags(**flags: object) -> None:
         if not (isinstance(flag, bool) or (flag is None and name == "skip_same")):
             values = "True, False or None" if name == "skip_same" else "True or False"
             raise InvalidType(f"{name} must be {values}, not {flag!r}", operation="copy")
+
+
+def _check_delete_max(most: object) -> None:
+    what = f"delete_max must be None, a number of objects, or a share from 0.0 to 1.0, not {most!r}"
+    if isinstance(most, bool) or not isinstance(most, int | float | None):
+        raise InvalidType(what, operation="copy")
+    if most is not None and not 0 <= most <= (1 if isinstance(most, float) else most):
+        raise InvalidArgument(what, operation="copy")
 
 
 async def side_of(

@@ -52,6 +52,7 @@ async def copy_side(
     overwrite: bool = True,
     stop_at_failure: bool = False,
     delete_extra: bool = False,
+    delete_max: float | None = None,
     dry_run: bool = False,
     copier: Copier | None = None,
 ) -> CopyReport:
@@ -62,7 +63,7 @@ async def copy_side(
     try:
         selection = await select(source, glob)
         placed = place_of(selection, target)
-        extra = ExtraObjects(selection, placed) if delete_extra else None
+        extra = ExtraObjects(selection, placed, delete_max=delete_max) if delete_extra else None
         if extra is not None:
             extra.check()
         places = await check_places(selection, placed, deletes_extra=delete_extra)
@@ -142,12 +143,12 @@ async def _copy_directory(
                     reporter(progress if reporter.shows_copies else progress.step_bytes)
 
             report = await copy_side(source, target, on_progress=step)
-            if report.links:
+            if report.passed_over:
                 logger.warning(
-                    "%d symbolic links below %s were passed over: %s copies what they lead to where each is named",
-                    report.links,
+                    "%d names below %s were passed over, such as %r: %s",
+                    report.passed_over_count,
                     source.label,
-                    operation,
+                    *report.passed_over[0],
                 )
             report.raise_failures()
     except Error as error:
@@ -216,7 +217,7 @@ class CopyRun:
         return self._meter.report()
 
     async def _start_all(self, group: asyncio.TaskGroup, there: Destination | None) -> None:
-        async for found in self._selection.entries(self._meter.passed_links):
+        async for found in self._selection.entries(self._passed_over):
             if found.path in self._places.made:
                 continue
             path = self._target.path
@@ -227,6 +228,8 @@ class CopyRun:
             existing: Entry | Metadata | None = None
             if there is not None and (self._is_compared or there.is_in_order):
                 existing = await there.find(path)
+            if existing is not None and self._extra is not None:
+                self._extra.kept()
             ticket = await self._admitted(found.size)
             if self._is_stopped():
                 if ticket is not None:
@@ -236,6 +239,11 @@ class CopyRun:
             self._running.add(task)
             task.add_done_callback(partial(self._ended, ticket))
         self._meter.listed()
+
+    def _passed_over(self, path: str, why: str) -> None:
+        self._meter.passed_over(path, why)
+        if self._extra is not None:
+            self._extra.passed_over(path, why)
 
     def _there(self) -> Destination | None:
         """The objects at the destination, where they matter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Capability, Entry, Identity, Metadata, ServiceInfo
-from aioprefetch.verbs.listing import Lister, list_literally
+from aioprefetch.verbs.listing import Lister, OnPassedOver, list_literally
 
 # The store of the identities of files.
 FILES = ("file",)
@@ -126,29 +126,32 @@ class Selection:
     glob: str | None = None
     is_recursive: bool = True
 
-    async def entries(self, on_links: Callable[[int], object] = lambda count: None) -> AsyncIterator[Entry | Metadata]:
+    async def entries(self, on_passed_over: OnPassedOver = lambda path, why: None) -> AsyncIterator[Entry | Metadata]:
         """The objects, in the order of the store. ``NotFound`` at the end if there is none.
 
-        ``on_links`` gets the number of symbolic links that were passed over, at the end.
+        ``on_passed_over``: see ``Lister``.
         """
         if self.single is not None:
             yield self.single
             return
-        operator, found = self.side.operator, 0
+        operator, found, passed = self.side.operator, 0, ""
+
+        def pass_over(path: str, why: str) -> None:
+            nonlocal passed
+            passed = passed or f": {path!r} is {why}, and passed over"
+            on_passed_over(path, why)
+
         lister = self.listing()
+        lister.on_passed_over = pass_over
         async for entry in lister:
             if not entry.is_directory:
                 found += 1
                 yield entry
-        on_links(lister.links_passed)
         if found:
             return
         if self.glob is not None:
-            links = ""
-            if lister.links_passed:
-                links = f", but symbolic links do ({lister.links_passed}), which are passed over"
             raise NotFound(
-                f"no object matches the glob {self.glob!r}{links}",
+                f"no object matches the glob {self.glob!r}{passed}",
                 operation="copy",
                 path=self.side.label,
                 context={"service": operator.info.location},

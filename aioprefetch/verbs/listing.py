@@ -26,6 +26,8 @@ from aioprefetch.values import (
 )
 from aioprefetch.verbs.arguments import Arguments, checked_path
 
+OnPassedOver = Callable[[str, str], object]
+
 _path_of, _name_of_version = attrgetter("path"), attrgetter("path", "version")
 
 
@@ -40,7 +42,7 @@ class Pages:
     An entry that comes again with the next page is dropped and counted (``list_duplicates``). A token that was seen
     before is a ``ProtocolError``, and so is an entry outside of the prefix; these are counted too
     (``list_strangers``). ``finished`` is set after the last page. ``has_marker`` is that of ``ListPage``, of all pages
-    so far, and ``links`` those of the last page.
+    so far, and ``passed_over`` that of the last page.
     """
 
     def __init__(self, accessor: Callable[[], Accessor], runtime: Callable[[], Runtime], request: ListRequest) -> None:
@@ -51,7 +53,7 @@ class Pages:
         self._page_names: frozenset[object] = frozenset()
         self.finished = False
         self.has_marker: bool | None = None
-        self.links: tuple[str, ...] = ()
+        self.passed_over: tuple[tuple[str, str], ...] = ()
 
     async def next(self) -> list[Entry]:
         """The entries of the next page, which may be empty."""
@@ -72,7 +74,7 @@ class Pages:
         if len(fresh) < len(page.entries):
             self._runtime().counters["list_duplicates"] += len(page.entries) - len(fresh)
         self.has_marker = self.has_marker or page.has_marker
-        self.links = page.links
+        self.passed_over = page.passed_over
         if page.next_token is None:
             self.finished = True
         elif page.next_token in self._tokens:
@@ -115,7 +117,8 @@ class Lister:
     A prefix with ``*`` or ``://`` in it is taken as it stands, since keys may hold these. If no entry begins with it,
     it was meant as a pattern or as a URL, and the listing ends with ``InvalidArgument``, unless ``is_literal``.
 
-    ``links_passed`` is the number of symbolic links to local files that were passed over so far.
+    ``on_passed_over`` gets the path and the reason of what is there and is not listed: symbolic links and other files
+    that are not regular. With a glob those that it matches, and with ``recursive`` all: matches may lie below them.
     """
 
     def __init__(
@@ -135,7 +138,8 @@ class Lister:
         self._doubtful_prefix = request.path if is_doubtful and not is_literal else ""
         self._entries: deque[Entry] = deque()
         self._closed = False
-        self.links_passed = 0
+        self._is_recursive = request.recursive
+        self.on_passed_over: OnPassedOver = lambda path, why: None
 
     def __aiter__(self) -> Lister:
         return self
@@ -153,8 +157,9 @@ class Lister:
             if self._closed or self._pages.finished:
                 raise StopAsyncIteration
             self._entries.extend(await self._pages.next())
-            if links := self._pages.links:
-                self.links_passed += sum(self._glob is None or bool(self._glob.fullmatch(link)) for link in links)
+            for path, why in self._pages.passed_over:
+                if self._glob is None or self._is_recursive or self._glob.fullmatch(path):
+                    self.on_passed_over(path, why)
 
     def _nothing_found(self, prefix: str) -> InvalidArgument:
         if has_wildcard(prefix):

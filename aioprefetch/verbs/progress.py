@@ -17,6 +17,8 @@ from aioprefetch.values import Entry
 
 # Failures that a repr shows.
 _SHOWN_FAILURES_MAX = 3
+# Names of ``CopyReport.passed_over``.
+PASSED_OVER_MAX = 1000
 
 CopyAction: TypeAlias = Literal["copy", "skip", "delete"]
 
@@ -52,9 +54,11 @@ class CopyReport:
 
     ``copied`` and ``skipped`` are numbers of objects, ``bytes`` and ``bytes_skipped`` the sizes of these in bytes
     (``bytes`` counts those that an earlier run had received, and those that a store copied by itself). ``deleted`` is
-    the number of objects that only the destination had, ``links`` that of the symbolic links below a local directory
-    that were passed over. ``failures`` has an entry for each object that is not there, or not deleted. ``steps`` is
-    what a dry run would do, object by object; its other fields are what would be done too.
+    the number of objects that only the destination had. ``failures`` has an entry for each object that is not there, or
+    not deleted. ``passed_over`` has path and reason of what a local source has and a listing leaves out: symbolic links
+    below a directory, FIFOs, sockets, devices, files that are being written. It keeps the first 1,000 of
+    ``passed_over_count``. ``steps`` is what a dry run would do, object by object; its other fields are what would be
+    done too.
     """
 
     copied: int = 0
@@ -62,7 +66,8 @@ class CopyReport:
     bytes: int = 0
     bytes_skipped: int = 0
     deleted: int = 0
-    links: int = 0
+    passed_over_count: int = 0
+    passed_over: tuple[tuple[str, str], ...] = ()
     failures: tuple[CopyFailure, ...] = ()
     steps: tuple[CopyStep, ...] = ()
 
@@ -94,12 +99,12 @@ class CopyReport:
             for failure in self.failures[:_SHOWN_FAILURES_MAX]
         ]
         deleted = f", deleted={self.deleted}" if self.deleted else ""
-        links = f", links={self.links}" if self.links else ""
+        passed_over = f", passed_over={self.passed_over_count}" if self.passed_over_count else ""
         more = ", …" if self.failed > len(shown) else ""
         failures = f", failures={{{', '.join(shown)}{more}}}" if shown else ""
         return (
             f"CopyReport(copied={self.copied}, skipped={self.skipped}, failed={self.failed}, bytes={self.bytes},"
-            f" bytes_skipped={self.bytes_skipped}{deleted}{links}{failures})"
+            f" bytes_skipped={self.bytes_skipped}{deleted}{passed_over}{failures})"
         )
 
 
@@ -132,7 +137,8 @@ class Meter:
         self._told_bytes = 0
         self._found = self._found_bytes = self._skipped_bytes = 0
         self._bytes = self._copied = self._skipped = self._deleted = 0
-        self._links = 0
+        self._passed_over: list[tuple[str, str]] = []
+        self._passed_over_count = 0
         self._is_listed = False
         self.failures: list[CopyFailure] = []
         self._steps: list[CopyStep] | None = [] if keeps_steps else None
@@ -142,9 +148,11 @@ class Meter:
         self._found += 1
         self._found_bytes += size
 
-    def passed_links(self, count: int) -> None:
-        """Symbolic links of the source were passed over."""
-        self._links += count
+    def passed_over(self, path: str, why: str) -> None:
+        """The listing of the source leaves something out."""
+        self._passed_over_count += 1
+        if len(self._passed_over) < PASSED_OVER_MAX:
+            self._passed_over.append((path, why))
 
     def listed(self) -> None:
         """There are no further objects."""
@@ -193,7 +201,8 @@ class Meter:
             bytes=self._bytes,
             bytes_skipped=self._skipped_bytes,
             deleted=self._deleted,
-            links=self._links,
+            passed_over_count=self._passed_over_count,
+            passed_over=tuple(self._passed_over),
             failures=tuple(self.failures),
             steps=tuple(self._steps or ()),
         )

@@ -2,11 +2,11 @@
 
 Of directories it lists the entries below a prefix in the order of their keys, one directory at a time. Memory holds the
 names of the directories between the prefix and the current entry, and of no other. Only files and directories appear:
-no FIFOs, sockets or devices, and no file that is still being written; those that a killed writer left behind are
-removed. Where reads follow links, those that lead to a file below the root appear as that file. Other links are counted
-and passed over, those to directories always: they may lead in circles. With ``recursive`` the entries are the files,
-and the directories that are empty: like a directory made by hand in a store without real ones, they would be lost
-otherwise.
+FIFOs, sockets, devices and files that are being written are passed over, and named beside the entries; what a killed
+writer left behind is removed. Where reads follow links, those that lead to a file below the root appear as that file.
+Other links are passed over, those to directories always: they may lead in circles. With ``recursive`` the entries are
+the files, and the directories that are empty: like a directory made by hand in a store without real ones, they would be
+lost otherwise.
 """
 
 from __future__ import annotations
@@ -143,20 +143,20 @@ class FsAccessor(ServiceAccessor):
         after = max(normalised(request.start_after or ""), request.page_token or "")
         suspended = self._suspended.pop((prefix, request.recursive, request.page_token or ""), None)
         limit = request.page_entries_max or PAGE_ENTRIES
-        scan, entries, links, has_more = await translated(
+        scan, entries, passed_over, has_more = await translated(
             request, self.runtime.run_blocking(self._scan, suspended, prefix, request.recursive, after, limit)
         )
         if not has_more:
-            return ListPage(entries=entries, links=links)
+            return ListPage(entries=entries, passed_over=passed_over)
         token = entries[-1].path
         self._suspended[prefix, request.recursive, token] = scan
         if len(self._suspended) > SUSPENDED_SCANS_MAX:
             self._suspended.popitem(last=False)
-        return ListPage(entries=entries, next_token=token, links=links)
+        return ListPage(entries=entries, next_token=token, passed_over=passed_over)
 
     def _scan(
         self, scan: Scan | None, prefix: str, recursive: bool, after: str, limit: int
-    ) -> tuple[Scan, tuple[Entry, ...], tuple[str, ...], bool]:
+    ) -> tuple[Scan, tuple[Entry, ...], tuple[PassedOver, ...], bool]:
         """The scan, and a page of it."""
         if scan is None:
             scan = Scan(self._root, prefix, recursive=recursive, after=after)
@@ -236,6 +236,8 @@ class FsAccessor(ServiceAccessor):
 STAT_BATCH = 256
 
 Names = tuple[str, ...]
+# The key, and why it is not listed.
+PassedOver = tuple[str, str]
 _GONE = (FileNotFoundError, NotADirectoryError)
 
 
@@ -256,14 +258,14 @@ class Scan:
         self._recursive = recursive
         self._after = after
         self._stack = [self._directory(self._base)]
-        self._links: list[str] = []
+        self._passed_over: list[PassedOver] = []
 
-    def page(self, limit: int) -> tuple[tuple[Entry, ...], tuple[str, ...], bool]:
-        """The next entries, the links that were passed over on the way, and whether there are more entries."""
+    def page(self, limit: int) -> tuple[tuple[Entry, ...], tuple[PassedOver, ...], bool]:
+        """The next entries, what was passed over on the way, and whether there are more entries."""
         entries = tuple(islice(self, limit))
         self._following = next(self, None)
-        links, self._links = tuple(self._links), []
-        return entries, links, self._following is not None
+        passed_over, self._passed_over = tuple(self._passed_over), []
+        return entries, passed_over, self._following is not None
 
     def __iter__(self) -> Iterator[Entry]:
         return self
@@ -293,19 +295,27 @@ class Scan:
         except InvalidPath:  # A link has taken the place of the directory.
             if is_base:
                 raise
+            self._passed_over.append((key[:-1], "a symbolic link"))
             return
         if is_empty and not is_base and key > self._after:
             yield Entry(path=key, kind="directory")
         wanted = (child for child in children if self._is_wanted(key + child))
         while batch := list(islice(wanted, STAT_BATCH)):
             for child, status in zip(batch, self._statuses(names, batch), strict=True):
-                if status is not None and stat.S_ISLNK(status.st_mode):
-                    status = self._status_of_target((*names, child))
-                    if status is None:
-                        self._links.append(key + child)
+                why = ""
+                if status is None:  # A directory, or a file that is gone.
+                    pass
+                elif stat.S_ISLNK(status.st_mode):
+                    status, why = self._status_of_target((*names, child)), "a symbolic link"
+                elif is_partial(child):
+                    status, why = None, "a file that is being written"
+                elif not stat.S_ISREG(status.st_mode):
+                    status, why = None, "a FIFO, socket or device"
                 if child.endswith("/"):
                     yield (*names, child[:-1]) if self._recursive else Entry(path=key + child, kind="directory")
-                elif status is not None and stat.S_ISREG(status.st_mode):
+                elif status is None and why:
+                    self._passed_over.append((key + child, why))
+                elif status is not None:
                     yield Entry(
                         path=key + child,
                         size=status.st_size,
@@ -317,39 +327,43 @@ class Scan:
         return key > self._after or (self._recursive and key.endswith("/") and self._after.startswith(key))
 
     def _children(self, names: Names, beginning: str) -> tuple[list[str], bool]:
-        """The names in a directory in the order of their keys, and whether it counts as empty: links are passed over.
+        """The names in a directory in the order of their keys, and whether it counts as empty: it has no entries.
 
         The names of directories end with ``/``.
         """
         children: list[str] = []
-        links = 0
+        is_empty = True
         partial: list[str] = []
         with self._root.directory(self._resolved(names)) as directory:
             descriptor = listable(directory)
         try:
             with os.scandir(descriptor) as scanned:
                 for child in scanned:
-                    if is_partial(child.name):
-                        partial.append(child.name)
+                    name = child.name
+                    if is_partial(name):
+                        partial.append(name)
                     elif child.is_dir(follow_symlinks=False):
-                        children.append(f"{child.name}/")
-                    elif child.is_symlink():
-                        children.append(child.name)
-                        links += not self._root.follow_symlinks
-                    elif child.is_file(follow_symlinks=False):
-                        children.append(child.name)
+                        name, is_empty = f"{name}/", False
+                    elif child.is_file(follow_symlinks=False) or (self._root.follow_symlinks and child.is_symlink()):
+                        is_empty = False
+                    children.append(name)
             if partial:
                 remove_abandoned(descriptor, partial)
         finally:
             os.close(descriptor)
-        return sorted(child for child in children if child.startswith(beginning)), len(children) == links
+        return sorted(child for child in children if child.startswith(beginning)), is_empty
 
     def _statuses(self, names: Names, batch: list[str]) -> list[os.stat_result | None]:
         """The status of each file of a batch, ``None`` for directories and for files that were deleted."""
         if all(child.endswith("/") for child in batch):
             return [None] * len(batch)
-        with contextlib.suppress(InvalidPath, *_GONE), self._root.directory(self._resolved(names)) as directory:
-            return [None if child.endswith("/") else link_status(directory, child) for child in batch]
+        try:
+            with self._root.directory(self._resolved(names)) as directory:
+                return [None if child.endswith("/") else link_status(directory, child) for child in batch]
+        except InvalidPath:
+            self._passed_over.append(("/".join(names), "a symbolic link"))
+        except _GONE:
+            pass
         return [None] * len(batch)
 
     def _status_of_target(self, names: Names) -> os.stat_result | None:

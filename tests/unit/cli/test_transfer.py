@@ -139,6 +139,53 @@ def test_sync_deletes_what_only_the_destination_has(folder: Path, bucket: Bucket
     assert "is one object" in run("sync", "--delete", f"{folder}/big", bucket.url("x/big"), code=2).stderr
 
 
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_sync_deletes_no_more_than_its_limit(folder: Path, bucket: Bucket, dry: list[str]) -> None:
+    """It copies all, deletes nothing and fails. A dry run prints the steps, and fails too."""
+    bucket.put(**{f"x__{number:02}": b"old" for number in range(12)})
+    sync = ["sync", "--delete", *dry, folder, bucket.url("x/")]
+    refused = run(*sync, code=1)
+    assert refused.stderr == (
+        f"aioprefetch: {bucket.url('x/')}: --delete would delete 12 of 12 objects, more than half of them and more than"
+        " 10; nothing was deleted: --delete-max 12 allows these, --delete-max 1.0 any number (InvalidArgument)\n"
+    )
+    assert [line.split()[0] for line in refused.stdout.splitlines()] == (["copy"] * 3 + ["delete"] * 12 if dry else [])
+    assert len(bucket.paths()) == (12 if dry else 15)
+    for most in ("11", "0.7"):
+        assert f"more than --delete-max {most};" in run(*sync, "--delete-max", most, code=1).stderr
+    (report,) = objects(*sync, "--json", "--delete-max", "0", code=1)
+    assert (report["copied"] + report["skipped"], report["deleted"]) == (3, 12 if dry else 0)
+    assert [failure["kind"] for failure in report["failures"]] == ["InvalidArgument"]
+    (report,) = objects(*sync, "--json", "--delete-max", "1.0")
+    assert (report["deleted"], report["failures"]) == (12, [])
+    assert len(bucket.paths()) == (12 if dry else 3)
+
+
+@pytest.mark.parametrize("most", ["many", "-1", "2.5", "nan", "1e3"])
+def test_a_limit_that_is_none_is_refused(folder: Path, bucket: Bucket, most: str) -> None:
+    assert "a number of objects" in run("sync", "--delete-max", most, folder, bucket.url("x/"), code=2).stderr
+    assert bucket.paths() == []
+
+
+def test_what_is_passed_over_is_said_and_stays_at_the_destination(
+    folder: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "link").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe")
+    bucket.put(**{"x/link/a": b"1", "x/pipe": b"2", "x/old": b"3"})
+    (report,) = objects("sync", "--delete", "--json", folder, bucket.url("x/"))
+    assert report["passed_over"] == [
+        {"path": "link", "reason": "a symbolic link"},
+        {"path": "pipe", "reason": "a FIFO, socket or device"},
+    ]
+    assert (report["passed_over_count"], report["deleted"]) == (2, 1)
+    assert {"x/link/a", "x/pipe"} <= set(bucket.paths())
+    shown: list[str] = []
+    monkeypatch.setattr("aioprefetch.cli.transfer.remark", shown.append)
+    run("cp", "-r", folder, bucket.url("x/"))
+    assert shown[0].endswith("2 passed over, such as link: a symbolic link")
+
+
 def test_a_dry_run_prints_what_would_be_done(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert sorted(lines("cp", "-r", "--dry-run", folder, out)) == [

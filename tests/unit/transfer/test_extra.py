@@ -268,7 +268,7 @@ async def test_more_objects_than_one_request_deletes() -> None:
     async with memory() as op, memory() as other:
         await put_tree(op, "x/", TREE)
         await put_tree(other, "y/", {f"old/{n}": b"1" for n in range(1100)})
-        report = await ap.copy((op, "x/"), (other, "y/"), delete_extra=True)
+        report = await ap.copy((op, "x/"), (other, "y/"), delete_extra=True, delete_max=1.0)
         assert report.deleted == 1100
         assert await tree_of(other, "y/") == TREE
 

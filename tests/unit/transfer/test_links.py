@@ -1,4 +1,4 @@
-"""Symbolic links of local files: those that are named are followed, those below a directory are counted."""
+"""Symbolic links of local files: those that are named are followed, those below a directory are passed over."""
 
 import logging
 from pathlib import Path
@@ -60,14 +60,15 @@ async def test_a_link_as_a_target_stays_refused(cache: Path) -> None:
     assert (cache / "blobs" / "0a1b").read_bytes() == b"weights"
 
 
-async def test_links_below_a_directory_are_counted(cache: Path) -> None:
+async def test_links_below_a_directory_are_named_in_the_report(cache: Path) -> None:
     """Without them: with a glob, those that it matches. An operator of the directory that is a link works."""
     async with memory() as op:
         report = await ap.copy(cache / "current", (op, "x/"))
-        assert (report.copied, report.links) == (1, 3)
-        assert "links=3" in repr(report)
-        assert (await ap.copy(cache / "current", (op, "y/"), glob="R*")).links == 0
-        with pytest.raises(NotFound, match=r"but symbolic links do \(1\), which are passed over"):
+        assert (report.copied, report.passed_over_count) == (1, 3)
+        assert report.passed_over == tuple((name, "a symbolic link") for name in ("all", "dangling", "model.bin"))
+        assert "passed_over=3" in repr(report)
+        assert (await ap.copy(cache / "current", (op, "y/"), glob="R*")).passed_over == ()
+        with pytest.raises(NotFound, match=r"'model\.bin' is a symbolic link, and passed over"):
             await ap.copy(f"{cache}/current/*.bin", (op, "z/"))
         assert await tree_of(op, "") == {"x/README": b"text", "y/README": b"text"}
     async with Operator.from_uri(cache / "current") as op:
@@ -79,7 +80,8 @@ async def test_an_upload_of_a_directory_logs_the_links(cache: Path, caplog: pyte
     async with memory() as op:
         with caplog.at_level(logging.WARNING):
             await op.upload(cache / "current", "x/")
-            assert "3 symbolic links below" in caplog.text
+            assert "3 names below" in caplog.text
+            assert "such as 'all': a symbolic link" in caplog.text
             caplog.clear()
             await op.upload(cache / "blobs", "y/")
         assert caplog.text == ""
@@ -91,7 +93,7 @@ async def test_links_to_files_are_copied_where_the_root_holds_both(cache: Path) 
     (cache / "snapshots" / "main" / "outfile").symlink_to("/etc/hostname")
     async with Operator.from_uri(cache, follow_symlinks=True) as files, memory() as op:
         report = await ap.copy((files, "snapshots/main/"), (op, "x"))
-        assert (report.copied, report.links, report.failed) == (2, 4, 0)
+        assert (report.copied, report.passed_over_count, report.failed) == (2, 4, 0)
         assert await tree_of(op, "x/") == {"README": b"text", "model.bin": b"weights"}
         listed = {entry.path: entry for entry in await files.list("snapshots/main/").collect()}
         found = await files.stat("snapshots/main/model.bin")
@@ -106,7 +108,8 @@ async def test_the_pages_of_a_listing_tell_all_links_once(tmp_path: Path) -> Non
         (tmp_path / f"file{number:04}").write_bytes(b"x")
     async with memory() as op:
         report = await ap.copy(tmp_path, (op, ""), dry_run=True)
-        assert (report.copied, report.links) == (1101, 2500)
+        assert (report.copied, report.passed_over_count) == (1101, 2500)
+        assert [path for path, _ in report.passed_over] == [f"{number:04}" for number in range(1000)]
 
 
 def test_files_of_fsspec_follow_links(cache: Path) -> None:
