@@ -39,7 +39,7 @@ from aioprefetch.values import (
 EXISTS_ALREADY = "an object is there already; without if_not_exists (mode 'x' of a file) it would be replaced"
 
 
-def is_unmodified(request: Request, error: Exception) -> bool:
+def is_unmodified(request: Request, error: BaseException) -> bool:
     """Whether an error is the expected response to a condition that asks for a change: there was none."""
     if not (isinstance(request, ReadRequest) and isinstance(error, ConditionNotMatch)):
         return False

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from aioprefetch.accessor.counted_requests import OPERATIONS, CountedRequest, counted, counted_now, counted_read
+from aioprefetch.accessor.counted_requests import OPERATIONS, CountedRequest, counted_now
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.accessor.protocols import (
     Accessor,
@@ -75,7 +75,8 @@ class ErrorContextAccessor(WrappedAccessor):
     ) -> T:
         try:
             if (operation or request.operation) in self._counted:
-                return await counted(self._runtime, request, forward, sent_bytes, operation)
+                with CountedRequest(self._runtime, request, None, sent_bytes, operation):
+                    return await forward(request)
             return await forward(request)
         except Exception as error:
             raise self.explain(error, request) from cause_of(error)
@@ -84,7 +85,8 @@ class ErrorContextAccessor(WrappedAccessor):
         before = sink.received
         try:
             if "read" in self._counted:
-                return await counted_read(self._runtime, request, sink, self.inner.read)
+                with CountedRequest(self._runtime, request, sink) as counted:
+                    return await self.inner.read(request, counted)
             return await self.inner.read(request, sink)
         except Exception as error:
             raise self._explain_read(error, request, sink, before) from cause_of(error)
@@ -130,7 +132,7 @@ class ErrorContextWriteBody:
         self._request = request
         self._written = 0
         self._counts_in = runtime
-        self._one: CountedRequest | None = None
+        self._counted: CountedRequest | None = None
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         self._begin()
@@ -146,24 +148,26 @@ class ErrorContextWriteBody:
             written = await self.target.close()
         except BaseException as error:
             raise self.failed(error) from cause_of(error)
-        if self._one is not None:
-            self._one.ended(sent_bytes=self._written)
+        self._end()
         return written
 
     async def abort(self) -> None:
-        if self._one is not None:
-            self._one.ended(asyncio.CancelledError(), self._written)  # Unless it ended well, or by an error, before.
+        self._end(asyncio.CancelledError())  # After ``close``, or a write that failed, the request has ended.
         await self.target.abort()
-
-    def _begin(self) -> None:
-        if self._one is None and self._counts_in is not None:
-            self._one = CountedRequest(self._counts_in, self._request)
 
     def failed(self, error: BaseException) -> BaseException:
         """The error as it is raised, with its context unless it is a cancellation or the like; it ends the request."""
-        self._begin()
         if isinstance(error, Exception):
             error = self._layer.explain(error, self._request, written=self._written)
-        if self._one is not None:
-            self._one.ended(error, self._written)
+        self._begin()
+        self._end(error)
         return error
+
+    def _begin(self) -> None:
+        if self._counted is None and self._counts_in is not None:
+            self._counted = CountedRequest(self._counts_in, self._request)
+
+    def _end(self, error: BaseException | None = None) -> None:
+        if self._counted is not None:
+            self._counted.sent_bytes = self._written
+            self._counted.__exit__(None, error, None)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from aioprefetch.accessor.counted_requests import counted, counted_read
+from aioprefetch.accessor.counted_requests import CountedRequest
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.service_base import ServiceAccessor
@@ -181,15 +181,14 @@ class ObspecAccessor(ServiceAccessor):
     async def _read_range(self, request: ReadRequest, sink: Sink) -> ReadReply:
         key, get = self._key(request.path, request), self._method(request, "get_async")
         options = read_options(request) | self._conditions(request)
-        read = partial(self._read, lambda: get(key, options=options or None))
         try:
-            return await counted_read(self.runtime, request, sink, read)
+            return await self._read(request, sink, lambda: get(key, options=options or None))
         except RangeNotSatisfied as error:
             if request.suffix is None or error.total is not None or sink.head is not None:
                 raise
             # Some stores refuse a suffix that is longer than the object, where the whole of it is meant.
             options.pop("range")
-            return await counted_read(self.runtime, request, sink, read)
+            return await self._read(request, sink, lambda: get(key, options=options or None))
         except ProtocolError as error:
             # obstore raises this too when a store responds to a range of an empty object with the whole object.
             if "range_ignored" not in error.context or await self._size(request) != 0:
@@ -210,13 +209,14 @@ class ObspecAccessor(ServiceAccessor):
                 conditions["if_none_match"] = sent_etag(cached, quoted=self._etags_quoted)
         return conditions
 
-    async def _read(self, get: Callable[[], Awaitable[Any]], request: ReadRequest, sink: Sink) -> ReadReply:
-        head, body = await self._opened(request, get)
-        try:
-            sink.begin(head, path=request.path)
-            await copy_chunks(partial(self._next_chunk, body, request), request, sink, head)
-        finally:
-            await body.aclose()
+    async def _read(self, request: ReadRequest, sink: Sink, get: Callable[[], Awaitable[Any]]) -> ReadReply:
+        with CountedRequest(self.runtime, request, sink) as counted:
+            head, body = await self._opened(request, get)
+            try:
+                counted.begin(head, path=request.path)
+                await copy_chunks(partial(self._next_chunk, body, request), request, counted, head)
+            finally:
+                await body.aclose()
         return ReadReply(head=head, received=head.size)
 
     async def _opened(self, request: ReadRequest, get: Callable[[], Awaitable[Any]]) -> tuple[ReadHead, _Body]:
@@ -287,7 +287,8 @@ class ObspecAccessor(ServiceAccessor):
 
     async def _size(self, request: ReadRequest) -> int | None:
         asked = StatRequest(path=request.path, version=request.version, deadline=request.deadline)
-        return (await counted(self.runtime, asked, self.stat)).size
+        with CountedRequest(self.runtime, asked):
+            return (await self.stat(asked)).size
 
     async def list_page(self, request: ListRequest) -> ListPage:
         return await self._listings.page(request)
@@ -343,7 +344,8 @@ class ObspecAccessor(ServiceAccessor):
 
     async def _delete(self, request: DeleteRequest, keys: list[str]) -> None:
         delete = self._method(request, "delete_async")
-        await counted(self.runtime, request, lambda sent: self._called(sent, lambda: delete(keys)))
+        with CountedRequest(self.runtime, request):
+            await self._called(request, lambda: delete(keys))
 
     async def presign(self, request: PresignRequest) -> str:
         if not self.capability.presign or not self._kind:
