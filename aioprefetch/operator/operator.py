@@ -63,7 +63,7 @@ class Operator:
     memory_bytes
         The one budget for cached blocks, prefetch and requests in flight.
     block_bytes
-        The size of the blocks in which readers fetch and keep bytes.
+        The size of the blocks in which readers fetch and keep bytes. Below 64 KiB a block costs more than its bytes.
     prefetch_blocks
         How many blocks a stream fetches ahead.
     concurrency
