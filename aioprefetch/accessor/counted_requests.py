@@ -66,16 +66,11 @@ class CountedRequest(ForwardingSink):
         self._head_at = self._now()
         self.target.begin(head, path=path)
 
-<<<<<<< ours
-    def ended(self, error: BaseException | None = None, sent_bytes: int = 0) -> None:
-        """The request has ended, well or by ``error``; with its head it has not failed. A second call does nothing."""
-=======
     def __enter__(self) -> CountedRequest:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Count the end: no failure if the head came. A second end does nothing."""
->>>>>>> theirs
         request, self._request = self._request, None
         if request is None:
             return

@@ -412,7 +412,7 @@ _SPARKS: Mapping[str, str] = MappingProxyType(
         "nullvalues": "use nullValue, which is one text",
         "emptyvalue": "an empty field in quotes is an empty text always; see nullValue",
         "dateformat": "dates are read as yyyy-mm-dd; read others as string, and convert them by to_date",
-        "timestampformat": "times are read as ISO 8601 writes them; read others as string, and convert by to_timestamp",
+        "timestampformat": "times are read in the form of ISO 8601; read others as string, and use to_timestamp",
         "timestampntzformat": "times are read as ISO 8601 writes them; read others as string, and convert them",
         "codec": "use compression",
         "ignoremissingfiles": "use onMissing=skip",
