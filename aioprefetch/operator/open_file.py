@@ -128,10 +128,6 @@ class Settings:
         """All keys, known or not."""
         yield from self._settings.items()
 
-    def is_mandatory(self, key: str) -> bool:
-        """Whether ``must`` has set the key last."""
-        return self._settings[key].mandatory
-
     def text(self, key: str) -> str | None:
         """The value as text, trimmed; ``None`` when it is not set, or empty. A list is joined with commas."""
         setting = self._settings.get(key)
@@ -297,7 +293,7 @@ def _at_least_one(settings: Settings, key: str, *, path: str) -> int | None:
 def _block_bytes(settings: Settings, memory_bytes: int, *, path: str) -> int | None:
     """The size of a block; of a larger one than memory holds, ``memory_bytes`` if ``opt`` asked for it."""
     number = _at_least_one(settings, PREFETCH_BLOCK_SIZE, path=path)
-    if number is None or number <= memory_bytes or settings.is_mandatory(PREFETCH_BLOCK_SIZE):
+    if number is None or number <= memory_bytes or dict(settings.items())[PREFETCH_BLOCK_SIZE].mandatory:
         return number
     text = settings.text(PREFETCH_BLOCK_SIZE) or ""
     warn_once(PREFETCH_BLOCK_SIZE, text, f"more than memory_bytes={memory_bytes}, which is used in its place")

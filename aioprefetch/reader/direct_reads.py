@@ -60,26 +60,26 @@ class LongRead:
 
     @staticmethod
     async def collect(
-        reads: BlockReads, start: int, end: int, *, ignores_blocks: bool = False
+        reads: BlockReads, start: int, end: int, gaps: list[Range] | None = None
     ) -> tuple[io.BytesIO, Tier]:
         """Read ``[start, end)``; returns a stream of the bytes that stands at its end, and their origin.
 
         Errors as of ``run``, and ``MemoryError`` before any request if there is no memory for them.
         """
         collected = ResultStream(bytes(end - start))
-        tier = await LongRead(reads, start, collected.getbuffer()).run(ignores_blocks=ignores_blocks)
+        tier = await LongRead(reads, start, collected.getbuffer()).run(gaps)
         collected.seek(end - start)
         return collected, tier
 
-    async def run(self, *, ignores_blocks: bool = False) -> Tier:
+    async def run(self, gaps: list[Range] | None = None) -> Tier:
         """Read everything; returns the origin of the bytes. However it ends, nothing writes into the memory afterwards.
 
-        ``ignores_blocks``: also what is in blocks comes by requests. The first failure is raised. If the reader is
-        closed or reopened meanwhile, that is the failure.
+        ``gaps`` come by requests, by default what is in no block. The first failure is raised. If the reader is closed
+        or reopened meanwhile, that is the failure.
         """
         opened, start = self._opened, self._start
         wanted = start, start + len(self._memory)
-        gaps = [wanted] if ignores_blocks else opened.open_file().missing(*wanted)
+        gaps = gaps or opened.open_file().missing(*wanted)
         parts = ParallelParts(opened.runtime, gaps, self)
         opened.long_reads += (parts,)
         try:

@@ -457,9 +457,8 @@ class ObjectReads:
                 # Evicted, or its prefetch failed: request it again now, before the requests behind it have ended.
                 tries += 1
                 if tries > _TRIES:  # Past the blocks nothing can take the bytes away.
-                    rest, network = await LongRead.collect(
-                        self, start, min(end, opened.end_of_reads()), ignores_blocks=True
-                    )
+                    end = min(end, opened.end_of_reads())
+                    rest, network = await LongRead.collect(self, start, end, [(start, end)])
                     write(rest.getbuffer())
                     return network
                 waits[:0] = self.request_and_join(start, waits[0].fetch.start if waits else end, fill=fill)
