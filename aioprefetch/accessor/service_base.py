@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NoReturn
 
-from aioprefetch.accessor.protocols import WriteBody
+from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ConditionNotMatch, Error, Unsupported
 from aioprefetch.runtime.runtime import Runtime
@@ -169,3 +169,21 @@ class ServiceAccessor:
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to close."""
+
+
+class CollectedWriteBody:
+    """A streaming write to a service that writes whole objects: it collects the object in memory."""
+
+    def __init__(self, inner: Accessor, request: WriteRequest) -> None:
+        self._inner = inner
+        self._request = request
+        self._data = bytearray()
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        self._data += chunk
+
+    async def close(self) -> Metadata:
+        return await self._inner.write(self._request, self._data)
+
+    async def abort(self) -> None:
+        self._data = bytearray()  # Not emptied: the error of a write may hold a view of it.

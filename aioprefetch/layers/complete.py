@@ -15,6 +15,7 @@ from typing import Any
 
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_etag, check_times
+from aioprefetch.accessor.service_base import CollectedWriteBody
 from aioprefetch.accessor.sink import CollectSink, ForwardingSink, Sink, is_same_version
 from aioprefetch.errors import (
     ConditionNotMatch,
@@ -356,24 +357,6 @@ class _ComparingSink(ForwardingSink):
 def _overwritten(path: str) -> ObjectChanged:
     why = "the object was overwritten between the requests for its size and for its end"
     return ObjectChanged(why, operation="read", path=path, status="temporary")  # The next attempt asks again.
-
-
-class CollectedWriteBody:
-    """A streaming write over a service that writes whole objects: it collects the object in memory."""
-
-    def __init__(self, inner: Accessor, request: WriteRequest) -> None:
-        self._inner = inner
-        self._request = request
-        self._data = bytearray()
-
-    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        self._data += chunk
-
-    async def close(self) -> Metadata:
-        return await self._inner.write(self._request, self._data)
-
-    async def abort(self) -> None:
-        self._data = bytearray()  # Not emptied: the error of a write may hold a view of it.
 
 
 def _miscounted(request: ReadRequest, received: int, expected: int) -> ProtocolError:

@@ -112,10 +112,7 @@ class ErrorContextAccessor(WrappedAccessor):
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         body = ErrorContextWriteBody(self, request, self._runtime if request.operation in self._counted else None)
-        try:
-            body.target = await self.inner.open_write(request)
-        except BaseException as error:
-            raise body.failed(error) from cause_of(error)
+        body.target = await body.explained(self.inner.open_write(request))
         return body
 
 
@@ -130,44 +127,41 @@ class ErrorContextWriteBody:
     def __init__(self, layer: ErrorContextAccessor, request: WriteRequest, runtime: Runtime | None) -> None:
         self._layer = layer
         self._request = request
+        self._runtime = runtime
         self._written = 0
-        self._counts_in = runtime
         self._counted: CountedRequest | None = None
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         self._begin()
-        try:
-            await self.target.write(chunk)
-        except BaseException as error:
-            raise self.failed(error) from cause_of(error)
+        await self.explained(self.target.write(chunk))
         self._written += len(chunk)
 
     async def close(self) -> Metadata:
         self._begin()
-        try:
-            written = await self.target.close()
-        except BaseException as error:
-            raise self.failed(error) from cause_of(error)
-        self._end()
+        written = await self.explained(self.target.close())
+        self._end(None)
         return written
 
     async def abort(self) -> None:
         self._end(asyncio.CancelledError())  # After ``close``, or a write that failed, the request has ended.
         await self.target.abort()
 
-    def failed(self, error: BaseException) -> BaseException:
-        """The error as it is raised, with its context unless it is a cancellation or the like; it ends the request."""
-        if isinstance(error, Exception):
-            error = self._layer.explain(error, self._request, written=self._written)
-        self._begin()
-        self._end(error)
-        return error
+    async def explained(self, call: Awaitable[T]) -> T:
+        """The result of a step; its failure ends the request."""
+        try:
+            return await call
+        except BaseException as error:
+            self._begin()
+            self._end(error)
+            if not isinstance(error, Exception):
+                raise
+            raise self._layer.explain(error, self._request, written=self._written) from cause_of(error)
 
     def _begin(self) -> None:
-        if self._counted is None and self._counts_in is not None:
-            self._counted = CountedRequest(self._counts_in, self._request)
+        if self._counted is None and self._runtime is not None:
+            self._counted = CountedRequest(self._runtime, self._request)
 
-    def _end(self, error: BaseException | None = None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         if self._counted is not None:
             self._counted.sent_bytes = self._written
             self._counted.__exit__(None, error, None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.response_check import check_range
-from aioprefetch.accessor.service_base import EXISTS_ALREADY, ServiceAccessor
+from aioprefetch.accessor.service_base import EXISTS_ALREADY, CollectedWriteBody, ServiceAccessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, NotFound
 from aioprefetch.runtime.runtime import Runtime
@@ -116,7 +116,7 @@ class MemoryAccessor(ServiceAccessor):
         return replace(self.store.put(replace(request, path=key), bytes(data)), path=request.path)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
-        return MemoryWriteBody(self, request)
+        return CollectedWriteBody(self, request)
 
     async def list_uploads(self, request: ListUploadsRequest) -> UploadPage:
         return UploadPage(uploads=())  # Nothing is left of a write that failed.
@@ -143,24 +143,6 @@ class MemoryAccessor(ServiceAccessor):
             raise AlreadyExists("an object of that name exists", operation="create_dir", path=request.path)
         if not self._is_directory(request.path):
             self.store.put(WriteRequest(path=self._root + request.path), b"")
-
-
-class MemoryWriteBody:
-    """Collects pieces; the object appears when it is closed."""
-
-    def __init__(self, accessor: MemoryAccessor, request: WriteRequest) -> None:
-        self._accessor = accessor
-        self._request = request
-        self._chunks: list[bytes] = []
-
-    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        self._chunks.append(bytes(chunk))
-
-    async def close(self) -> Metadata:
-        return await self._accessor.write(self._request, b"".join(self._chunks))
-
-    async def abort(self) -> None:
-        self._chunks.clear()
 
 
 def _not_matched(request: Request, why: str, etag: str | None) -> ConditionNotMatch:
