@@ -494,6 +494,26 @@ def copy_of(error: Raised) -> Raised:
     return twin
 
 
+class InOperation:
+    """``with InOperation("copy"):`` an error within is one of this operation, and not of a step of it.
+
+    ``facts`` are what is added to its context, where it does not have them.
+    """
+
+    __slots__ = ("facts", "operation")
+
+    def __init__(self, operation: str, **facts: Any) -> None:
+        self.operation = operation
+        self.facts = facts
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Error):
+            error.operation = self.operation
+            error.add_context(**self.facts)
+
+
 def cause_of(error: BaseException) -> BaseException | None:
     """The cause of the error of ours that is raised in place of ``error``: a foreign exception itself, or its cause.
 

@@ -130,6 +130,8 @@ class CompleteAccessor(WrappedAccessor):
         target = sink
         try:
             if request.suffix is not None and not self._native.read_suffix:
+                if not self._capability.read_suffix:
+                    raise self._unsupported(request, f"suffix={request.suffix}")
                 sent, size = await self._with_known_range(request, request.suffix)
             if sent.if_match and not self._native.read_if_match:
                 compared = sent.if_match
@@ -149,8 +151,10 @@ class CompleteAccessor(WrappedAccessor):
             head = await self._empty_head(request, error, needs_etag=compared is not None)
             target.begin(head, path=request.path)
             return ReadReply(head=head, received=0)
-        if sink.received - before != response.head.size:
-            raise _miscounted(request, sink.received - before, response.head.size)
+        received, expected = sink.received - before, response.head.size
+        if received != expected:
+            with self._within(request, range=request.describe(), received=received):
+                raise ProtocolError(f"the body has {received} bytes where its head says {expected}")
         return response
 
     async def _with_known_range(self, request: ReadRequest, suffix: int) -> tuple[ReadRequest, int]:
