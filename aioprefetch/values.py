@@ -84,11 +84,11 @@ class Entry:
 class Capability:
     """The operations and conditions that a service, or a stack of layers over it, supports.
 
-    Tests and checks are selected by it. ``read_version`` holds for ``stat`` too. ``list_ordered``: a recursive listing
-    comes in the order of keys, page after page. ``write_part_bytes`` is the size of
-    the parts in which objects are uploaded, all but the last one; 0 where the store takes none. ``copy_bytes_max`` is
-    the largest object of one ``copy``, 0 where there is no limit; ``copy_part_bytes`` the size of a part of an upload
-    that is copied from another object, 0 where none can be.
+    Tests and checks are selected by it. ``read_version`` holds for ``stat`` too. ``list_ordered``: a listing, recursive
+    or not, comes in the order of keys over all its pages; it is that of Python's text and of UTF-8 (``a.b``, ``a/b``).
+    ``write_part_bytes`` is the size of the parts in which objects are uploaded, all but the last one; 0 where the store
+    takes none. ``copy_bytes_max`` is the largest object of one ``copy``, 0 where there is no limit; ``copy_part_bytes``
+    the size of a part of an upload that is copied from another object, 0 where none can be.
 
     ``copy_if_match`` holds for a ``version`` to copy too, as far as versions can be read: where a store has none, such
     a copy is read and written. ``copy_if_not_exists`` is that of one ``copy``: where a store has none, its parts and

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from glob import escape
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from aioprefetch.cli.printing import choose_display, json_text, path_text, print
 from aioprefetch.cli.reading import Slice, kind_of, kind_option, read_place, slices_of
 from aioprefetch.display import bytes_text, count_text, counted, seconds_text
 from aioprefetch.display.bars import FROM_S3
-from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, shortened
+from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, PermissionDenied, UntrustedMetadata, shortened
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import Range, coalesce, total_length
 from aioprefetch.reader.policy import POLICIES, coalescing
@@ -335,7 +336,7 @@ async def _lance_outline(operator: Operator, path: str, count: int, columns: lis
     facts: dict[str, Any]
     try:
         if not path or path.endswith("/"):
-            raise IsADirectory("it is a dataset", path=path)
+            raise NotFound("there is no version of a Lance dataset", operation="open", path=path)
         file = await lance.open_file(operator, path)
         await file.load_columns(range(file.column_count))
         names = ("column", "pages", "rows")
@@ -346,13 +347,19 @@ async def _lance_outline(operator: Operator, path: str, count: int, columns: lis
         facts = {"version": version, "row_count": file.rows, "bytes": file.size}
         summary = f"{counted(file.rows, 'row')}, {bytes_text(file.size)}, version {version}"
         schema, title = file.schema, "Lance file"
-    except (NotFound, IsADirectory):
-        dataset = await lance.open_dataset(operator, path)
+        scan = lance.scan(operator, path, columns=columns, rows=(0, count))
+    except (NotFound, IsADirectory, PermissionDenied, UntrustedMetadata):
+        dataset: lance.LanceDataset | None = None
+        with suppress(NotFound):
+            dataset = await lance.open_dataset(operator, path)
+        if dataset is None:
+            raise
         rows_in_all, fragments = dataset.count_rows(), len(dataset.fragments)
         facts = {"version": dataset.version, "row_count": rows_in_all, "fragments": fragments}
         summary = f"{counted(rows_in_all, 'row')}, {counted(fragments, 'fragment')}, version {dataset.version}"
         schema, title = dataset.schema, "Lance dataset"
-    rows = await lance.scan(operator, path, columns=columns, rows=(0, count)).read_all()
+        scan = dataset.scan(columns=columns, rows=(0, count))
+    rows = await scan.read_all()
     columns_shown = [(field.name, str(field.type)) for field in schema]
     return Outline(
         title=title, summary=summary, facts=facts, columns=columns_shown, part_names=names, parts=parts, rows=rows

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from aioprefetch.errors import Closed, ConfigInvalid, Error, IsADirectory, NotADirectory, NotFound
-from aioprefetch.lance.dataset import LanceDataset, base_of, open_wanted
+from aioprefetch.errors import Closed, ConfigInvalid, Error, IsADirectory, NotADirectory, NotFound, UntrustedMetadata
+from aioprefetch.lance.dataset import LanceDataset, open_wanted
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.parts import (
     Blobs,
@@ -25,7 +25,7 @@ from aioprefetch.lance.parts import (
     prepared_scan,
     scan_request,
 )
-from aioprefetch.lance.versions import WantedVersion, wanted_version
+from aioprefetch.lance.versions import ABSENT, WantedVersion, latest_version, wanted_version
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
@@ -153,32 +153,28 @@ async def prepare_scan(operator: Operator, path: str, request: ScanRequest, want
 
 async def find_table(operator: Operator, path: str, request: ScanRequest, wanted: WantedVersion) -> TableScan:
     """The parts of the file or dataset at ``path`` that ``request`` selects."""
+    opened = await _open_any(operator, path, wanted)
+    return file_scan(opened, request) if isinstance(opened, LanceFile) else opened.table(request)
+
+
+async def _open_any(operator: Operator, path: str, wanted: WantedVersion) -> LanceFile | LanceDataset:
+    """The file at ``path``, or the dataset of that name where there is no such file."""
     if not path or path.endswith("/"):
-        return (await open_wanted(operator, path, wanted)).table(request)
+        return await open_wanted(operator, path, wanted)
     if wanted.argument:
         try:
-            return (await open_wanted(operator, path, wanted)).table(request)
+            return await open_wanted(operator, path, wanted)
         except (NotFound, NotADirectory):
             await _refuse_file(operator, path, wanted)
             raise
     try:
-        file = await open_file(operator, path)
-    except (NotFound, IsADirectory):
-        dataset = await _open_if_there(operator, path, wanted)
-        if dataset is None:
+        return await open_file(operator, path)
+    except (*ABSENT, IsADirectory, UntrustedMetadata):
+        # Some servers send a page in place of a directory, or deny every path without an object.
+        latest = await latest_version(operator, f"{path}/")
+        if latest is None:
             raise
-        return dataset.table(request)
-    return file_scan(file, request)
-
-
-async def _open_if_there(operator: Operator, path: str, wanted: WantedVersion) -> LanceDataset | None:
-    """The dataset at a path, ``None`` if it has no version."""
-    try:
-        return await open_wanted(operator, path, wanted)
-    except NotFound as error:
-        if error.path != base_of(path):  # A part of it is missing.
-            raise
-        return None
+    return await open_wanted(operator, path, WantedVersion(found=latest))
 
 
 async def _refuse_file(operator: Operator, path: str, wanted: WantedVersion) -> None:

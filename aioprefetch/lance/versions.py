@@ -27,9 +27,9 @@ from aioprefetch.errors import (
     InvalidArgument,
     InvalidType,
     NotFound,
+    PermissionDenied,
     Unsupported,
     UntrustedMetadata,
-    cause_of,
 )
 from aioprefetch.lance.footer import MetadataBytes
 from aioprefetch.lance.manifest import (
@@ -45,9 +45,9 @@ from aioprefetch.lance.manifest import (
 )
 from aioprefetch.ranges import OFFSET_MAX, at_least
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from aioprefetch.values import Entry
-from aioprefetch.verbs.arguments import Arguments
-from aioprefetch.verbs.listing import list_literally
+from aioprefetch.values import Entry, ListRequest
+from aioprefetch.verbs.arguments import Arguments, checked_path
+from aioprefetch.verbs.listing import Pages
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
@@ -55,7 +55,10 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"(\d{1,20})\.manifest")
 _INVERTED_DIGITS = 20
 _VERSION_MAX = (1 << 64) - 1
+_HINT = "_versions/latest_version_hint.json"
 _HINT_BYTES_MAX = 4096
+# Who may not list a bucket of S3 is denied the objects that it does not have.
+ABSENT = (NotFound, PermissionDenied)
 
 # The maximum number of versions after the hint that are probed in a store without listing, by one request each.
 _PROBES_MAX = 1000
@@ -90,55 +93,55 @@ def version_of(entry: Entry, base: str) -> tuple[DatasetVersion, bool] | None:
     return entry_version, is_inverted
 
 
-async def list_versions(operator: Operator, base: str) -> list[DatasetVersion]:
-    """All versions, oldest first, by one listing."""
-    async with list_literally(operator, f"{base}_versions/") as entries:
-        versions = [version_of(entry, base) async for entry in entries]
-    return sorted((listed[0] for listed in versions if listed is not None), key=lambda listed: listed.version)
+async def list_versions(operator: Operator, base: str, *, until_latest: bool = False) -> list[DatasetVersion]:
+    """All versions, oldest first, by one listing; with ``until_latest`` as many pages as the latest one needs."""
+    is_ordered = until_latest and operator.capability.list_ordered
+    request = ListRequest(path=checked_path(f"{base}_versions/", "list"))
+    pages = Pages(operator.accessor, operator.runtime, request)
+    listed: list[tuple[DatasetVersion, bool]] = []
+    while not pages.finished and not (is_ordered and any(is_inverted for _, is_inverted in listed)):
+        listed += filter(None, [version_of(entry, base) for entry in await pages.next()])
+    return sorted((version for version, _ in listed), key=lambda version: version.version)
 
 
-async def latest_version(operator: Operator, base: str) -> DatasetVersion:
-    """The latest version. ``NotFound`` for ``base`` without any version.
-
-    It is the first in a listing in the order of keys, if names are inverted; any other listing is read whole.
-    """
+async def latest_version(operator: Operator, base: str) -> DatasetVersion | None:
+    """The latest version, ``None`` without any. Where nothing can be listed, the hint of the dataset leads to it."""
     if not operator.capability.list:
         return await _latest_by_hint(operator, base)
-    latest: DatasetVersion | None = None
-    async with list_literally(operator, f"{base}_versions/") as entries:
-        async for entry in entries:
-            listed = version_of(entry, base)
-            if listed is None:
-                continue
-            if latest is None or listed[0].version > latest.version:
-                latest = listed[0]
-            if listed[1] and operator.capability.list_ordered:
-                break
-    if latest is None:
-        raise hint_at_path(
-            NotFound("there is no version of a Lance dataset", operation="open", path=base), operator.info
-        )
-    return latest
+    try:
+        versions = await list_versions(operator, base, until_latest=True)
+        return versions[-1] if versions else None
+    except PermissionDenied:  # To read may be allowed all the same.
+        latest = await _latest_by_hint(operator, base)
+        if latest is None:
+            raise
+        return latest
+
+
+def _no_versions(operator: Operator, base: str) -> Error:
+    why = "there is no version of a Lance dataset"
+    if not operator.capability.list:
+        why = f"the store cannot list, and there is no {_HINT}; say version="
+    return hint_at_path(NotFound(why, operation="open", path=base), operator.info)
 
 
 async def _probe(operator: Operator, base: str, version: int) -> DatasetVersion:
     """A version, found under one of its possible names. ``NotFound`` if it does not exist."""
     for path in manifest_paths(base, version):
-        try:
-            size = (await operator.stat(path)).size
-        except NotFound:
-            continue
-        return DatasetVersion(version=version, path=path, size=size)
+        with suppress(*ABSENT):
+            return DatasetVersion(version=version, path=path, size=(await operator.stat(path)).size)
     raise NotFound(f"the dataset has no version {version}", operation="open", path=base)
 
 
-async def _latest_by_hint(operator: Operator, base: str) -> DatasetVersion:
-    """The latest version in a store without listing: the version in the dataset's hint, or the last one after it."""
-    path = f"{base}_versions/latest_version_hint.json"
+async def _latest_by_hint(operator: Operator, base: str) -> DatasetVersion | None:
+    """The version in the dataset's hint, or the last one after it; ``None`` without a hint."""
+    path = base + _HINT
     try:
-        hint = json.loads(await _hint(operator, path, base))["version"]
+        hint = json.loads(await operator.read(path, size=_HINT_BYTES_MAX))["version"]
         if type(hint) is not int or not 0 < hint < _VERSION_MAX:
             raise ValueError(f"the hint says {hint!r}")
+    except ABSENT:
+        return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, Error):
             raise
@@ -154,17 +157,6 @@ async def _latest_by_hint(operator: Operator, base: str) -> DatasetVersion:
     return latest
 
 
-async def _hint(operator: Operator, path: str, base: str) -> bytes:
-    try:
-        return await operator.read(path, size=_HINT_BYTES_MAX)
-    except NotFound as error:
-        raise NotFound(
-            f"the store cannot list, and {path}, which names the latest version, is not there; say version=",
-            operation="open",
-            path=base,
-        ) from cause_of(error)
-
-
 # --- the version that a caller asks for -------------------------------------------------------------------------------
 
 # A file of a tag holds some numbers, times and metadata of the user.
@@ -173,12 +165,16 @@ _TAG_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class WantedVersion:
-    """A version by one of its names, the latest one without any; of a branch, or of the main one for ``None``."""
+    """A version by one of its names, the latest one without any; of a branch, or of the main one for ``None``.
+
+    ``found`` is the latest one where it was looked for already.
+    """
 
     number: int | None = None
     time: datetime | None = None
     tag: str | None = None
     branch: str | None = None
+    found: DatasetVersion | None = None
 
     @property
     def argument(self) -> str:
@@ -273,7 +269,9 @@ async def find_manifest(operator: Operator, root: str, wanted: WantedVersion) ->
         return await _manifest_at(operator, base, wanted.time)
     if wanted.number is not None:
         return await _manifest_of(operator, base, wanted.number)
-    listed = await latest_version(operator, base.path)
+    listed = wanted.found or await latest_version(operator, base.path)
+    if listed is None:
+        raise _no_versions(operator, base.path)
     return _parsed(await _manifest_bytes(operator, listed), base, listed)
 
 
@@ -298,9 +296,9 @@ def _parsed(data: bytes | memoryview, base: Directory, listed: DatasetVersion) -
 
 async def _manifest_of(operator: Operator, base: Directory, version: int) -> Manifest:
     """The manifest of a version, found under one of its possible names."""
-    for path in manifest_paths(base.path, version):
+    for path, absent in zip(manifest_paths(base.path, version), (ABSENT, (NotFound,)), strict=True):
         listed = DatasetVersion(version=version, path=path)
-        with suppress(NotFound):
+        with suppress(*absent):
             return _parsed(await _manifest_bytes(operator, listed), base, listed)
     raise NotFound(f"the dataset has no version {version}", path=base.path)
 
@@ -314,7 +312,7 @@ async def _manifest_at(operator: Operator, base: Directory, time: datetime) -> M
         raise Unsupported("the store cannot list, so that no version is found by its time; say version=NUMBER")
     versions = await list_versions(operator, base.path)
     if not versions:
-        await latest_version(operator, base.path)  # It raises the error of a dataset without versions.
+        raise _no_versions(operator, base.path)
     manifest = await _latest_until(operator, versions, time)
     if manifest is None:
         raise NotFound(f"no version of the dataset was written at {time} or before", path=base.path)

@@ -11,6 +11,11 @@ from aioprefetch.values import Entry, ListPage, ListRequest
 KEY_BYTES_MAX = 1024
 
 
+def is_directory_bucket(bucket: str) -> bool:
+    """Whether a bucket of S3 lists in no order, from no key on, and below prefixes that end with a slash alone."""
+    return bucket.endswith(("--x-s3", "--xa-s3"))
+
+
 def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX) -> str:
     """``path`` itself, kept as it is: spaces, ``//``, a leading slash and unicode all count.
 

@@ -251,7 +251,8 @@ class CopyRun:
         if not self._is_compared and extra is None:
             return None
         is_listed = self._selection.single is None and self._target.operator.capability.list
-        return Destination(self._target, is_listed=is_listed, on_passed=None if extra is None else extra.passed)
+        on_passed = None if extra is None else extra.passed
+        return Destination(self._target, self._selection.side, is_listed=is_listed, on_passed=on_passed)
 
     def _may_skip(self) -> bool:
         """Whether anything at the destination can be found to be the same."""
@@ -349,22 +350,24 @@ def _typed(error: Exception) -> Error:
 class Destination:
     """The objects at the destination, asked for in the order of the source.
 
-    A destination that lists in the order of its keys is listed beside the source, page by page. Another one is listed
-    whole before the first answer, and one that cannot list is asked for each path; so is, from the first path out of
-    order on, a destination beside a source that lists in another order.
+    Where both list in the order of keys, the destination is listed beside the source, page by page. Otherwise it is
+    listed whole before the first answer. One that cannot list is asked for each path; so is, from the first path out
+    of order on, a destination beside a source that does not keep its promise.
 
     ``on_passed`` gets the entries that were not asked for. Those are all, and only those, while ``is_in_order``: the
     destination was listed, and neither the listing nor what was asked for went back.
     """
 
-    def __init__(self, side: Side, *, is_listed: bool, on_passed: Callable[[Entry], object] | None) -> None:
+    def __init__(
+        self, side: Side, source: Side, *, is_listed: bool, on_passed: Callable[[Entry], object] | None
+    ) -> None:
         self._side = side
         self._lister: Lister | None = None
         if is_listed:
             self._lister = list_literally(side.operator, side.path, recursive=True)
         self.is_in_order = is_listed
         self._on_passed = on_passed
-        self._is_ordered = side.operator.capability.list_ordered
+        self._is_ordered = side.operator.capability.list_ordered and source.operator.capability.list_ordered
         self._all: dict[str, Entry] | None = None
         self._next: Entry | None = None
         self._last_found: Entry | None = None

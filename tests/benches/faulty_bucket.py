@@ -20,7 +20,6 @@ from xml.sax.saxutils import escape
 
 from aioprefetch import Operator
 
-NAME = "bucket"
 PART_BYTES = 5 << 20
 PAGE = b"<html><body>Please log in</body></html>"
 
@@ -119,7 +118,8 @@ FAULTS: dict[str, Fault] = {
 class FaultyBucket:
     """The bucket. ``calls`` are the requests so far; ``fault`` spoils those that ``strikes`` selects."""
 
-    def __init__(self, *, knows_delete_conditions: bool = True) -> None:
+    def __init__(self, *, name: str = "bucket", knows_delete_conditions: bool = True) -> None:
+        self.name = name
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, tuple[str, dict[int, bytes]]] = {}
         self.calls: list[Call] = []
@@ -144,13 +144,17 @@ class FaultyBucket:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
+    @property
+    def endpoint_url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
     def operator(self, **options: Any) -> Operator:
         """An operator of the bucket, quick to try again."""
-        port = self._server.sockets[0].getsockname()[1]
         given: dict[str, Any] = {"retry_seconds": 0.001, "attempts_max": 3, "part_bytes": PART_BYTES, **options}
         return Operator.from_uri(
-            f"s3://{NAME}",
-            endpoint_url=f"http://127.0.0.1:{port}",
+            f"s3://{self.name}",
+            endpoint_url=self.endpoint_url,
             region="us-east-1",
             access_key_id="AKIAEXAMPLE",
             secret_access_key="secret",
@@ -185,7 +189,7 @@ class FaultyBucket:
             body = _unchunked(body)
         url = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}
-        key = unquote(url.path).removeprefix(f"/{NAME}").removeprefix("/")
+        key = unquote(url.path).removeprefix(f"/{self.name}").removeprefix("/")
         call = Call(len(self.calls), method, key, query, headers, body)
         self.calls.append(call)
         self.on_call(call)
@@ -339,15 +343,21 @@ class FaultyBucket:
         return Answer(206, data[start:end], {**headers, "Content-Range": f"bytes {start}-{end - 1}/{len(data)}"})
 
     def _list(self, call: Call) -> Answer:
-        prefix, delimiter = call.query.get("prefix", ""), call.query.get("delimiter", "")
         after = max(call.query.get("start-after", ""), call.query.get("continuation-token", ""))
+        rows = self._rows(call.query.get("prefix", ""), call.query.get("delimiter", ""))
+        left = [name for name in rows if name > after]
+        most = int(call.query.get("max-keys", 1000))
+        return self._page(rows, left[:most], left[most - 1] if len(left) > most else None)
+
+    def _rows(self, prefix: str, delimiter: str) -> dict[str, str]:
+        """The lines of a listing by their names, in the order of these."""
         rows: dict[str, str] = {}
         for key in sorted(self.objects):
             if not key.startswith(prefix):
                 continue
             end = key.find(delimiter, len(prefix)) if delimiter else -1
             name = key if end < 0 else key[: end + 1]
-            if name <= after or name in rows:
+            if name in rows:
                 continue
             if end < 0:
                 stamp = datetime.fromtimestamp(self._times[key], UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
@@ -358,12 +368,15 @@ class FaultyBucket:
                 )
             else:
                 rows[name] = f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
-        most = int(call.query.get("max-keys", 1000))
-        names = list(rows)[:most]
-        is_cut = len(rows) > most
-        token = f"<NextContinuationToken>{escape(names[-1])}</NextContinuationToken>" if is_cut else ""
+        return rows
+
+    def _page(self, rows: dict[str, str], names: list[str], token: str | None) -> Answer:
+        """A page with some lines. ``token`` is that of the next one."""
         text = "".join(rows[name] for name in names)
-        text = f"<ListBucketResult><IsTruncated>{str(is_cut).lower()}</IsTruncated>{token}{text}</ListBucketResult>"
+        if token is not None:
+            text += f"<NextContinuationToken>{escape(token)}</NextContinuationToken>"
+        is_cut = "false" if token is None else "true"
+        text = f"<ListBucketResult><IsTruncated>{is_cut}</IsTruncated>{text}</ListBucketResult>"
         return Answer(200, text.encode())
 
 

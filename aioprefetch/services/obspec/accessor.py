@@ -92,7 +92,7 @@ class ObspecAccessor(ServiceAccessor):
         self._closer_registered = False
         self._has_ranges = options.capability.read_range
         self._explainer = Explainer(lambda: known_secrets(store))
-        self._listings = Listings(store, self._root, self._called)
+        self._listings = Listings(store, self._root, self._called, is_ordered=options.capability.list_ordered)
         # obstore returns and expects ETags in quotes; for other stores the first response decides.
         self._etags_quoted: bool | None = True if self._kind else None
 

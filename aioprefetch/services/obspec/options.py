@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from aioprefetch.credentials import Secret
@@ -20,7 +20,7 @@ from aioprefetch.errors import ConfigInvalid, Error, InvalidPath, redact
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount, byte_count
 from aioprefetch.runtime.runtime import fork_generation
-from aioprefetch.services.keys import checked_key
+from aioprefetch.services.keys import checked_key, is_directory_bucket
 from aioprefetch.values import Capability, ServiceInfo
 
 
@@ -154,9 +154,6 @@ VARIABLES = {"S3Store": "AWS_", "AzureStore": "AZURE_", "GCSStore": "GOOGLE_"}
 # A shorter text may occur in a message by chance, and is not treated as a secret.
 _SECRET_LENGTH_MIN = 4
 
-# ``keys``: that of keys, for sure. ``unknown``: perhaps, and pages may be taken from it as it comes.
-Order = Literal["keys", "unknown", "none"]
-
 
 def has(store: Any, method: str) -> bool:
     """Whether a store has a method of that name."""
@@ -182,13 +179,10 @@ def config_of(store: Any) -> dict[str, Any]:
     return dict(config) if isinstance(config, dict) else {}
 
 
-def order_of(store: Any) -> Order:
-    """The order of a long listing."""
-    kind = kind_of(store)
-    if kind == "AzureStore":  # With a hierarchical namespace the order is that of directories.
-        return "unknown"
-    express = str(config_of(store).get("bucket", "")).endswith("--x-s3")  # S3 Express lists in no order.
-    return "keys" if kind in ("S3Store", "GCSStore", "MemoryStore") and not express else "none"
+def lists_by_chunks(store: Any) -> bool:
+    """Whether long listings are taken as they come, since they have an order. Others are held whole, and sorted."""
+    is_special = is_directory_bucket(str(config_of(store).get("bucket", "")))
+    return kind_of(store) in ("S3Store", "AzureStore", "GCSStore", "MemoryStore") and not is_special
 
 
 def capability_of(store: Any) -> Capability:
@@ -209,8 +203,8 @@ def capability_of(store: Any) -> Capability:
         stat=reads or has(store, "head_async"),
         list=lists_deep or has(store, "list_with_delimiter_async"),
         list_recursive=lists_deep,
-        # A listing in no order is held whole, and sorted.
-        list_ordered=lists_deep and order_of(store) != "unknown",
+        # Azure's order is that of directories where it has a hierarchical namespace.
+        list_ordered=lists_deep and kind != "AzureStore",
         list_start_after=lists_deep or has(store, "list_with_delimiter_async"),
         write=writes,
         write_stream=writes,

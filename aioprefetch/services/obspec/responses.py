@@ -22,7 +22,7 @@ from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported, exce
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.services.keys import PAGE_ENTRIES, fold_page
-from aioprefetch.services.obspec.options import Order, has, kind_of, order_of
+from aioprefetch.services.obspec.options import has, kind_of, lists_by_chunks
 from aioprefetch.values import (
     Capability,
     Entry,
@@ -229,10 +229,11 @@ class Listing(Protocol):
 class Listings:
     """The listings of one store, for one runtime. ``root`` ends with ``/`` or is empty."""
 
-    def __init__(self, store: Any, root: str, guard: Guard[Any]) -> None:
+    def __init__(self, store: Any, root: str, guard: Guard[Any], *, is_ordered: bool) -> None:
         self._store = store
         self._root = root
         self._guard = guard
+        self._is_ordered = is_ordered
         self._numbers = itertools.count(1)
         self._begun: OrderedDict[str, Listing] = OrderedDict()
 
@@ -274,10 +275,9 @@ class Listings:
             return await self._level(request)
         if not has(self._store, "list_async"):
             raise Unsupported("the store lists no more than one level", operation="list", path=request.path)
-        order = order_of(self._store)
-        if request.recursive and order != "none":
+        if request.recursive and lists_by_chunks(self._store):
             stream = self._open(request, _offset_of(request))
-            return StreamedListing(stream, request, self._guard, order)
+            return StreamedListing(stream, request, self._guard, is_ordered=self._is_ordered)
         return await self._drained(request)
 
     async def _level(self, request: ListRequest) -> Listing:
@@ -331,10 +331,10 @@ class StreamedListing:
     """A recursive listing in the order of the store, held chunk by chunk."""
 
     def __init__(
-        self, stream: AsyncIterator[Sequence[Any]], request: ListRequest, guard: Guard[Any], order: Order
+        self, stream: AsyncIterator[Sequence[Any]], request: ListRequest, guard: Guard[Any], *, is_ordered: bool
     ) -> None:
         self.in_order = True
-        self._order = order
+        self._is_ordered = is_ordered
         self._stream = stream
         self._guard = guard
         self._prefix = request.path
@@ -358,13 +358,13 @@ class StreamedListing:
             key = entry.path
             if key < self._seen:
                 self.in_order = False
-                if self._order == "keys":
+                if self._is_ordered:
                     raise _disordered(request, f"{excerpt(key)!r} after {excerpt(self._seen)!r}")
             self._seen = key
             if key.startswith(self._prefix):
                 if key > self._after:
                     self._ready.append(entry)
-            elif key > self._prefix and self._order == "keys":
+            elif key > self._prefix and self._is_ordered:
                 self._ended = True
                 return
         if chunk is None:

@@ -16,7 +16,7 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied, copy_of
 from aioprefetch.runtime.forks import cached_property
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.keys import checked_key
+from aioprefetch.services.keys import checked_key, is_directory_bucket
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer, ListBucketsRequest
 from aioprefetch.services.s3.key_source import KeySource, SingleFlight
@@ -158,7 +158,12 @@ class S3Accessor(ServiceAccessor):
         elif after:
             parameters["key-marker" if request.versions else "start-after"] = root + after
         requests = self.live.requests or await self.live.opened(request)
-        page = await requests.list_page(request, root, request.path, parameters)
+        prefix = request.path
+        if is_directory_bucket(self._options.bucket):
+            prefix = prefix[: prefix.rfind("/") + 1]
+        page = await requests.list_page(request, root, prefix, parameters)
+        if prefix != request.path:
+            page.entries = [entry for entry in page.entries if entry.path.startswith(request.path)]
         return list_page_of(page, request, limit)
 
     def _place(self, request: ListRequest, token: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.options import checked_file, checked_seconds, keep_byte_counts
-from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
+from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key, is_directory_bucket
 from aioprefetch.services.proxies import ambient_network, check_transport
 from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.environment import Ambient, ambient
@@ -206,12 +206,8 @@ class S3Options:
         return ""
 
     @property
-    def is_directory_bucket(self) -> bool:
-        """Whether it is a directory bucket or an access point of one: they sort each page by itself."""
-        return self.bucket.endswith(("--x-s3", "--xa-s3"))
-
-    @property
     def capability(self) -> Capability:
+        is_ordered = not is_directory_bucket(self.bucket)
         return Capability(
             read=True,
             read_range=True,
@@ -225,8 +221,8 @@ class S3Options:
             stat_directory=True,
             list=True,
             list_recursive=True,
-            list_ordered=not self.is_directory_bucket,
-            list_start_after=not self.is_directory_bucket,
+            list_ordered=is_ordered,
+            list_start_after=is_ordered,
             list_versions=True,
             write=True,
             write_if_match=True,

@@ -389,7 +389,7 @@ class DeadLists:
         """
         versions: set[Version] = set()
         # Lists are few: one for each task that left a file out.
-        start = f"{self._prefix}{after + 1:012}" if self._operator.capability.list_ordered else None
+        start = f"{self._prefix}{after + 1:012}"
         async with list_literally(self._operator, self._prefix, recursive=True, start_after=start) as entries:
             paths = [entry.path async for entry in entries]
         for path in paths:

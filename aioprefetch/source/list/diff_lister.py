@@ -1,10 +1,10 @@
 """Finds files in a store that lists in no order by repeated full listings.
 
-Such stores are S3's directory buckets (``--x-s3``). No key is a position in such a listing: it continues by the page
-token while this process lives, and a later process starts it again. A Bloom filter separates most new keys from known
-ones without a lookup; keys that look known are looked up. Deletions show at the end of a listing, when the listed keys
-are compared in order with the known files. The listed keys are kept in sorted runs in temporary files, so that memory
-is bounded; a Bloom filter would miss deletions.
+Such are all that promise none (``Capability.list_ordered``), S3's directory buckets among them. No key is a position in
+such a listing: it continues by the page token while this process lives, and a later process starts it again. A Bloom
+filter separates most new keys from known ones without a lookup; keys that look known are looked up. Deletions show at
+the end of a listing, when the listed keys are compared in order with the known files. The listed keys are kept in
+sorted runs in temporary files, so that memory is bounded; a Bloom filter would miss deletions.
 
 A page with changes costs one request. Each trigger lists at most ``sweep_pages`` pages without changes, at least one.
 """

@@ -421,8 +421,8 @@ class KeyPages:
             return
         before, wrong = next((a, b) for a, b in zip([after, *paths], paths, strict=False) if b <= a)
         raise ProtocolError(
-            f"the store does not list in the order of keys: {wrong!r} came after {before!r}. Such a store is listed in"
-            " full each time, by DiffLister",
+            f"the store does not list in the order of keys: {wrong!r} came after {before!r}. Where a service or a layer"
+            " says so (list_ordered=False), it is listed in full each time, by DiffLister",
             operation="list",
             path=self._prefix,
             status="permanent",

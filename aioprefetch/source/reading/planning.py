@@ -9,6 +9,7 @@ footers of all other files anyway.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -36,7 +37,8 @@ from aioprefetch.source.list.pages import Selection, file_of
 from aioprefetch.source.options import FormatOptions, ListOptions, OnFailure, PartitionOptions, ReadOptions
 from aioprefetch.source.reading.task import reason_of
 from aioprefetch.source.values import FetchItem, SourceFile
-from aioprefetch.verbs.listing import list_literally
+from aioprefetch.values import Entry
+from aioprefetch.verbs.listing import Lister, list_literally
 
 # The default number of files in a sample; small files are all read up to a limit.
 SAMPLE_FILES = 10
@@ -317,12 +319,15 @@ async def list_files(
 
     A directory that holds a dataset is one file, if it matches: its key ends with ``/`` (the key of the root is empty),
     its version is the latest of the dataset, and its size is that of all its objects, which are not listed themselves.
+    Where there may be datasets and the store lists in no order, all entries are in memory, to be sorted.
     """
     selection = Selection(prefix, glob, hidden_files=hidden_files)
     formats = formats_with_datasets(options)
     dataset: SourceFile | None = None
     dataset_format: RecordFormat | None = None
-    async with list_literally(operator, selection.prefix, recursive=True) as entries:
+    listed = list_literally(operator, selection.prefix, recursive=True)
+    is_ordered = not formats or operator.capability.list_ordered
+    async with aclosing(listed if is_ordered else _sorted(listed)) as entries:
         async for entry in entries:
             if dataset is not None and not entry.path.startswith(dataset.key):
                 if _takes(selection, dataset):
@@ -337,6 +342,11 @@ async def list_files(
                 yield file_of(entry)
     if dataset is not None and _takes(selection, dataset):
         yield dataset
+
+
+async def _sorted(listed: Lister) -> AsyncGenerator[Entry, None]:
+    for entry in sorted(await listed.collect(), key=lambda entry: entry.path):
+        yield entry
 
 
 def _takes(selection: Selection, dataset: SourceFile) -> bool:

@@ -72,6 +72,18 @@ def test_head(tables: Path) -> None:
     assert objects("head", "--json", "-n", 1, tables / "text") == [{"lines": ["line 0"]}]
 
 
+def test_a_dataset_is_opened_by_one_listing(tables: Path, bucket: Bucket) -> None:
+    directory = tables / "t.lance"
+    names = {path: f"t.lance/{path.relative_to(directory)}" for path in directory.rglob("*") if path.is_file()}
+    bucket.put(**{name.replace("/", "__"): path.read_bytes() for path, name in names.items()})
+    for command in ("head", "scan", "plan"):
+        bucket.server.reset()
+        run(command, "--json", bucket.url("t.lance"))
+        requests = [f"{request.method} {request.path}" for request in bucket.server.requests]
+        assert [("list-type" in request.query) for request in bucket.server.requests].count(True) == 1
+        assert requests.count(f"GET /{bucket.name}/t.lance") == 1
+
+
 def test_names_in_a_file_are_escaped(tmp_path: Path) -> None:
     """A file that someone else wrote cannot control the terminal."""
     name = "a\x1b]0;title\x07"

@@ -1,15 +1,18 @@
 """The latest version in stores that list in any order, or not at all, and the requests that it costs."""
 
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 import aioprefetch as ap
 from aioprefetch import Operator
-from aioprefetch.errors import NotFound, UntrustedMetadata
+from aioprefetch.errors import NotFound, PermissionDenied, UntrustedMetadata
+from aioprefetch.testing import Fault, FaultServer, Rule
 from tests.benches.dict_store import DictStore
+from tests.benches.directory_bucket import DirectoryBucket
+from tests.benches.faulty_bucket import FaultyBucket, failed
 
 lance = pytest.importorskip("lance")
 pa = pytest.importorskip("pyarrow")
@@ -83,3 +86,83 @@ async def test_without_a_listing_the_hint_names_the_version(files: dict[str, byt
             await ap.lance.read_table(op, path)
         assert missing.value.path in ("ds", "ds/")
         assert (await ap.lance.read_table(op, path, version=3))["a"].to_pylist() == [1, 2, 3]
+
+
+async def test_a_directory_bucket_sorts_each_page_by_itself(files: dict[str, bytes]) -> None:
+    async with DirectoryBucket() as bucket:
+        for name, data in files.items():
+            bucket.put(name, data)
+        async with bucket.operator() as op:
+            for path in ("ds", "ds/"):
+                assert (await ap.lance.read_table(op, path))["a"].to_pylist() == list(range(1, 12))
+            assert [one.version for one in await (await ap.lance.open_dataset(op, "ds")).versions()] == [*range(1, 12)]
+
+
+# --- where nothing can be listed --------------------------------------------------------------------------------------
+
+# What servers of files send in place of a directory, and of what is missing.
+SERVERS: dict[str, list[Rule]] = {
+    "404": [],
+    "a page": [Rule(key="ds", fault=Fault(status=200, body=b"<html>Index of /ds</html>"), times=None)],
+    "a redirect to a page": [
+        Rule(key="ds", fault=Fault(status=301, location="/ds/", body=b""), times=None),
+        Rule(key="ds/", fault=Fault(status=200, body=b"<html>Index of /ds</html>" * 99, ignore_range=True), times=None),
+    ],
+    "403": [],  # For all that is missing, as a bucket of S3 answers who may not list it.
+}
+
+
+@pytest.fixture(params=SERVERS)
+async def server(files: dict[str, bytes], request: pytest.FixtureRequest) -> AsyncIterator[FaultServer]:
+    async with FaultServer(files, SERVERS[request.param]) as running:
+        if request.param == "403":
+            is_missing = lambda received: received.key not in running.objects  # noqa: E731
+            running.add(Rule(matches=is_missing, fault=Fault(status=403, code="AccessDenied"), times=None))
+        yield running
+
+
+@pytest.mark.parametrize("path", ["ds", "ds/"])
+async def test_a_dataset_over_http_opens_with_and_without_a_slash(server: FaultServer, path: str) -> None:
+    wanted = list(range(1, 12))
+    async with Operator.from_uri(server.url) as op:
+        assert (await ap.lance.read_table(op, path))["a"].to_pylist() == wanted
+        assert [row for batch in [one async for one in ap.lance.scan(op, path)] for row in batch["a"].to_pylist()] == (
+            wanted
+        )
+        assert (await ap.lance.plan(op, path)).rows == 11
+        assert (await ap.lance.open_dataset(op, path)).version == 11
+        assert (await ap.lance.read_table(op, path, version=3))["a"].to_pylist() == [1, 2, 3]
+        table = await ap.lance.read_table(op, path, take=[10, 0], columns=["a"])
+        assert table["a"].to_pylist() == [11, 1]
+
+
+async def test_an_old_hint_leads_to_the_latest_version_over_http(server: FaultServer) -> None:
+    server.objects["ds/_versions/latest_version_hint.json"] = b'{"version": 4}'
+    async with Operator.from_uri(server.url) as op:
+        assert (await ap.lance.read_table(op, "ds"))["a"].to_pylist() == list(range(1, 12))
+
+
+async def test_without_a_hint_the_error_is_that_of_the_file(server: FaultServer) -> None:
+    del server.objects["ds/_versions/latest_version_hint.json"]
+    async with Operator.from_uri(server.url) as op:
+        with pytest.raises((NotFound, PermissionDenied, UntrustedMetadata)) as missing:
+            await ap.lance.read_table(op, "ds")
+        assert missing.value.path == "ds"
+        with pytest.raises(NotFound, match="say version="):
+            await ap.lance.read_table(op, "ds/")
+
+
+@pytest.mark.parametrize("path", ["ds", "ds/"])
+async def test_who_may_read_and_not_list_finds_the_latest_version(files: dict[str, bytes], path: str) -> None:
+    async with FaultyBucket() as bucket:
+        for name, data in files.items():
+            bucket.put(name, data)
+        denied = failed(403, "AccessDenied")
+        bucket.fault = lambda call, deed: denied if call.verb == "List" or call.key not in bucket.objects else deed()
+        async with bucket.operator() as op:
+            assert (await ap.lance.read_table(op, path))["a"].to_pylist() == list(range(1, 12))
+            assert (await ap.lance.read_table(op, path, version=5))["a"].to_pylist() == [1, 2, 3, 4, 5]
+            assert sum(call.verb == "List" for call in bucket.calls) == 1
+            del bucket.objects["ds/_versions/latest_version_hint.json"]
+            with pytest.raises(PermissionDenied):
+                await ap.lance.read_table(op, path)

@@ -18,6 +18,7 @@ from aioprefetch.source.state import StateOptions
 from aioprefetch.source.values import Offset
 from aioprefetch.testing.conformance.suite import checks
 from tests.benches.dict_store import DictStore
+from tests.benches.directory_bucket import DirectoryBucket
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 
@@ -223,6 +224,22 @@ async def test_a_store_that_lists_in_no_order_is_listed_whole(scene: Scene, recu
     assert taken == ["a", "b", "z/a", "z/z"]
     await source.aclose()
     await operator.aclose()
+
+
+@pytest.mark.parametrize("glob", [None, "a/part-*.json"])
+async def test_a_directory_bucket_is_listed_whole_each_time(scene: Scene, glob: str | None) -> None:
+    """Each file once: those of the first listing, and those that come later with lower names."""
+    names = [f"a/part-{number}.json" for number in range(7)]
+    options = ListOptions(glob=glob, interval_seconds=0)
+    async with DirectoryBucket() as bucket, bucket.operator() as operator:
+        for name in names:
+            bucket.put(name, b"{}")
+        source = await scene.open(operator=operator, list_options=options)
+        await source.latest_offset(source.initial_offset())
+        bucket.put("a/part-00.json", b"{}")
+        taken = sorted(key for batch in await batches_of(source, source.initial_offset()) for key in batch)
+        assert taken == sorted([*names, "a/part-00.json"])
+        await source.aclose()
 
 
 async def test_offsets_that_do_not_belong_to_the_state_are_refused(scene: Scene) -> None:

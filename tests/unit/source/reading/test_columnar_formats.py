@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOpti
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, read_items
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.testing.conformance.suite import checks
+from tests.benches.dict_store import DictStore
 from tests.benches.source_files import URL, Shelf, parquet
 
 DEFAULTS = FormatOptions(), ReadOptions()
@@ -274,6 +276,27 @@ async def test_a_dataset_is_one_file_of_a_batch(dataset: dict[str, bytes], root:
         rows = [row async for batch in read_items(operator, items, task) for row in batch.to_pylist()]
     assert [row["n"] for row in rows] == [n for n in range(100) if n % 10 != 3]
     assert [row["_offset"] for row in rows] == list(range(90))
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+async def test_datasets_are_found_in_every_order_of_a_listing(
+    dataset: dict[str, bytes], seed: int | None, recursive: bool
+) -> None:
+    """Their data files are never read by themselves, which would bring back what was deleted."""
+    objects = {f"{root}/{path}": data for root in ("x/a.lance", "x/b.lance") for path, data in dataset.items()}
+    objects["x/a.lance.copy/one.lance"] = data_files(dataset)[0]
+    names = sorted(objects)
+    async with DictStore({name: objects[name] for name in names}, recursive=True, ordered=True).operator() as operator:
+        expected = [file async for file in list_files(operator, FormatOptions(), prefix="x/")]
+    assert [(file.key, file.version) for file in expected] == [
+        ("x/a.lance.copy/one.lance", None),
+        ("x/a.lance/", "2"),
+        ("x/b.lance/", "2"),
+    ]
+    names = names[::-1] if seed is None else random.Random(seed).sample(names, len(names))
+    async with DictStore({name: objects[name] for name in names}, recursive=recursive).operator() as operator:
+        assert [file async for file in list_files(operator, FormatOptions(), prefix="x/")] == expected
 
 
 @checks("source:F5")

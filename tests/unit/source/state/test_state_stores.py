@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from aioprefetch.source.state.store import StateStore
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import Capability, ListPage, ListRequest, Metadata, Request, StatRequest, WriteRequest
+from tests.benches.directory_bucket import DirectoryBucket
 from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, IgnoringLayer, add, memory, opened
 
 
@@ -183,8 +184,18 @@ class _Shuffled(WrappedAccessor):
         return replace(page, entries=tuple(random.Random(3).sample(page.entries, len(page.entries))))
 
 
-async def test_a_store_that_lists_in_no_order_holds_a_state() -> None:
-    async with ap.Operator.bare(ap.services.Memory()).layer(ShuffledLayer()) as operator:
+@pytest.fixture(params=["a layer", "a directory bucket"])
+async def unordered(request: pytest.FixtureRequest) -> AsyncIterator[ap.Operator]:
+    if request.param == "a layer":
+        async with ap.Operator.bare(ap.services.Memory()).layer(ShuffledLayer()) as operator:
+            yield operator
+        return
+    async with DirectoryBucket() as bucket, bucket.operator() as operator:
+        yield operator
+
+
+async def test_a_store_that_lists_in_no_order_holds_a_state(unordered: ap.Operator) -> None:
+    async with unordered as operator:
         for _ in range(3):
             state = await opened(operator)
             for number in range(8):
