@@ -56,7 +56,7 @@ def not_deleted(failures: Mapping[str, Error], request: DeleteRequest) -> Error:
     error = next((each for each in failures.values() if each.is_temporary), next(iter(failures.values())))
     if len(request.paths) > 1:
         kinds = {path: each.kind for path, each in failures.items()}
-        error.add_context(failed=len(failures), of=len(request.paths), failures=kinds)
+        error.context |= {"failed": len(failures), "of": len(request.paths), "failures": kinds}
     return error
 
 

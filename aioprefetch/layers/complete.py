@@ -13,19 +13,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from aioprefetch.accessor.list_pages import checked_page, page_after
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_etag, check_times
-from aioprefetch.accessor.service_base import CollectedWriteBody
+from aioprefetch.accessor.service_base import CollectedWriteBody, not_deleted
 from aioprefetch.accessor.sink import CollectSink, ForwardingSink, Sink, is_same_version
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
+    InOperation,
     NotFound,
     ObjectChanged,
     ProtocolError,
     RangeNotSatisfied,
     Unsupported,
     cause_of,
+    copy_of,
     excerpt,
 )
 from aioprefetch.runtime.runtime import Runtime
@@ -113,6 +116,10 @@ class CompleteAccessor(WrappedAccessor):
             if value and not getattr(self._native, capability):
                 raise self._unsupported(request, option if isinstance(value, Mapping) else f"{option}={value!r}")
 
+    def _within(self, request: Request, **facts: object) -> InOperation:
+        """What happens in it is a part of ``request``, as far as errors tell."""
+        return InOperation(request.operation, path=request.path, service=self.info.location, **facts)
+
     def _unsupported(self, request: Request, what: str) -> Unsupported:
         return Unsupported(
             f"the {self.info.scheme} service does not support {what}",
@@ -145,9 +152,9 @@ class CompleteAccessor(WrappedAccessor):
             if isinstance(error, ConditionNotMatch):
                 if size is None or request.if_match or request.if_none_match or since or until:
                     raise
-                raise _overwritten(request.path) from cause_of(error)
+                raise _overwritten(request.path).add_context(service=self.info.location) from cause_of(error)
             if size and error.total:
-                raise _overwritten(request.path) from cause_of(error)
+                raise _overwritten(request.path).add_context(service=self.info.location) from cause_of(error)
             head = await self._empty_head(request, error, needs_etag=compared is not None)
             target.begin(head, path=request.path)
             return ReadReply(head=head, received=0)
@@ -158,9 +165,7 @@ class CompleteAccessor(WrappedAccessor):
         return response
 
     async def _with_known_range(self, request: ReadRequest, suffix: int) -> tuple[ReadRequest, int]:
-        metadata = await self.inner.stat(
-            StatRequest(path=request.path, version=request.version, deadline=request.deadline)
-        )
+        metadata = await self._metadata(request)
         size = metadata.size or 0
         wanted = replace(request, suffix=None, if_match=request.if_match or metadata.etag)
         if size:
@@ -171,9 +176,7 @@ class CompleteAccessor(WrappedAccessor):
         # Every range of an empty object is empty, but stores respond with 416, some of them without the size.
         etag = version = None
         if (error.total is None or (needs_etag and error.total == 0)) and self._native.stat:
-            metadata = await self.inner.stat(
-                StatRequest(path=request.path, version=request.version, deadline=request.deadline)
-            )
+            metadata = await self._metadata(request)
             error.total, etag, version = metadata.size, metadata.etag, metadata.version
             error.context.setdefault("total", metadata.size)
         try:
@@ -183,14 +186,19 @@ class CompleteAccessor(WrappedAccessor):
             del error  # Its traceback holds this frame.
         return ReadHead(start=0, size=0, total=0, etag=etag, version=version)
 
+    async def _metadata(self, request: ReadRequest) -> Metadata:
+        """What a read has to know before; its errors are those of the read."""
+        with self._within(request, range=request.describe()):
+            return await self.inner.stat(
+                StatRequest(path=request.path, version=request.version, deadline=request.deadline)
+            )
+
     async def stat(self, request: StatRequest) -> Metadata:
         self._check(request, {"version": "read_version"})
-        metadata = await self._stat(request)
-        try:
+        with self._within(request):
+            metadata = await self._stat(request)
             check_etag(request, metadata.etag)
             check_times(request, metadata.last_modified)
-        except Error as error:
-            raise error.add_context(service=self.info.location) from None
         return metadata
 
     async def _stat(self, request: StatRequest) -> Metadata:
@@ -199,17 +207,21 @@ class CompleteAccessor(WrappedAccessor):
             return Metadata(path=path, kind="directory")
         if not path.endswith("/") or self._native.stat_directory:
             return await self.inner.stat(request)
-        page = await self.inner.list_page(ListRequest(path=path, page_entries_max=1, deadline=request.deadline))
-        if not page.entries:
-            raise NotFound("there is no such directory", operation="stat", path=path)
-        return Metadata(path=path, kind="directory")
+        following: ListRequest | None = ListRequest(path=path, page_entries_max=1, deadline=request.deadline)
+        tokens: set[int] = set()
+        while following is not None:
+            page = await self._page(following)
+            if page.entries or page.has_marker:
+                return Metadata(path=path, kind="directory")
+            following = page_after(page, following, tokens)
+        raise NotFound("there is no such directory")
 
     async def list_page(self, request: ListRequest) -> ListPage:
         if request.versions and not self._native.list_versions:
             raise self._unsupported(request, "versions")
         emulated = request.recursive and not self._native.list_recursive
         native = replace(request, start_after=None) if not self._native.list_start_after else request
-        page = await (self._walk(native) if emulated else self.inner.list_page(native))
+        page = await (self._walk(native) if emulated else self._page(native))
         if request.start_after is None or self._native.list_start_after:
             return page
         after = request.start_after
@@ -218,22 +230,25 @@ class CompleteAccessor(WrappedAccessor):
     async def _walk(self, request: ListRequest) -> ListPage:
         """One page of a recursive listing; its token is the stack of directories that are to be listed."""
         stack = [request.path] if request.page_token is None else request.page_token.split("\0")
-        prefix = stack.pop()
-        entries: list[Entry] = []
-        directories: list[str] = []
+        following: ListRequest | None = replace(request, path=stack.pop(), recursive=False, page_token=None)
+        tokens: set[int] = set()
+        entries: dict[tuple[str, str | None], Entry] = {}
         passed_over: list[tuple[str, str]] = []
-        token: str | None = None
-        while True:
-            page = await self.inner.list_page(replace(request, path=prefix, recursive=False, page_token=token))
-            entries += [entry for entry in page.entries if not entry.is_directory]
-            directories += [entry.path for entry in page.entries if entry.is_directory]
+        while following is not None:
+            page = await self._page(following)
+            entries |= {(entry.path, entry.version): entry for entry in page.entries}
             passed_over += page.passed_over
-            token = page.next_token
-            if token is None:
-                break
-        stack += reversed(directories)
+            following = page_after(page, following, tokens)
+        stack += reversed([entry.path for entry in entries.values() if entry.is_directory])
+        files = tuple(entry for entry in entries.values() if not entry.is_directory)
         token = "\0".join(stack) if stack else None
-        return ListPage(entries=tuple(entries), next_token=token, passed_over=tuple(passed_over))
+        return ListPage(entries=files, next_token=token, passed_over=tuple(passed_over))
+
+    async def _page(self, request: ListRequest) -> ListPage:
+        """A page of the service, by the rules of ``ListPage``, which not every service knows."""
+        page = await self.inner.list_page(request)
+        with self._within(request):
+            return checked_page(page, request, is_walked=not self._native.list_recursive)
 
     async def copy(self, request: CopyRequest) -> Metadata:
         self._check(request, _COPY_OPTIONS)
@@ -244,11 +259,8 @@ class CompleteAccessor(WrappedAccessor):
             return await self.inner.copy(request)
         if not self._capability.copy:
             raise self._unsupported(request, "copy")
-        try:
+        with self._within(request):
             return await self._copy_by_writing(request)
-        except Error as error:
-            error.operation = request.operation  # Not the read or the write within the copy.
-            raise
 
     async def _copy_by_writing(self, request: CopyRequest) -> Metadata:
         described: dict[str, Any] = {}
@@ -264,8 +276,7 @@ class CompleteAccessor(WrappedAccessor):
         first, data = await self._read_part(part)
         total = first.total
         if total is None:
-            metadata = await self.inner.stat(StatRequest(path=request.path, deadline=request.deadline))
-            total = metadata.size or 0
+            total = (await self._metadata(part)).size or 0
         described = described or {"content_type": first.content_type, "content_encoding": first.content_encoding}
         version = first.version if self._native.read_version else None
         part = replace(part, if_match=first.etag, version=version or request.version)
@@ -312,10 +323,26 @@ class CompleteAccessor(WrappedAccessor):
         self._check(request, {"if_match": "delete_if_match"})
         if request.version is not None and not self._native.delete_version:
             raise self._unsupported(request, f"version={request.version!r}")
-        step = self._native.delete_paths_max
-        for start in range(0, len(request.paths), step):
-            paths = request.paths[start : start + step]
-            await self.inner.delete(replace(request, path=paths[0], paths=paths))
+        paths, step = request.paths, self._native.delete_paths_max
+        if len(paths) <= step:
+            return await self.inner.delete(request)
+        failures: dict[str, Error] = {}
+        for start in range(0, len(paths), step):
+            batch = paths[start : start + step]
+            try:
+                await self.inner.delete(replace(request, path=batch[0], paths=batch))
+            except Error as error:
+                if error.status != "permanent":  # Nor would the store answer the rest.
+                    if not start:
+                        raise
+                    batch = paths[start:]
+                named = error.context.get("failures")
+                failures |= dict.fromkeys(named if isinstance(named, Mapping) else batch, copy_of(error))
+                if batch[-1] == paths[-1]:
+                    break
+        if failures:
+            raise not_deleted(failures, request)
+        return None
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         self._check(request, _WRITE_OPTIONS)
@@ -361,12 +388,3 @@ class _ComparingSink(ForwardingSink):
 def _overwritten(path: str) -> ObjectChanged:
     why = "the object was overwritten between the requests for its size and for its end"
     return ObjectChanged(why, operation="read", path=path, status="temporary")  # The next attempt asks again.
-
-
-def _miscounted(request: ReadRequest, received: int, expected: int) -> ProtocolError:
-    return ProtocolError(
-        f"the body has {received} bytes where its head says {expected}",
-        operation="read",
-        path=request.path,
-        context={"range": request.describe(), "received": received},
-    )
