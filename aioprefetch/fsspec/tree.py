@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
@@ -14,6 +16,7 @@ from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, IsADirecto
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.runtime.task_group import gather_all
+from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Entry, ListRequest, Metadata
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.listing import Pages, list_literally, parent_of
@@ -350,9 +353,15 @@ class Tree:
     async def is_named(self, path: str) -> bool:
         """Whether an object or a directory has this name: the store is asked, for a listing that is kept may be old."""
         try:
+            place = self._place_of(path)
             await self.info(path, refresh=True, version=None)
-        except (*ABSENT, ConfigInvalid):  # No store has a name with a wildcard.
+        except ConfigInvalid:  # No store has a name with a wildcard.
             return False
+        except ABSENT:  # A link that leads nowhere has its name.
+            files = place.operator.service
+            return isinstance(files, FsOptions) and await asyncio.to_thread(
+                os.path.lexists, f"{files.root}/{place.key}"
+            )
         return True
 
     async def entries(self, path: str, *, refresh: bool = False) -> Listing:

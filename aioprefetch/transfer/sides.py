@@ -190,7 +190,8 @@ async def select(side: Side, glob: str | None) -> Selection:
     try:
         metadata = await operator.stat(path)
     except NotFound:
-        if not operator.capability.list:
+        is_dangling = side.root is not None and await asyncio.to_thread(os.path.lexists, f"{side.root}/{path}")
+        if is_dangling or not operator.capability.list:
             raise
         if await operator.exists(f"{path}/"):
             raise IsADirectory(

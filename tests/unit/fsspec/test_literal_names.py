@@ -188,6 +188,15 @@ def test_a_refusal_is_no_absence(random_name: Callable[[], str]) -> None:
     fs.close()
 
 
+def test_a_link_that_leads_nowhere_is_removed_itself(tmp_path: Path) -> None:
+    (tmp_path / "data[1].csv").symlink_to("nowhere")
+    (tmp_path / "data1.csv").write_bytes(b"other")
+    fs = LocalFileSystem()
+    fs.rm(f"{tmp_path}/data[1].csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["data1.csv"]
+    fs.close()
+
+
 def test_a_wildcard_in_the_name_of_a_bucket_is_one_of_a_pattern(bucket: Bucket) -> None:
     assert bucket.fs.expand_path(f"?{bucket.name[1:]}/top") == [f"{bucket.name}/top"]
 

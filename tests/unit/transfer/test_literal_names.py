@@ -8,7 +8,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch import Operator
-from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, PermissionDenied
+from aioprefetch.errors import InvalidArgument, InvalidPath, IsADirectory, NotFound, PermissionDenied
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection
 from tests.unit.transfer.trees import Tree, memory, put_tree, tree_of
 
@@ -101,6 +101,18 @@ async def test_a_refusal_is_no_absence(path: str) -> None:
         with pytest.raises(PermissionDenied):
             await ap.copy((op, "data[1].csv"), (to, "a/"))
         assert await tree_of(to, "") == {}
+
+
+async def test_a_link_that_leads_nowhere_has_its_name(tmp_path: Path) -> None:
+    (tmp_path / "data[1].csv").symlink_to("nowhere")
+    (tmp_path / "data1.csv").write_bytes(b"other")
+    for follows in (False, True):
+        async with Operator.from_uri(tmp_path, follow_symlinks=follows) as op, memory() as to:
+            places: tuple[Any, ...] = ((op, "data[1].csv"), tmp_path / "data[1].csv")
+            for place in places:
+                with pytest.raises((InvalidPath, NotFound)):
+                    await ap.copy(place, (to, "a/"))
+            assert await tree_of(to, "") == {}
 
 
 def test_without_a_loop(tmp_path: Path) -> None:
