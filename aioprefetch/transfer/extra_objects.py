@@ -19,8 +19,8 @@ class ExtraObjects:
     """The objects below the destination that no object of the source is copied to.
 
     Where a glob chose what is copied, an object at the destination counts only if the glob matches it there. They are
-    found while the destination is listed beside the source, and kept until everything was copied. Where the two list in
-    different orders, both are listed once more at the end, and the names of all objects are in memory.
+    found while the destination is listed beside the source, and kept until everything was copied. Where a listing
+    leaves the order it promised, both are listed once more at the end, and the names of all objects are in memory.
 
     What the listing of the source passes over is not known to be absent: objects of these names and below them stay.
     """
