@@ -24,6 +24,7 @@ _COUNTERS = {
     "list": "object_list_request",
     "write": "object_put_request",
     "copy": "object_copy_request",
+    "rename": "object_rename_request",
     "delete": "object_delete_request",
     "begin_upload": "object_multipart_initiated",
     "complete_upload": "multipart_upload_completed",

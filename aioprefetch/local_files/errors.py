@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 
 from aioprefetch.errors import (
     AlreadyExists,
@@ -54,3 +56,15 @@ def from_os_error(error: OSError, *, operation: str, path: str) -> Error:
     mapped = kind(words, operation=operation, path=path, context={"errno": name})
     mapped.errno = code or mapped.errno
     return mapped
+
+
+@contextlib.contextmanager
+def naming(operation: str, path: str) -> Iterator[None]:
+    """Failures in this block are errors of ours, with this operation and path unless they have one."""
+    try:
+        yield
+    except Error as error:
+        error.add_context(operation=operation, path=path)
+        raise
+    except OSError as error:
+        raise from_os_error(error, operation=operation, path=path) from error

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from aioprefetch.errors import InvalidPath, NotFound, ObjectChanged
+from aioprefetch.errors import ConditionNotMatch, InvalidPath, NotFound, ObjectChanged
 from aioprefetch.runtime.page_cache import PageCache, answers
 from aioprefetch.values import Metadata
 
@@ -98,9 +98,20 @@ class ConfinedRoot:
             return os.open(self.root, _SEARCH)
 
 
-def listable(directory: int) -> int:
+@contextlib.contextmanager
+def listable(directory: int) -> Iterator[int]:
     """Another descriptor of the same directory, with which it can be listed and synchronised."""
-    return os.open(".", _LIST, dir_fd=directory)
+    descriptor = os.open(".", _LIST, dir_fd=directory)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(directory: int) -> None:
+    """Force the names in a directory to the device."""
+    with listable(directory) as descriptor:
+        os.fsync(descriptor)
 
 
 def link_status(directory: int, name: str) -> os.stat_result | None:
@@ -111,9 +122,9 @@ def link_status(directory: int, name: str) -> os.stat_result | None:
         return None
 
 
-def refuse_unless_regular(status: os.stat_result, name: str) -> None:
+def refuse_unless_regular(status: os.stat_result, name: str, *, may_be_link: bool = False) -> None:
     """Raise unless it is a regular file: ``EISDIR`` for a directory, ``InvalidPath`` for all else."""
-    if stat.S_ISREG(status.st_mode):
+    if stat.S_ISREG(status.st_mode) or (may_be_link and stat.S_ISLNK(status.st_mode)):
         return
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -123,6 +134,20 @@ def refuse_unless_regular(status: os.stat_result, name: str) -> None:
             " or give follow_symlinks=True"
         )
     raise InvalidPath(f"{name!r} is a FIFO, socket or device, not a regular file")
+
+
+def refuse_unless_matching(if_match: str | None, directory: int, name: str) -> None:
+    """``ConditionNotMatch`` unless a file has this ETag, and of a link the file that it leads to, as ``stat`` says."""
+    if if_match is None:
+        return
+    try:
+        status = os.stat(name, dir_fd=directory)
+        etag = etag_of(status) if stat.S_ISREG(status.st_mode) else None
+    except FileNotFoundError:
+        etag = None
+    if etag is None or if_match not in ("*", etag):
+        fact = "there is no file" if etag is None else f"the file's ETag is {etag!r}"
+        raise ConditionNotMatch(f"{fact}, not {if_match!r}", context={"etag": etag})
 
 
 def _enter(directory: int, name: str, *, create: bool) -> int:
@@ -303,7 +328,7 @@ class OpenedFile:
                 if until is not None and until():
                     break
             now = os.fstat(descriptor)
-        self._check(now, is_short=count == 0)
+        self.check(now, is_short=count == 0)
         return filled
 
     def read(self, position: int, size: int) -> bytearray:
@@ -363,8 +388,9 @@ class OpenedFile:
         before = self.status
         return now.st_mtime_ns == before.st_mtime_ns and now.st_size == before.st_size
 
-    def _check(self, now: os.stat_result, *, is_short: bool = False) -> None:
-        replaced = now.st_nlink == 0 and self.status.st_nlink > 0
+    def check(self, now: os.stat_result, *, is_short: bool = False) -> None:
+        """Raise ``ObjectChanged`` unless it is as it was opened, by the status that it or its name has now."""
+        replaced = (now.st_nlink == 0 and self.status.st_nlink > 0) or not os.path.samestat(now, self.status)
         if is_short or replaced or not self._is_same(now):
             raise ObjectChanged(
                 "the file was replaced or deleted while it was read"
@@ -403,15 +429,20 @@ def open_file(root: ConfinedRoot, names: tuple[str, ...]) -> OpenedFile:
     if not names:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     with root.directory(names[:-1]) as directory:
-        # Looked at before it is opened, since opening some devices is an act of its own.
-        before = link_status(directory, names[-1])
-        if before is None:
-            raise NotFound("there is no such file")
-        refuse_unless_regular(before, names[-1])
-        descriptor = os.open(names[-1], _READ, dir_fd=directory)
+        return open_entry(directory, names[-1])
+
+
+def open_entry(directory: int, name: str) -> OpenedFile:
+    """Open a regular file in a directory. Raises as ``open_file``."""
+    # Looked at before it is opened, since opening some devices is an act of its own.
+    before = link_status(directory, name)
+    if before is None:
+        raise NotFound("there is no such file")
+    refuse_unless_regular(before, name)
+    descriptor = os.open(name, _READ, dir_fd=directory)
     try:
         status = os.fstat(descriptor)
-        refuse_unless_regular(status, names[-1])
+        refuse_unless_regular(status, name)
     except BaseException:
         os.close(descriptor)
         raise

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from aioprefetch.errors import Closed, Error
-from aioprefetch.local_files.errors import from_os_error
+from aioprefetch.errors import Closed
+from aioprefetch.local_files.errors import naming
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Request
 
@@ -63,12 +63,8 @@ async def translated(
 ) -> T:
     """Await a thread's job to its end (see ``settled``), and raise its failure as an error of ours."""
     try:
-        return await settled(job, dispose, give_up=give_up)
-    except Error as error:
-        error.add_context(operation=request.operation, path=request.path)
-        raise
-    except OSError as error:
-        raise from_os_error(error, operation=request.operation, path=request.path) from error
+        with naming(request.operation, request.path):
+            return await settled(job, dispose, give_up=give_up)
     finally:
         del job  # The traceback of its error holds this frame.
 

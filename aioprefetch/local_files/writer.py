@@ -14,21 +14,22 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import aiofiles
 
 from aioprefetch.accessor.service_base import EXISTS_ALREADY
-from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, Unsupported
+from aioprefetch.errors import AlreadyExists, Closed, IsSameFile, Unsupported
 from aioprefetch.local_files.files import (
     ConfinedRoot,
-    etag_of,
+    OpenedFile,
     is_resumable,
     link_status,
-    listable,
     metadata_of,
     partial_name,
+    refuse_unless_matching,
     refuse_unless_regular,
+    sync_directory,
 )
 from aioprefetch.local_files.threads import FileThreads, translated
 from aioprefetch.runtime.runtime import Runtime
@@ -44,36 +45,59 @@ ABANDONED_SECONDS_ELSEWHERE = 3600.0
 # A file that is received over several runs waits this long for the next one.
 RESUMABLE_SECONDS = 7 * 24 * 3600.0
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+P = TypeVar("P", bound="PartialFile")
 
 
 class PartialFile:
     """The temporary file and the directory it lies in. All methods block: call them in a thread.
 
     While it is written only its owner may read it; in place it has the mode that the umask (or a default ACL) gives
-    to new files, or with ``keeps_mode`` the permissions of the file that it replaces. A crash leaves it behind under a
-    name that no listing shows and no key can have; a later listing of its directory removes it (``remove_abandoned``),
-    which the lock on the descriptor prevents while the writer lives.
+    to new files, or with ``keeps_mode`` the permissions of the file that it replaces. Of a copy ``source_mode`` is the
+    mode of the source: a new file gets that less the umask, and no file more than that allows. ``fsync`` forces the
+    bytes and the name to the device. A crash leaves it behind under a name that no listing shows and no key can have; a
+    later listing of its directory removes it (``remove_abandoned``), which the lock on the descriptor prevents while
+    the writer lives.
     """
 
     def __init__(
-        self, directory: int, name: str, request: WriteRequest, *, fsync: bool, keeps_mode: bool = False
+        self,
+        directory: int,
+        name: str,
+        request: WriteRequest,
+        *,
+        fsync: bool,
+        keeps_mode: bool = False,
+        source_mode: int | None = None,
     ) -> None:
         self._directory = directory
         self._target = name
         self._request = request
         self._fsync = fsync
         self._keeps_mode = keeps_mode
+        self._allowed = 0o777 if source_mode is None else source_mode & 0o777  # Never setuid and its like.
+        self._given = 0o666 if source_mode is None else self._allowed
         self._name = partial_name(machine_token() + secrets.token_hex(4))
+        self._replaces_links = False
         self._made = False
         self._placed = False
         self._given_up = False
         self.descriptor = -1
         self._mode = 0
 
+    def begin(self: P) -> P:
+        """This file, created. Raises unless the target may be replaced by it."""
+        try:
+            self.refuse_by_conditions()
+            self.create()
+        except BaseException:
+            self.discard()
+            raise
+        return self
+
     def create(self) -> None:
         """Make the empty file."""
         # The kernel applies umask and default ACL: that mode is noted, and restored at the end.
-        self.descriptor = os.open(self._name, _CREATE, 0o666, dir_fd=self._directory)
+        self.descriptor = os.open(self._name, _CREATE, self._given, dir_fd=self._directory)
         self._made = True
         with contextlib.suppress(OSError):  # Not every file system has locks.
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +106,12 @@ class PartialFile:
 
     def refuse_by_conditions(self) -> None:
         """Raise unless the conditions of the request hold for the target as it is now."""
-        refuse_by_conditions(self._directory, self._target, self._request)
+        status = link_status(self._directory, self._target)
+        if status is not None:
+            refuse_unless_regular(status, self._target, may_be_link=self._replaces_links)
+            if self._request.if_not_exists:
+                raise AlreadyExists(EXISTS_ALREADY)
+        refuse_unless_matching(self._request.if_match, self._directory, self._target)
 
     def place(self, lock: threading.Lock) -> os.stat_result:
         """Put the file in the target's place, close it and return its status. The conditions are checked once more.
@@ -104,34 +133,20 @@ class PartialFile:
                 os.replace(self._name, self._target, src_dir_fd=self._directory, dst_dir_fd=self._directory)
                 self._placed = True
         if self._fsync:
-            self._sync_directory()
+            sync_directory(self._directory)
         self.discard()
         return status
 
     def _final_mode(self) -> int:
         replaced = link_status(self._directory, self._target) if self._keeps_mode else None
-        return self._mode if replaced is None else replaced.st_mode & 0o777  # No rights of another owner.
+        return (self._mode if replaced is None else replaced.st_mode) & self._allowed
 
     def give_up(self) -> None:
         """Do not put the file in place, unless that has happened: its caller has gone. For any thread."""
         self._given_up = True
 
     def _link(self) -> None:
-        try:
-            os.link(self._name, self._target, src_dir_fd=self._directory, dst_dir_fd=self._directory)
-        except FileExistsError as error:
-            raise AlreadyExists(EXISTS_ALREADY) from error
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            raise Unsupported("if_not_exists needs hard links, which this file system does not have") from error
-
-    def _sync_directory(self) -> None:
-        descriptor = listable(self._directory)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        link_new(self._directory, self._name, self._directory, self._target)
 
     def discard(self) -> None:
         """Close everything and remove the temporary name. May be called at any time, and twice."""
@@ -149,33 +164,40 @@ class PartialFile:
             os.close(directory)
 
 
-def open_partial(root: ConfinedRoot, names: tuple[str, ...], request: WriteRequest, *, fsync: bool) -> PartialFile:
-    """Begin to write the file that ``names`` lead to; its directories are made, and stay if the write fails."""
+def link_new(directory: int, name: str, target_directory: int, target: str) -> None:
+    """Give a file, or a link itself, a second name that must be free: ``AlreadyExists`` if it is not."""
+    try:
+        os.link(name, target, src_dir_fd=directory, dst_dir_fd=target_directory, follow_symlinks=False)
+    except FileExistsError as error:
+        raise AlreadyExists(EXISTS_ALREADY) from error
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise Unsupported("if_not_exists needs hard links, which this file system does not have") from error
+
+
+def open_partial(
+    root: ConfinedRoot,
+    names: tuple[str, ...],
+    request: WriteRequest,
+    source: OpenedFile | None = None,
+    *,
+    fsync: bool,
+) -> PartialFile:
+    """Begin to write the file that ``names`` lead to; its directories are made, and stay if the write fails.
+
+    ``source`` is the file of which it is a copy: ``IsSameFile`` if ``names`` lead to that.
+    """
     names = root.resolved(names)
     if not names:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    mode = None if source is None else source.status.st_mode
     with root.directory(names[:-1], create=True) as directory:
-        partial = PartialFile(os.dup(directory), names[-1], request, fsync=fsync)
-    try:
-        partial.refuse_by_conditions()
-        partial.create()
-    except BaseException:
-        partial.discard()
-        raise
-    return partial
-
-
-def refuse_by_conditions(directory: int, name: str, request: WriteRequest) -> None:
-    """Raise unless the request may write to ``name`` in the directory."""
-    status = link_status(directory, name)
-    if status is not None:
-        refuse_unless_regular(status, name)
-    if status is not None and request.if_not_exists:
-        raise AlreadyExists(EXISTS_ALREADY)
-    etag = None if status is None else etag_of(status)
-    if request.if_match is not None and (etag is None or request.if_match not in ("*", etag)):
-        fact = "there is no file" if etag is None else f"the file's ETag is {etag!r}"
-        raise ConditionNotMatch(f"{fact}, not {request.if_match!r}", context={"etag": etag})
+        there = link_status(directory, names[-1])
+        if source is not None and there is not None and os.path.samestat(source.status, there):
+            raise IsSameFile("source and target are one file")
+        own = os.dup(directory)
+    return PartialFile(own, names[-1], request, fsync=fsync, keeps_mode=mode is not None, source_mode=mode).begin()
 
 
 class FileWriteBody:

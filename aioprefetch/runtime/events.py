@@ -38,6 +38,7 @@ COUNTERS: Mapping[str, str] = {
     "object_multipart_aborted": "uploads asked of the store to be aborted",
     "object_multipart_list": "pages of listings of uploads requested",
     "object_copy_request": "copies asked of the store",
+    "object_rename_request": "renames asked of the store",
     "object_delete_request": "delete requests sent",
     "stream_write_bytes": "bytes of objects sent",
     "stream_read_opened": "readers opened, by their first use",

@@ -43,7 +43,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadHead, ReadRequest, StatRequest, WriteRequest
 from aioprefetch.verbs.progress import reported
 from aioprefetch.verbs.ranged_read import ParallelRead, first_bytes_of
-from aioprefetch.verbs.resumable_file import ReceivedVersion, ResumableFile, begin
+from aioprefetch.verbs.resumable_file import ReceivedVersion, ResumableFile
 
 # A smaller object is received again sooner than it is gone on with.
 RESUMABLE_BYTES_MIN = 16 << 20
@@ -198,7 +198,7 @@ def _begin(target: str, request: WriteRequest) -> ResumableFile:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise NotFound(f"the directory of the target, {directory!r}, does not exist") from error
-    return begin(ResumableFile(descriptor, name, request, fsync=False, keeps_mode=True))
+    return ResumableFile(descriptor, name, request, fsync=False).begin()
 
 
 def first_response_bytes(options: RuntimeOptions) -> int:

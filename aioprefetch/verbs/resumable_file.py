@@ -86,9 +86,9 @@ class ResumableFile(PartialFile):
     """
 
     def __init__(
-        self, directory: int, name: str, request: WriteRequest, *, fsync: bool, keeps_mode: bool = False
+        self, directory: int, name: str, request: WriteRequest, *, fsync: bool, source_mode: int | None = None
     ) -> None:
-        super().__init__(directory, name, request, fsync=fsync, keeps_mode=keeps_mode)
+        super().__init__(directory, name, request, fsync=fsync, keeps_mode=True, source_mode=source_mode)
         token = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
         self._part_name, self._done_name = resumable_name(token), done_name(token)
         self._lock = threading.Lock()
@@ -267,22 +267,14 @@ def _ranges(lines: Sequence[str], *, is_same_boot: bool) -> list[Range]:
     return joined(counted)
 
 
-def open_resumable(root: ConfinedRoot, names: tuple[str, ...], request: WriteRequest, *, fsync: bool) -> ResumableFile:
+def open_resumable(
+    root: ConfinedRoot, names: tuple[str, ...], request: WriteRequest, *, fsync: bool, source_mode: int | None = None
+) -> ResumableFile:
     """Begin to receive the file that ``names`` lead to; its directories are made, and stay if that fails."""
     names = root.resolved(names)
     with root.directory(names[:-1], create=True) as directory:
-        return begin(ResumableFile(os.dup(directory), names[-1], request, fsync=fsync, keeps_mode=True))
-
-
-def begin(file: ResumableFile) -> ResumableFile:
-    """The file, created or opened. Raises unless the target may be replaced by it."""
-    try:
-        file.refuse_by_conditions()
-        file.create()
-    except BaseException:
-        file.discard()
-        raise
-    return file
+        own = os.dup(directory)
+    return ResumableFile(own, names[-1], request, fsync=fsync, source_mode=source_mode).begin()
 
 
 def _text(value: object) -> str | None:

@@ -17,7 +17,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Literal
@@ -25,10 +25,11 @@ from typing import Literal
 from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, InvalidPath, IsADirectory, IsSameFile, NotFound
+from aioprefetch.errors import Error, InvalidPath, IsADirectory, NotFound, copy_of
 from aioprefetch.local_files.errors import from_os_error
 from aioprefetch.local_files.files import (
     ConfinedRoot,
+    OpenedFile,
     etag_of,
     is_partial,
     link_status,
@@ -37,10 +38,13 @@ from aioprefetch.local_files.files import (
     modified_at,
     names_of,
     normalised,
+    refuse_unless_matching,
     refuse_unless_regular,
 )
+from aioprefetch.local_files.identity import identity_below
+from aioprefetch.local_files.moving import MovedFile, rename
 from aioprefetch.local_files.threads import FileThreads, translated
-from aioprefetch.local_files.writer import PIECE_BYTES, open_partial, open_write_body, remove_abandoned
+from aioprefetch.local_files.writer import PIECE_BYTES, PartialFile, open_partial, open_write_body, remove_abandoned
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, PageCache
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.options import FsOptions
@@ -51,12 +55,14 @@ from aioprefetch.values import (
     CreateDirRequest,
     DeleteRequest,
     Entry,
+    Identity,
     ListPage,
     ListRequest,
     ListUploadsRequest,
     Metadata,
     ReadReply,
     ReadRequest,
+    RenameRequest,
     Request,
     StatRequest,
     UploadPage,
@@ -180,29 +186,49 @@ class FsAccessor(ServiceAccessor):
         return UploadPage(uploads=())
 
     async def copy(self, request: CopyRequest) -> Metadata:
-        if self._names(request) == self._names(request, request.target):
-            raise IsSameFile("source and target are one file", operation="copy", path=request.path)
+        if request.version is not None:
+            self._unsupported(request, "versions")
+        self._names(request)
+        target = self._names(request, request.target)
+        return await self._copied(request, partial(open_partial, self._root, target, fsync=self._fsync))
+
+    async def rename(self, request: RenameRequest) -> Metadata:
+        names, target = self._names(request), self._names(request, request.target)
+        stop = threading.Event()
+        job = partial(rename, self._root, names, target, request, self._place_lock, stop, fsync=self._fsync)
         try:
-            return await self._copy(request)
+            renamed = await translated(request, FileThreads.of(self.runtime).call(job), give_up=stop.set)
+        except Error as error:
+            error.operation = request.operation
+            raise
+        return renamed or await self._copied(
+            request, lambda writing, source: MovedFile(self._root, names, target, writing, source).begin()
+        )
+
+    async def _copied(
+        self, request: CopyRequest | RenameRequest, file_of: Callable[[WriteRequest, OpenedFile], PartialFile]
+    ) -> Metadata:
+        """Copy a file into the one that ``file_of`` begins."""
+        reading = ReadRequest(path=request.path, if_match=request.if_match)
+        writing = WriteRequest(path=request.target, if_not_exists=request.if_not_exists)
+        try:
+            source, head = await self._reads.opened(reading)
+            try:
+                begin = partial(file_of, writing, source)
+                target = await open_write_body(self.runtime, writing, begin, self._place_lock, self._piece_bytes)
+                try:
+                    for position in range(0, head.size, self._piece_bytes):
+                        count = min(self._piece_bytes, head.size - position)
+                        chunk = await translated(reading, self.runtime.run_blocking(source.read, position, count))
+                        await target.write(chunk)
+                    return await target.close()
+                finally:
+                    await target.abort()
+            finally:
+                source.close()
         except Error as error:
             error.operation = request.operation  # The operation of the caller, instead of the read or write in it.
             raise
-
-    async def _copy(self, request: CopyRequest) -> Metadata:
-        reading = ReadRequest(path=request.path)
-        source, head = await self._reads.opened(reading)
-        try:
-            target = await self.open_write(WriteRequest(path=request.target))
-            try:
-                for position in range(0, head.size, self._piece_bytes):
-                    count = min(self._piece_bytes, head.size - position)
-                    chunk = await translated(reading, self.runtime.run_blocking(source.read, position, count))
-                    await target.write(chunk)
-                return await target.close()
-            finally:
-                await target.abort()
-        finally:
-            source.close()
 
     async def delete(self, request: DeleteRequest) -> None:
         named = [(names_of(path, operation="delete"), path) for path in request.paths]
@@ -210,21 +236,30 @@ class FsAccessor(ServiceAccessor):
             raise IsADirectory("the root itself cannot be deleted", operation="delete", path=path)
         failures: dict[str, Error] = {}
         for start in range(0, len(named), DELETE_BATCH):
-            batch = named[start : start + DELETE_BATCH]
-            failures |= await translated(request, FileThreads.of(self.runtime).call(self._delete, batch))
+            job = partial(self._delete, named[start : start + DELETE_BATCH], request.if_match or {})
+            failures |= await translated(request, FileThreads.of(self.runtime).call(job))
         if failures:
             raise not_deleted(failures, request)
 
-    def _delete(self, named: list[tuple[tuple[str, ...], str]]) -> dict[str, Error]:
+    def _delete(self, named: list[tuple[tuple[str, ...], str]], if_match: Mapping[str, str]) -> dict[str, Error]:
         """Delete these paths. Those that are left, each with its error."""
         failures: dict[str, Error] = {}
         for names, path in named:
+            etag = if_match.get(path)
             try:
-                remove(self._root, names, directory=path.endswith("/"))
+                with contextlib.nullcontext() if etag is None else self._place_lock:
+                    remove(self._root, names, directory=path.endswith("/"), if_match=etag)
+            except Error as error:
+                failures[path] = copy_of(error.add_context(operation="delete", path=path))
             except OSError as error:
                 failures[path] = from_os_error(error, operation="delete", path=path)
                 failures[path].__cause__ = error.with_traceback(None)  # Which holds this frame.
         return failures
+
+    async def identity(self, path: str) -> Identity:
+        names = names_of(path, operation="stat")
+        job = partial(identity_below, self._root, names)
+        return await translated(StatRequest(path=path), FileThreads.of(self.runtime).call(job))
 
     async def create_dir(self, request: CreateDirRequest) -> None:
         names = names_of(request.path, operation="create_dir")
@@ -334,9 +369,7 @@ class Scan:
         children: list[str] = []
         is_empty = True
         partial: list[str] = []
-        with self._root.directory(self._resolved(names)) as directory:
-            descriptor = listable(directory)
-        try:
+        with self._root.directory(self._resolved(names)) as directory, listable(directory) as descriptor:
             with os.scandir(descriptor) as scanned:
                 for child in scanned:
                     name = child.name
@@ -349,8 +382,6 @@ class Scan:
                     children.append(name)
             if partial:
                 remove_abandoned(descriptor, partial)
-        finally:
-            os.close(descriptor)
         return sorted(child for child in children if child.startswith(beginning)), is_empty
 
     def _statuses(self, names: Names, batch: list[str]) -> list[os.stat_result | None]:
@@ -403,10 +434,10 @@ def make_directories(root: ConfinedRoot, names: Names) -> None:
             raise
 
 
-def remove(root: ConfinedRoot, names: Names, *, directory: bool) -> None:
+def remove(root: ConfinedRoot, names: Names, *, directory: bool, if_match: str | None = None) -> None:
     """Remove a file, or a directory without files. A missing one is ignored.
 
-    A link is refused, or with ``follow_symlinks`` removed itself.
+    A link is refused, or with ``follow_symlinks`` removed itself. ``ConditionNotMatch`` for another ETag.
     """
     try:
         # The last name is never resolved: a link itself is removed, not its target.
@@ -414,10 +445,10 @@ def remove(root: ConfinedRoot, names: Names, *, directory: bool) -> None:
             status = link_status(parent, names[-1])
             if status is None:
                 return
+            refuse_unless_matching(if_match, parent, names[-1])
             is_directory = stat.S_ISDIR(status.st_mode)
             if not directory:
-                if not (root.follow_symlinks and stat.S_ISLNK(status.st_mode)):
-                    refuse_unless_regular(status, names[-1])
+                refuse_unless_regular(status, names[-1], may_be_link=root.follow_symlinks)
                 os.unlink(names[-1], dir_fd=parent)
                 return
             if not is_directory:

@@ -27,8 +27,12 @@ CAPABILITY = Capability(
     write_if_match=True,
     write_if_not_exists=True,
     copy=True,
+    copy_if_match=True,
+    copy_if_not_exists=True,
+    rename=True,
     delete=True,
     delete_paths_max=1000,
+    delete_if_match=True,
     create_dir=True,
 )
 

@@ -33,7 +33,7 @@ class Fs(FsOptions):
         than the default, which refuses every link: a user who can make links chooses which file under the root a key
         means.
     fsync
-        Force each written file and its directory to the device before the write ends.
+        Force each written file and its directory to the device before the write ends, and the directories of a rename.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("file",)

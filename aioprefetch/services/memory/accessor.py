@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.response_check import check_range
-from aioprefetch.accessor.service_base import EXISTS_ALREADY, CollectedWriteBody, ServiceAccessor
+from aioprefetch.accessor.service_base import EXISTS_ALREADY, CollectedWriteBody, ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, NotFound
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, IsSameFile, NotFound, copy_of
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.keys import fold_page
 from aioprefetch.services.memory.options import MemoryOptions
@@ -54,6 +54,16 @@ class MemoryAccessor(ServiceAccessor):
     def _is_directory(self, path: str) -> bool:
         prefix = self._root + path
         return not prefix or any(key.startswith(prefix) for key in self.store.objects)
+
+    def _check(self, operation: str, path: str, if_match: str | None, *, is_new: bool = False) -> None:
+        """Raise unless these conditions hold for the object at a path."""
+        present = self.store.objects.get(self._root + path)
+        if is_new and present:
+            raise AlreadyExists(EXISTS_ALREADY, operation=operation, path=path)
+        etag = present.metadata.etag if present else None
+        if if_match is not None and (etag is None or if_match not in ("*", etag)):
+            why = "there is no such object" if etag is None else f"the ETag is {etag!r}, not {if_match!r}"
+            raise ConditionNotMatch(why, operation=operation, path=path, context={"etag": etag})
 
     async def stat(self, request: StatRequest) -> Metadata:
         if not request.path or request.path.endswith("/"):
@@ -106,13 +116,7 @@ class MemoryAccessor(ServiceAccessor):
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         key = self._root + request.path
-        present = self.store.objects.get(key)
-        etag = present.metadata.etag if present else None
-        if request.if_not_exists and present:
-            raise AlreadyExists(EXISTS_ALREADY, operation="write", path=request.path)
-        if request.if_match is not None and (etag is None or request.if_match not in ("*", etag)):
-            why = "there is no such object" if etag is None else f"the ETag is {etag!r}, not {request.if_match!r}"
-            raise _not_matched(request, why, etag)
+        self._check(request.operation, request.path, request.if_match, is_new=request.if_not_exists)
         return replace(self.store.put(replace(request, path=key), bytes(data)), path=request.path)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
@@ -122,7 +126,13 @@ class MemoryAccessor(ServiceAccessor):
         return UploadPage(uploads=())  # Nothing is left of a write that failed.
 
     async def copy(self, request: CopyRequest) -> Metadata:
+        if request.version is not None:
+            self._unsupported(request, "versions")
         stored = self._find(request)
+        self._check(request.operation, request.path, request.if_match)
+        if request.path == request.target:
+            raise IsSameFile("source and target are one object", operation=request.operation, path=request.path)
+        self._check(request.operation, request.target, None, is_new=request.if_not_exists)
         source = stored.metadata
         target = WriteRequest(
             path=self._root + request.target,
@@ -135,15 +145,19 @@ class MemoryAccessor(ServiceAccessor):
         return replace(self.store.put(target, stored.data), path=request.target)
 
     async def delete(self, request: DeleteRequest) -> None:
+        failures: dict[str, Error] = {}
         for path in request.paths:
-            self.store.remove(self._root + path)
+            try:
+                if self._root + path in self.store.objects:  # A missing one is ignored, with a condition too.
+                    self._check(request.operation, path, (request.if_match or {}).get(path))
+                self.store.remove(self._root + path)
+            except Error as error:
+                failures[path] = copy_of(error)
+        if failures:
+            raise not_deleted(failures, request)
 
     async def create_dir(self, request: CreateDirRequest) -> None:
         if request.path[:-1] and self._root + request.path[:-1] in self.store.objects:
             raise AlreadyExists("an object of that name exists", operation="create_dir", path=request.path)
         if not self._is_directory(request.path):
             self.store.put(WriteRequest(path=self._root + request.path), b"")
-
-
-def _not_matched(request: Request, why: str, etag: str | None) -> ConditionNotMatch:
-    return ConditionNotMatch(why, operation=request.operation, path=request.path, context={"etag": etag})

@@ -30,8 +30,11 @@ CAPABILITY = Capability(
     write_content_type=True,
     write_user_metadata=True,
     copy=True,
+    copy_if_match=True,
+    copy_if_not_exists=True,
     delete=True,
     delete_paths_max=1 << 20,
+    delete_if_match=True,
     create_dir=True,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -30,6 +31,8 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
     WrongLoop,
 )
+from aioprefetch.local_files.identity import local_identity
+from aioprefetch.local_files.threads import FileThreads, translated
 from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key
 from aioprefetch.services.obspec.errors import Explainer
@@ -50,6 +53,7 @@ from aioprefetch.services.obspec.writer import ObspecWriteBody, Parts, part_opti
 from aioprefetch.values import (
     CopyRequest,
     DeleteRequest,
+    Identity,
     ListPage,
     ListRequest,
     Metadata,
@@ -321,7 +325,8 @@ class ObspecAccessor(ServiceAccessor):
     async def copy(self, request: CopyRequest) -> Metadata:
         source, target = self._key(request.path, request), self._key(request.target, request)
         copy = self._method(request, "copy_async")
-        await self._called(request, lambda: copy(source, target))
+        options = {"overwrite": False} if request.if_not_exists else {}
+        await self._called(request, lambda: copy(source, target, **options))
         return Metadata(path=request.target)
 
     async def delete(self, request: DeleteRequest) -> None:
@@ -346,6 +351,14 @@ class ObspecAccessor(ServiceAccessor):
         delete = self._method(request, "delete_async")
         with CountedRequest(self.runtime, request):
             await self._called(request, lambda: delete(keys))
+
+    async def identity(self, path: str) -> Identity:
+        """That of the file in a local store, whose root is known; of the key elsewhere."""
+        if self._kind != "LocalStore":
+            return await super().identity(path)
+        request = StatRequest(path=path)
+        file = os.path.join(self._store.prefix or "/", self._root + path)
+        return await translated(request, FileThreads.of(self.runtime).call(local_identity, file))
 
     async def presign(self, request: PresignRequest) -> str:
         if not self.capability.presign or not self._kind:

@@ -181,11 +181,12 @@ def _condition(kind: type[Error], request: Request, facts: dict[str, Any], said:
     writing = request if isinstance(request, WriteRequest) else None
     if writing is not None and writing.if_match is not None and kind is errors.NotFound:
         return errors.ConditionNotMatch(f"there is no object with the ETag {writing.if_match!r}", **facts)
-    if kind is errors.AlreadyExists and not (writing is not None and writing.if_not_exists):
+    is_new = getattr(request, "if_not_exists", False)
+    if kind is errors.AlreadyExists and not is_new:
         # obstore raises this for each 409.
         return errors.ConditionNotMatch(f"another write of the object is going on{said}", status="temporary", **facts)
     if kind is errors.ConditionNotMatch:
-        if writing is not None and writing.if_not_exists:
+        if is_new:
             return errors.AlreadyExists(WORDS[errors.AlreadyExists], **facts)
         wanted = getattr(request, "if_match", None)
         why = f"the object's ETag is not {wanted!r}" if wanted is not None else "the object is unchanged"

@@ -213,7 +213,12 @@ def capability_of(store: Any) -> Capability:
         write_if_not_exists=writes and kind != "HTTPStore",
         write_content_type=writes and kind != "LocalStore",
         write_user_metadata=writes and kind not in ("HTTPStore", "LocalStore"),
-        copy=has(store, "copy_async"),
+        # LocalStore makes a hard link: what is then changed in place is changed under both names.
+        copy=has(store, "copy_async") and kind != "LocalStore",
+        # S3Store refuses it unless its own option says how.
+        copy_if_not_exists=has(store, "copy_async")
+        and kind != "LocalStore"
+        and (kind != "S3Store" or "copy_if_not_exists" in config_of(store)),
         delete=has(store, "delete_async"),
         delete_paths_max=1000 if has(store, "delete_async") else 1,
         presign=kind in _SIGNING and _can_sign(config_of(store)),

@@ -56,6 +56,17 @@ class PathChecks(ConformanceSuite):
             assert await operator.read(key) == content(9)
 
     @checks("opendal:P2")
+    async def test_path_names_one_object(self, operator: Operator) -> None:
+        """Its identity is that of no other path, and says in which directory it lies."""
+        await self.put_directly("d/k", content(9))
+        accessor = operator.accessor()
+        identity, other = await accessor.identity("d/k"), await accessor.identity("d/j")
+        assert identity == await accessor.identity("d/k") != other
+        assert identity.store == other.store
+        assert identity.kind in ("file", "unknown")
+        assert identity.within[-1] == other.within[-1] == (await accessor.identity("d/")).name
+
+    @checks("opendal:P2")
     @needs("list")
     async def test_path_is_relative_to_the_root(self, operator: Operator) -> None:
         """The root is added to paths that are sent and removed from paths that are returned."""

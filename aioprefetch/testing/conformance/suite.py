@@ -42,11 +42,6 @@ ALL_IDS = frozenset(OPENDAL_IDS + S3A_IDS + RELIABILITY_IDS + SOURCE_IDS)
 
 NOT_APPLICABLE: dict[str, str] = {
     "opendal:W7": "objects are written whole; no store of ours can append without rewriting",
-    "opendal:C6": (
-        "`op.copy` takes no condition: S3's CopyObject has none that every store honours. `ap.copy(overwrite=False)`"
-        " replaces nothing"
-    ),
-    "opendal:C7": "there is no rename: `op.move` is a copy and a delete, and not atomic",
     "s3a:S20": "a seek beyond the end is allowed, as POSIX has it, whether or not the size is known; reads there "
     "return b''",
     "s3a:P05": "no read takes an offset into the destination buffer: slice a memoryview instead",

@@ -1,4 +1,4 @@
-"""Conformance of `write`, `create_dir`, `delete`, `delete_all` and `copy`."""
+"""Conformance of `write`, `create_dir`, `delete`, `delete_all`, `copy` and renames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aioprefetch.errors import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.suite import SPECIAL_KEYS, ConformanceSuite, checks, needs
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from aioprefetch.values import DeleteRequest, WriteRequest
+from aioprefetch.values import CopyRequest, DeleteRequest, RenameRequest, WriteRequest
 
 # More than the minimum part of a multipart upload (5 MiB), so that the upload has two parts.
 LARGE = (5 << 20) + 12_345
@@ -384,6 +384,19 @@ class DeleteChecks(ConformanceSuite):
         left = [number for number in range(5) if await self.get_directly(f"b/{number}") is not None]
         assert left == [2, 4]
 
+    @checks("opendal:D4")
+    @needs("delete", "delete_if_match", "stat")
+    async def test_delete_if_match(self, operator: Operator) -> None:
+        """An object with another ETag stays, and the others of its batch go."""
+        for path in ("a", "b", "c"):
+            await self.put_directly(path, b"x")
+        etags = {path: (await operator.stat(path)).etag or "" for path in ("a", "b")}
+        await self.put_directly("b", b"newer")
+        with pytest.raises(ConditionNotMatch) as caught:
+            await operator.accessor().delete(DeleteRequest(path="a", paths=("a", "b", "c"), if_match=etags))
+        assert caught.value.path == "b"
+        assert [await self.get_directly(path) for path in ("a", "b", "c")] == [None, b"newer", None]
+
     @checks("opendal:D5")
     @needs("delete", "list")
     async def test_delete_all(self, operator: Operator) -> None:
@@ -421,7 +434,7 @@ class DeleteChecks(ConformanceSuite):
 
 
 class CopyChecks(ConformanceSuite):
-    """Tests of `Operator.copy`."""
+    """Tests of `Operator.copy`, and of renames by the accessor."""
 
     @checks("opendal:C1")
     @needs("copy")
@@ -485,3 +498,54 @@ class CopyChecks(ConformanceSuite):
             assert_same_bytes(await self.get_directly("to") or b"", content(1000))
             with pytest.raises(NotFound):
                 await operator.move("from", "to")
+
+    @checks("opendal:C6")
+    @needs("copy", "copy_if_not_exists")
+    async def test_copy_if_not_exists(self, operator: Operator) -> None:
+        """The object at a target stays; a free target gets the copy."""
+        await self.put_directly("source", content(1000))
+        await self.put_directly("taken", b"old")
+        accessor = operator.accessor()
+        with pytest.raises(AlreadyExists):
+            await accessor.copy(CopyRequest(path="source", target="taken", if_not_exists=True))
+        await accessor.copy(CopyRequest(path="source", target="free", if_not_exists=True))
+        assert await self.get_directly("taken") == b"old"
+        assert await self.get_directly("free") == content(1000)
+
+    @checks("opendal:C6")
+    @needs("copy", "copy_if_match", "stat", "replaces_at_once")
+    async def test_copy_if_match(self, operator: Operator) -> None:
+        """A source with another ETag is not copied."""
+        await self.put_directly("source", b"x")
+        etag = (await operator.stat("source")).etag
+        await self.put_directly("source", b"newer")
+        accessor = operator.accessor()
+        with pytest.raises(ConditionNotMatch):
+            await accessor.copy(CopyRequest(path="source", target="target", if_match=etag))
+        assert await self.get_directly("target") is None
+        newer = (await operator.stat("source")).etag
+        await accessor.copy(CopyRequest(path="source", target="target", if_match=newer))
+        assert await self.get_directly("target") == b"newer"
+
+    @checks("opendal:C7")
+    @needs("rename", "stat")
+    async def test_rename(self, operator: Operator) -> None:
+        """The object is at the target alone, under all conditions, and is never renamed to itself."""
+        await self.put_directly("from", content(1000))
+        await self.put_directly("to", b"old")
+        etag = (await operator.stat("from")).etag
+        accessor = operator.accessor()
+        for error, request in (
+            (AlreadyExists, RenameRequest(path="from", target="to", if_not_exists=True)),
+            (ConditionNotMatch, RenameRequest(path="from", target="to", if_match="another")),
+            (IsSameFile, RenameRequest(path="from", target="from")),
+            (IsADirectory, RenameRequest(path="from", target="to/")),
+            (NotFound, RenameRequest(path="no/such", target="to")),
+        ):
+            with pytest.raises(error):
+                await accessor.rename(request)
+        assert [await self.get_directly(path) for path in ("from", "to")] == [content(1000), b"old"]
+        await accessor.rename(RenameRequest(path="from", target="to", if_match=etag))
+        metadata = await accessor.rename(RenameRequest(path="to", target="new/deep", if_not_exists=True))
+        assert metadata.path == "new/deep"
+        assert [await self.get_directly(path) for path in ("from", "to", "new/deep")] == [None, None, content(1000)]

@@ -7,9 +7,9 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch import Operator
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, NotFound
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, IsSameFile, NotFound, Unsupported
 from aioprefetch.services.memory import Memory
-from aioprefetch.values import WriteRequest
+from aioprefetch.values import CopyRequest, DeleteRequest, RenameRequest, WriteRequest
 
 
 async def test_a_name_is_one_store_and_no_name_is_a_private_one() -> None:
@@ -122,3 +122,56 @@ async def test_a_loop_of_reads_lets_other_tasks_run() -> None:
 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(read_often(), 0.0)
+
+
+async def test_conditions_of_copies() -> None:
+    async with Operator(Memory()) as operator:
+        accessor = operator.accessor()
+        first = await operator.write("a", b"first", user_metadata={"x": "y"})
+        await operator.write("a", b"second", user_metadata={"x": "z"})
+        await operator.write("b", b"old")
+        for error, request in (
+            (ConditionNotMatch, CopyRequest(path="a", target="b", if_match=first.etag)),
+            (AlreadyExists, CopyRequest(path="a", target="b", if_not_exists=True)),
+            (IsSameFile, CopyRequest(path="a", target="a")),
+            (IsSameFile, CopyRequest(path="a", target="a", if_not_exists=True)),
+            (NotFound, CopyRequest(path="missing", target="b", if_match="*")),
+            (NotFound, CopyRequest(path="missing", target="missing")),
+            (Unsupported, CopyRequest(path="a", target="b", version="1")),
+        ):
+            with pytest.raises(error) as caught:
+                await accessor.copy(request)
+            assert caught.value.operation == "copy"
+        assert [await operator.read(path) for path in ("a", "b")] == [b"second", b"old"]
+        etag = (await operator.stat("a")).etag
+        await accessor.copy(CopyRequest(path="a", target="c", if_match=etag, if_not_exists=True))
+        assert (await operator.stat("c")).user_metadata == {"x": "z"}
+
+
+async def test_one_of_many_copies_finds_no_target() -> None:
+    async with Operator(Memory()) as operator:
+        for number in range(10):
+            await operator.write(f"{number}", b"%d" % number)
+        copies = (CopyRequest(path=f"{number}", target="one", if_not_exists=True) for number in range(10))
+        outcomes = await asyncio.gather(*map(operator.accessor().copy, copies), return_exceptions=True)
+        assert [isinstance(outcome, AlreadyExists) for outcome in outcomes].count(True) == 9
+
+
+async def test_a_changed_object_is_not_deleted_and_the_others_are() -> None:
+    async with Operator(Memory()) as operator:
+        etags = {path: (await operator.write(path, b"x")).etag or "" for path in ("a", "b", "c", "d")}
+        del etags["d"]
+        await operator.write("b", b"newer")
+        request = DeleteRequest(path="a", paths=("a", "b", "gone", "c", "d"), if_match={**etags, "gone": "x"})
+        with pytest.raises(ConditionNotMatch) as caught:
+            await operator.accessor().delete(request)
+        assert (caught.value.operation, caught.value.path) == ("delete", "b")
+        assert caught.value.context["failures"] == {"b": "ConditionNotMatch"}
+        assert [entry.path async for entry in operator.list()] == ["b"]
+
+
+async def test_there_is_no_rename() -> None:
+    async with Operator(Memory()) as operator:
+        await operator.write("a", b"x")
+        with pytest.raises(Unsupported):
+            await operator.accessor().rename(RenameRequest(path="a", target="b"))
