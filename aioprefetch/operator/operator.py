@@ -490,7 +490,7 @@ class Operator:
     async def abort_uploads(self, prefix: str = "", *, older_than_seconds: float | None = None) -> int:
         """Abort the uploads of objects below ``prefix`` that were never completed; returns their number.
 
-        Their parts cost in the store as objects do. Those of writers at work are among them: leave these out by
+        Their parts cost. Some had no response to their beginning, and some are of writers at work: leave these out by
         ``older_than_seconds``. 0 where a store keeps none (memory, files), ``Unsupported`` where it cannot list them.
         """
         from aioprefetch.verbs.listing import abort_uploads

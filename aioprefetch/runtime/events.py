@@ -34,6 +34,7 @@ COUNTERS: Mapping[str, str] = {
     "list_strangers": "entries of listings that lay elsewhere than what was listed, for which it was given up",
     "object_put_request": "objects or parts of objects sent",
     "object_multipart_initiated": "uploads in parts begun",
+    "uploads_unnamed": "failed requests to begin an upload, which may have left one whose name is not known",
     "multipart_upload_completed": "uploads asked of the store to be completed",
     "object_multipart_aborted": "uploads asked of the store to be aborted",
     "object_multipart_list": "pages of listings of uploads requested",
@@ -174,6 +175,7 @@ EVENTS: Mapping[str, str] = {
     "cache.bypassed": "the cache's store fails, and is left alone for a while",
     "disk.failed": "a call for block files failed, and no read with it",
     "http.range_ignored": "a server sends whole objects for ranges",
+    "s3.upload_unnamed": "a request to begin an upload has failed, and may have left one whose name is not known",
     "s3.through_aiobotocore": "a configuration that only aiobotocore knows",
 }
 REQUEST_EVENTS = tuple(name for name in EVENTS if name.startswith("request."))

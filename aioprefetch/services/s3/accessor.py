@@ -5,24 +5,35 @@ The buckets of an account are listed, made and deleted here too. Each is one req
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from aioprefetch import errors
 from aioprefetch.accessor.counted_requests import OPERATIONS
-from aioprefetch.accessor.http_headers import quote_etag, range_header, unquote_etag
+from aioprefetch.accessor.http_headers import quote_etag, range_header
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, InvalidArgument, NotFound, PermissionDenied, RangeNotSatisfied, copy_of
+from aioprefetch.errors import Error, InvalidArgument, RangeNotSatisfied, copy_of
 from aioprefetch.runtime.forks import cached_property
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.services.keys import checked_key, is_directory_bucket
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer, ListBucketsRequest
 from aioprefetch.services.s3.key_source import KeySource, SingleFlight
 from aioprefetch.services.s3.object_requests import ObjectRequests, SignedRequests, uploaded_part
 from aioprefetch.services.s3.options import S3Options
-from aioprefetch.services.s3.responses import directory_of, in_utc, list_page_of, version_markers, version_of
+from aioprefetch.services.s3.outcomes import decided, etag_of_data, etag_of_parts
+from aioprefetch.services.s3.responses import (
+    directory_of,
+    in_utc,
+    list_page_of,
+    version_markers,
+    version_of,
+    written_etag,
+)
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.values import (
     AbortUploadRequest,
@@ -40,7 +51,6 @@ from aioprefetch.values import (
     ReadReply,
     ReadRequest,
     Request,
-    ServiceInfo,
     StatRequest,
     UploadedPart,
     UploadPage,
@@ -52,6 +62,8 @@ if TYPE_CHECKING:
 
 PAGE_ENTRIES_MAX = 1000
 DELETE_KEYS_MAX = 1000
+# The deletions of single objects by one call that are in flight.
+DELETES_AT_ONCE = 8
 PRESIGN_SECONDS_MAX = 7 * 24 * 3600
 _PRESIGNED = {"GET": "get_object", "HEAD": "head_object", "PUT": "put_object", "DELETE": "delete_object"}
 
@@ -65,6 +77,7 @@ class S3Live:
         self.keys = KeySource(options, runtime, principal, self.explainer)
         self.client = S3Client(options, runtime, self.keys, self.explainer)
         self.requests: ObjectRequests | None = None
+        self.deletes_unconditionally = False  # The store has refused a condition of a deletion.
         self._runtime = runtime
         self._opening = SingleFlight(runtime, self._open, "s3 configuration")
 
@@ -153,8 +166,9 @@ class S3Accessor(ServiceAccessor):
             parameters["versions"] = ""
         if not request.recursive:
             parameters["delimiter"] = "/"
-        if request.page_token is not None:
-            parameters |= self._place(request, request.page_token)
+        token = request.page_token
+        if token is not None:
+            parameters |= version_markers(request, token) if request.versions else {"continuation-token": token}
         elif after:
             parameters["key-marker" if request.versions else "start-after"] = root + after
         requests = self.live.requests or await self.live.opened(request)
@@ -166,26 +180,17 @@ class S3Accessor(ServiceAccessor):
             page.entries = [entry for entry in page.entries if entry.path.startswith(request.path)]
         return list_page_of(page, request, limit)
 
-    def _place(self, request: ListRequest, token: str) -> dict[str, str]:
-        """The parameters for the page of a token."""
-        if not request.versions:
-            return {"continuation-token": token}
-        try:
-            return version_markers(token)
-        except ValueError:
-            raise InvalidArgument(
-                "the page token is not a token of this listing", operation=request.operation, path=request.path
-            ) from None
-
     def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
         requests = self.live.requests
-        if requests is not None:
+        if requests is not None and not request.if_not_exists and request.if_match is None:
             return requests.put(request, self._key(request.path, request), data)
         return self._write(request, data)
 
     async def _write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        key = self._key(request.path, request)
-        return await (await self.live.opened(request)).put(request, key, data)
+        key, size = self._key(request.path, request), len(memoryview(data))
+        requests = self.live.requests or await self.live.opened(request)
+        send = partial(requests.put, request, key, data)
+        return await decided(self, request, send, size, partial(etag_of_data, data))
 
     async def begin_upload(self, request: WriteRequest) -> str:
         return await self._uploads.begin(request, self._key(request.path, request))
@@ -195,8 +200,8 @@ class S3Accessor(ServiceAccessor):
         return await requests.put_part(request, self._key(request.path, request), data)
 
     async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
-        requests = self.live.requests or await self.live.opened(request)
-        return await self._uploads.complete(request, self._key(request.path, request), requests)
+        send = partial(self._uploads.complete, request, self._key(request.path, request))
+        return await decided(self, request, send, request.size, partial(etag_of_parts, request.parts))
 
     async def abort_upload(self, request: AbortUploadRequest) -> None:
         await self._uploads.abort(request, self._key(request.path, request))
@@ -211,20 +216,27 @@ class S3Accessor(ServiceAccessor):
         return Uploads(self._options, self.client)
 
     async def copy(self, request: CopyRequest) -> Metadata:
+        if request.if_not_exists and not self.capability.copy_if_not_exists:
+            self._unsupported(request, "if_not_exists of a copy")
+        # The copy has the ETag of the object too, unless that was written in parts.
+        return await decided(self, request, partial(self._copy, request), request.size, lambda: request.if_match)
+
+    async def _copy(self, request: CopyRequest) -> Metadata:
         from aioprefetch.services.s3.client_requests import checksum_parameters, placement_parameters
 
         response = await self.client.call(
             request,
             "copy_object",
             Key=self._key(request.target, request),
-            CopySource=self._copy_source(request.path, request.store, request),
+            **self._copy_source(request.path, request),
+            IfNoneMatch="*" if request.if_not_exists else None,
             **placement_parameters(request),
             **checksum_parameters(request, self._options),
         )
         copied = response.get("CopyObjectResult") or {}
         return Metadata(
             path=request.target,
-            etag=unquote_etag(copied.get("ETag")),
+            etag=written_etag(copied.get("ETag"), request),
             version=version_of(response.get("VersionId")),
             last_modified=in_utc(copied.get("LastModified")),
         )
@@ -238,61 +250,82 @@ class S3Accessor(ServiceAccessor):
             Key=self._key(request.path, request),
             UploadId=request.upload_id,
             PartNumber=request.number,
-            CopySource=self._copy_source(request.source, request.store, request),
+            **self._copy_source(request.source, request),
             CopySourceRange=f"bytes={request.start}-{request.end - 1}",
-            CopySourceIfMatch=None if request.if_match is None else quote_etag(request.if_match),
         )
         result = response.get("CopyPartResult") or {}
         algorithm = request.checksum or self._options.checksum
         checksum = None if algorithm is None else result.get(checksum_name(algorithm))
         return uploaded_part(request, result.get("ETag"), request.end - request.start, checksum)
 
-    def _copy_source(self, path: str, store: ServiceInfo | None, request: Request) -> dict[str, str]:
-        """The object that is copied: of this bucket and root, or of those of ``store``."""
+    def _copy_source(self, path: str, request: CopyRequest | CopyPartRequest) -> dict[str, Any]:
+        """The object that is copied, in this bucket and root or in those of ``store``, and the conditions on it."""
+        store, etag = request.store, request.if_match
         if store is None:
-            return {"Bucket": self._options.bucket, "Key": self._key(path, request)}
-        root = f"{store.root}/" if store.root else ""
-        return {"Bucket": store.name, "Key": root + checked_key(path, operation=request.operation)}
+            source = {"Bucket": self._options.bucket, "Key": self._key(path, request)}
+        else:
+            root = f"{store.root}/" if store.root else ""
+            source = {"Bucket": store.name, "Key": root + checked_key(path, operation=request.operation)}
+        if request.version is not None:
+            source["VersionId"] = request.version
+        return {"CopySource": source, "CopySourceIfMatch": None if etag is None else quote_etag(etag)}
 
     async def delete(self, request: DeleteRequest) -> None:
-        keys = [self._key(path, request) for path in request.paths]
+        if request.if_match and not self.live.deletes_unconditionally:
+            try:
+                return await self._delete(request)
+            except Error as error:
+                if not _is_for_condition(error):
+                    raise
+        await self._delete(replace(request, if_match=None))
+        self.live.deletes_unconditionally |= bool(request.if_match)
+
+    async def _delete(self, request: DeleteRequest) -> None:
+        left: dict[str, Error | None] = dict.fromkeys(request.paths)
+        keys = {path: self._key(path, request) for path in left}
         # XML 1.0 has no way to write most control characters, so these keys go one by one.
-        plain = [key for key in keys if key.isprintable()]
-        single = [key for key in keys if not key.isprintable()]
-        if len(plain) == 1:
-            single.append(plain.pop())
-        failures: dict[str, Error] = {}
-        if single:
-            requests = self.live.requests or await self.live.opened(request)
-            for key in single:
-                path = key.removeprefix(self._options.root)
-                try:
-                    await requests.delete(replace(request, path=path), key)
-                except Error as error:
-                    failures[path] = copy_of(error)
-        for start in range(0, len(plain), DELETE_KEYS_MAX):
-            failures |= await self._delete_batch(request, plain[start : start + DELETE_KEYS_MAX])
-        if failures:
+        plain = [path for path, key in keys.items() if key.isprintable()]
+        for start in range(0, len(plain) if len(plain) > 1 else 0, DELETE_KEYS_MAX):
+            batch = {keys[path]: path for path in plain[start : start + DELETE_KEYS_MAX]}
+            await self._delete_batch(request, batch, left)
+        requests = self.live.requests or await self.live.opened(request)
+
+        async def delete_one(path: str) -> None:
+            try:
+                await requests.delete(replace(request, path=path), keys[path])
+            except Error as error:
+                if isinstance(error, errors.ProtocolError):  # The next one would bring the same.
+                    raise
+                if error.context.get("code") != "NoSuchKey":
+                    left[path] = copy_of(error)
+                    return
+            del left[path]
+
+        unnamed = [partial(delete_one, path) for path, error in left.items() if error is None]
+        await gather_all(unnamed, at_once=DELETES_AT_ONCE)
+        if failures := {path: error for path, error in left.items() if error is not None}:
             raise not_deleted(failures, request)
 
-    async def _delete_batch(self, request: DeleteRequest, keys: Sequence[str]) -> dict[str, Error]:
-        """Delete these keys in one request. The paths that are left, each with its error."""
-        objects = [{"Key": key} for key in keys]
-        response = await self.client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": True})
-        failures: dict[str, Error] = {}
-        for failure in response.get("Errors") or ():
-            if failure.get("Code") != "NoSuchKey":
-                path = str(failure.get("Key", request.path)).removeprefix(self._options.root)
-                metadata = response.get("ResponseMetadata")
-                refusal = ErrorResponse.from_botocore({"Error": failure, "ResponseMetadata": metadata})
-                failures[path] = self.live.explainer.from_response(refusal, replace(request, path=path))
-        return failures
+    async def _delete_batch(self, request: DeleteRequest, paths: dict[str, str], left: dict[str, Error | None]) -> None:
+        """Delete ``paths``, which are by key. Those that the response does not name stay ``left`` without an error."""
+        etags = request.if_match or {}
+        objects = [
+            {"Key": key, **({"ETag": quote_etag(etags[path])} if path in etags else {})} for key, path in paths.items()
+        ]
+        response = await self.client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": False})
+        for answer in (*(response.get("Deleted") or ()), *(response.get("Errors") or ())):
+            path = paths.get(answer.get("Key"))
+            if path is not None and answer.get("Code", "NoSuchKey") == "NoSuchKey":
+                left.pop(path, None)
+            elif path is not None:
+                refusal = ErrorResponse.from_botocore({**response, "Error": answer})
+                left[path] = self.live.explainer.from_response(refusal, replace(request, path=path))
 
     async def create_dir(self, request: CreateDirRequest) -> None:
         try:
             # Stores over a file system fail where the directory is there already, and S3 has no need of a marker.
             await self.stat(StatRequest(path=request.path, deadline=request.deadline))
-        except (NotFound, PermissionDenied):
+        except (errors.NotFound, errors.PermissionDenied):
             await self.write(WriteRequest(path=request.path, deadline=request.deadline), b"")
 
     async def presign(self, request: PresignRequest) -> str:
@@ -311,6 +344,14 @@ class S3Accessor(ServiceAccessor):
             VersionId=request.version if request.method in ("GET", "HEAD", "DELETE") else None,
             ExpiresIn=int(request.expires_seconds),
         )
+
+
+def _is_for_condition(error: Error) -> bool:
+    """Whether a store may have refused a deletion for its condition."""
+    facts: Mapping[str, Any] = error.context
+    if error.is_temporary or len({*facts.get("failures", {}).values()}) > 1:  # One was refused for another reason.
+        return False
+    return facts.get("http_status") in (400, 501) or facts.get("code") == "NotImplemented"
 
 
 # --- buckets ----------------------------------------------------------------------------------------------------------

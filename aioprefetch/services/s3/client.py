@@ -22,48 +22,35 @@ from aioprefetch.runtime.statistics import Timer
 from aioprefetch.services.s3.errors import Explainer
 from aioprefetch.services.s3.key_source import KeySource, OwnLoop, SingleFlight
 from aioprefetch.services.s3.options import S3Options
+from aioprefetch.services.s3.responses import no_success
 from aioprefetch.values import Request
 
 Response = Mapping[str, Any]
 
-# The HTTP method of each call, and the operation in events where the request has another.
+# Of each call its counter, its HTTP method, and the operation in events where the request has another.
 _SENT = {
-    "get_object": ("GET", ""),
-    "head_object": ("HEAD", ""),
-    "list_objects_v2": ("GET", ""),
-    "list_object_versions": ("GET", ""),
-    "put_object": ("PUT", ""),
-    "upload_part": ("PUT", ""),
-    "create_multipart_upload": ("POST", "begin_upload"),
-    "complete_multipart_upload": ("POST", "complete_upload"),
-    "abort_multipart_upload": ("DELETE", ""),
-    "list_multipart_uploads": ("GET", ""),
-    "copy_object": ("PUT", ""),
-    "upload_part_copy": ("PUT", ""),
-    "delete_object": ("DELETE", ""),
-    "delete_objects": ("POST", ""),
-}
-_COUNTERS = {
-    "get_object": "action_http_get_request",
-    "head_object": "action_http_head_request",
-    "list_objects_v2": "object_list_request",
-    "list_object_versions": "object_list_request",
-    "put_object": "object_put_request",
-    "upload_part": "object_put_request",
-    "create_multipart_upload": "object_multipart_initiated",
-    "complete_multipart_upload": "multipart_upload_completed",
-    "abort_multipart_upload": "object_multipart_aborted",
-    "list_multipart_uploads": "object_multipart_list",
-    "copy_object": "object_copy_request",
-    "upload_part_copy": "object_copy_request",
-    "delete_object": "object_delete_request",
-    "delete_objects": "object_delete_request",
+    "get_object": ("action_http_get_request", "GET", ""),
+    "head_object": ("action_http_head_request", "HEAD", ""),
+    "list_objects_v2": ("object_list_request", "GET", ""),
+    "list_object_versions": ("object_list_request", "GET", ""),
+    "put_object": ("object_put_request", "PUT", ""),
+    "upload_part": ("object_put_request", "PUT", ""),
+    "create_multipart_upload": ("object_multipart_initiated", "POST", "begin_upload"),
+    "complete_multipart_upload": ("multipart_upload_completed", "POST", "complete_upload"),
+    "abort_multipart_upload": ("object_multipart_aborted", "DELETE", ""),
+    "list_multipart_uploads": ("object_multipart_list", "GET", ""),
+    "copy_object": ("object_copy_request", "PUT", ""),
+    "upload_part_copy": ("object_copy_request", "PUT", ""),
+    "delete_object": ("object_delete_request", "DELETE", ""),
+    "delete_objects": ("object_delete_request", "POST", ""),
 }
 # Calls that read or write bytes of an object, and so need the customer's key.
 _ENCRYPTED = {
     *("get_object", "head_object", "put_object", "copy_object"),
     *("create_multipart_upload", "upload_part", "upload_part_copy", "complete_multipart_upload"),
 }
+# Calls whose success has no body: another server's would pass for it.
+_WITHOUT_BODY = {"put_object", "upload_part", "delete_object", "abort_multipart_upload"}
 # Calls for a bucket itself, which know nothing of payers and keys.
 _OF_BUCKETS = {"create_bucket", "delete_bucket"}
 
@@ -111,8 +98,10 @@ class S3Client:
         )
         with self._counted(method) as timer:
             try:
-                with calling(streams=sink is not None):
+                with calling(streams=sink is not None) as call:
                     response: Response = await getattr(client, method)(**self._complete(method, parameters))
+                    if method in _WITHOUT_BODY and (call.body_bytes or _status_of(response) not in (200, 204)):
+                        raise no_success(f"({_status_of(response)}) has a body of {call.body_bytes} bytes", request)
                 if reported is not None:
                     reported.responded(_status_of(response), None)
                 return response, reported
@@ -139,7 +128,7 @@ class S3Client:
     def _report(self, request: Request, method: str, body: Sized | None, sink: Sink | None) -> ReportedRequest | None:
         if method not in _SENT:
             return None
-        http_method, operation = _SENT[method]
+        _, http_method, operation = _SENT[method]
         parts = urlsplit(self._client.meta.endpoint_url)
         return ReportedRequest(
             self.runtime,
@@ -152,11 +141,12 @@ class S3Client:
         )
 
     def _counted(self, method: str) -> AbstractContextManager[Timer | None]:
-        counter = _COUNTERS.get(method)
-        if counter is not None and counter in DURATIONS:
+        if method not in _SENT:
+            return nullcontext()
+        counter = _SENT[method][0]
+        if counter in DURATIONS:
             return self.runtime.timer(counter)
-        if counter is not None:
-            self.runtime.counters[counter] += 1
+        self.runtime.counters[counter] += 1
         return nullcontext()
 
     async def presigned_url(self, request: Request, method: str, **parameters: Any) -> str:

@@ -40,11 +40,12 @@ _PARSED_PIECE_BYTES = 64 << 10
 
 
 class ClientCall:
-    """One call of the client: its responses, and whether the caller reads the body of a success."""
+    """One call of the client: its responses, the size of a success, and whether the caller reads its body."""
 
-    __slots__ = ("responses", "streams")
+    __slots__ = ("body_bytes", "responses", "streams")
 
     def __init__(self, *, streams: bool) -> None:
+        self.body_bytes = 0
         self.responses: list[Any] = []
         self.streams = streams
 
@@ -53,7 +54,7 @@ _call: ContextVar[ClientCall | None] = ContextVar("aioprefetch_s3_call", default
 
 
 @contextlib.contextmanager
-def calling(*, streams: bool) -> Iterator[None]:
+def calling(*, streams: bool) -> Iterator[ClientCall]:
     """The context of one call of the client.
 
     ``streams``: the caller reads the body of a success itself; all others are read here, within bounds. If the call
@@ -63,7 +64,7 @@ def calling(*, streams: bool) -> Iterator[None]:
     call = ClientCall(streams=streams)
     token = _call.set(call)
     try:
-        yield
+        yield call
     except BaseException:
         for response in call.responses:
             response.close()
@@ -96,6 +97,8 @@ class DirectRequests:
         """Send one request. Returns a bounded response, or aiohttp's own if the caller streams its body."""
         # Botocore lets a put wait for "100 Continue", and aiohttp waits without end where a server never says it.
         headers.pop("Expect", None)
+        # Aiohttp sends a request again by itself. One with a condition would be refused for its own object then.
+        self._session._retry_connection = not ("If-Match" in headers or "If-None-Match" in headers)
         body = _memory_payload()(data) if isinstance(data, (bytes, bytearray)) and data else data
         response = await self._session.request(
             method, headers=headers, data=body, allow_redirects=False, read_bufsize=READ_BUFFER_BYTES, **options
@@ -134,7 +137,9 @@ class BoundedResponse:
         if body.count(b"<") > BODY_TAGS_MAX:
             raise _refused(f"holds more than {BODY_TAGS_MAX} tags: no response of S3 does")
         if has_document_type(body):
-            raise _refused("declares a document type, or begins with too much to tell: no response of S3 does")
+            raise ProtocolError("the response declares a document type, or may do so: no response of S3 does")
+        if (call := _call.get()) is not None:
+            call.body_bytes = len(body.strip())
         return bytes(body)
 
     async def _error_body(self) -> bytes:

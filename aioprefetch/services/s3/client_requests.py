@@ -6,36 +6,39 @@ counts the reads.
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from aioprefetch.accessor.http_headers import is_weak, quote_etag, unquote_etag
+from aioprefetch.accessor.http_headers import is_weak, quote_etag
 from aioprefetch.accessor.sink import Sink, copy_chunks
-from aioprefetch.errors import Closed, Error, InvalidArgument, ProtocolError
+from aioprefetch.errors import Closed, Error, ProtocolError
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3.client import S3Client
+from aioprefetch.services.s3.client import Response, S3Client
 from aioprefetch.services.s3.errors import Explainer
 from aioprefetch.services.s3.object_requests import (
     LOOP_HASH_BYTES_MAX,
-    ObjectRequests,
     checked_metadata,
     checksum_of,
+    condition_of,
     described,
     uploaded_part,
 )
 from aioprefetch.services.s3.options import S3Options
+from aioprefetch.services.s3.outcomes import GONE, may_have_happened
 from aioprefetch.services.s3.responses import (
     ListedPage,
     checked,
     headers_of,
     in_utc,
     metadata_of,
+    no_success,
+    no_token,
     unchecked_head,
     version_of,
+    written_etag,
 )
 from aioprefetch.values import (
     AbortUploadRequest,
@@ -130,56 +133,40 @@ class ClientRequests:
     async def put(self, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
         """Write an object whole."""
         checked_metadata(request)
-        body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
-        _, parameters = await self._checksum(request, body)
-        response = await self._client.call(
-            request,
-            "put_object",
-            Key=key,
-            Body=body,
-            **write_parameters(request),
-            **condition_parameters(request),
-            **parameters,
-        )
-        self._runtime.counters["stream_write_bytes"] += len(body)
-        etag, version = unquote_etag(response.get("ETag")), version_of(response.get("VersionId"))
-        return described(request, etag, version, len(body))
+        parameters = {"Key": key, **write_parameters(request), **condition_parameters(request)}
+        response, _ = await self._send(request, "put_object", data, parameters)
+        etag, version = written_etag(response.get("ETag"), request), version_of(response.get("VersionId"))
+        return described(request, etag, version, len(data))
 
     async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> UploadedPart:
         """Send a part of an upload."""
-        body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
-        checksum, parameters = await self._checksum(request, body)
-        response = await self._client.call(
-            request,
-            "upload_part",
-            Key=key,
-            UploadId=request.upload_id,
-            PartNumber=request.number,
-            Body=body,
-            **parameters,
-        )
-        self._runtime.counters["stream_write_bytes"] += len(body)
-        return uploaded_part(request, response.get("ETag"), len(body), checksum)
+        parameters = {"Key": key, "UploadId": request.upload_id, "PartNumber": request.number}
+        response, checksum = await self._send(request, "upload_part", data, parameters)
+        return uploaded_part(request, response.get("ETag"), len(data), checksum)
 
-    async def _checksum(
-        self, request: WriteRequest | PartRequest, body: bytes | bytearray
-    ) -> tuple[str | None, dict[str, str]]:
-        """The checksum of a body, and the parameters that send it.
+    async def _send(
+        self, request: WriteRequest | PartRequest, method: str, data: bytes | bytearray | memoryview, parameters: Any
+    ) -> tuple[Response, str | None]:
+        """Send a body: the response, and the checksum that went with it.
 
-        It is computed here: botocore would send it after the body, in an encoding that many stores do not take.
+        That is computed here: botocore would send it after the body, in an encoding that many stores do not take.
         """
-        algorithm = request.checksum or self._options.checksum
-        if algorithm is None:
-            return None, {}
-        if len(body) <= LOOP_HASH_BYTES_MAX:
-            checksum = checksum_of(body, algorithm)
-        else:
-            checksum = await self._runtime.run_blocking(checksum_of, body, algorithm)
-        return checksum, {"ChecksumAlgorithm": algorithm.upper(), checksum_name(algorithm): checksum}
+        body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
+        algorithm, checksum = request.checksum or self._options.checksum, None
+        if algorithm is not None:
+            is_short = len(body) <= LOOP_HASH_BYTES_MAX
+            compute = partial(checksum_of, body, algorithm)
+            checksum = compute() if is_short else await self._runtime.run_blocking(compute)
+            parameters |= {"ChecksumAlgorithm": algorithm.upper(), checksum_name(algorithm): checksum}
+        response = await self._client.call(request, method, Body=body, **parameters)
+        self._runtime.counters["stream_write_bytes"] += len(body)
+        return response, checksum
 
     async def delete(self, request: DeleteRequest, key: str) -> None:
         """Delete an object, which may be missing, or one version of it."""
-        await self._client.call(request, "delete_object", Key=key, VersionId=request.version)
+        await self._client.call(
+            request, "delete_object", Key=key, VersionId=request.version, IfMatch=condition_of(request)
+        )
 
     async def _next_chunk(self, stream: Any, request: ReadRequest) -> bytes | None:
         try:
@@ -199,9 +186,6 @@ class ClientRequests:
 
 
 # --- writes and uploads -----------------------------------------------------------------------------------------------
-
-_MD5 = re.compile(r"[0-9a-f]{32}")
-_GONE = "NoSuchUpload"
 
 
 def write_parameters(request: WriteRequest) -> dict[str, Any]:
@@ -239,7 +223,7 @@ def placement_parameters(request: WriteRequest | CopyRequest) -> dict[str, str |
 def condition_parameters(request: WriteRequest) -> dict[str, str | None]:
     """The preconditions of a write. They belong to the request that lets the object appear."""
     return {
-        "IfMatch": None if request.if_match is None else quote_etag(request.if_match),
+        "IfMatch": condition_of(request),
         "IfNoneMatch": "*" if request.if_not_exists else None,
     }
 
@@ -254,61 +238,51 @@ class Uploads:
     async def begin(self, request: WriteRequest, key: str) -> str:
         """Begin an upload; returns its name."""
         checked_metadata(request)
-        response = await self._client.call(
-            request,
-            "create_multipart_upload",
-            Key=key,
-            **write_parameters(request),
-            **checksum_parameters(request, self._options),
-        )
-        upload_id = response.get("UploadId")
-        if not isinstance(upload_id, str) or not upload_id:
-            raise ProtocolError("the store names no upload", operation=request.operation, path=request.path)
-        return upload_id
-
-    async def complete(self, request: CompleteUploadRequest, key: str, requests: ObjectRequests) -> Metadata:
-        """Let the object appear.
-
-        An upload that is gone has been completed, where the response to an earlier attempt was lost: then the object
-        has the ETag that follows from those of the parts.
-        """
-        algorithm = request.checksum or self._options.checksum
-        parts: list[dict[str, int | str]] = [{"PartNumber": part.number, "ETag": part.etag} for part in request.parts]
-        for named, part in zip(parts, request.parts, strict=True):
-            if algorithm and part.checksum:
-                named[checksum_name(algorithm)] = part.checksum
         try:
             response = await self._client.call(
                 request,
-                "complete_multipart_upload",
+                "create_multipart_upload",
                 Key=key,
-                UploadId=request.upload_id,
-                MultipartUpload={"Parts": parts},
-                **condition_parameters(request),
+                **write_parameters(request),
+                **checksum_parameters(request, self._options),
             )
-        except Error as error:
-            if error.context.get("code") != _GONE:
-                raise
-            expected = _etag_of_parts([part.etag for part in request.parts])
-            found = await self._found(request, key, requests)
-            if expected is None or found is None or (found.etag, found.size) != (expected, request.size):
-                raise
-            return described(request, found.etag, found.version, request.size)
-        etag, version = unquote_etag(response.get("ETag")), version_of(response.get("VersionId"))
-        return described(request, etag, version, request.size)
+            upload_id = response.get("UploadId")
+            if not isinstance(upload_id, str) or not upload_id:
+                raise no_success("names no upload", request)
+        except (Error, asyncio.CancelledError) as error:
+            if not isinstance(error, Error) or may_have_happened(error):
+                # It may have been begun, without a name here: any upload in a listing may be that of another client.
+                runtime = self._client.runtime
+                runtime.counters["uploads_unnamed"] += 1
+                runtime.events.publish("s3.upload_unnamed", request.path)
+            raise
+        return upload_id
 
-    async def _found(self, request: CompleteUploadRequest, key: str, requests: ObjectRequests) -> Metadata | None:
-        try:
-            return await requests.stat(StatRequest(path=request.path, deadline=request.deadline), key)
-        except Error:
-            return None
+    async def complete(self, request: CompleteUploadRequest, key: str) -> Metadata:
+        """Let the object appear. A failure with the code ``GONE`` may come after an attempt that has worked."""
+        algorithm = request.checksum or self._options.checksum
+        parts = [
+            {"PartNumber": part.number, "ETag": part.etag}
+            | ({checksum_name(algorithm): part.checksum} if algorithm and part.checksum else {})
+            for part in request.parts
+        ]
+        response = await self._client.call(
+            request,
+            "complete_multipart_upload",
+            Key=key,
+            UploadId=request.upload_id,
+            MultipartUpload={"Parts": parts},
+            **condition_parameters(request),
+        )
+        etag, version = written_etag(response.get("ETag"), request), version_of(response.get("VersionId"))
+        return described(request, etag, version, request.size)
 
     async def abort(self, request: AbortUploadRequest, key: str) -> None:
         """Forget an upload and its parts. One that is gone is ignored."""
         try:
             await self._client.call(request, "abort_multipart_upload", Key=key, UploadId=request.upload_id)
         except Error as error:
-            if error.context.get("code") != _GONE:
+            if error.context.get("code") != GONE:
                 raise
 
     async def page(self, request: ListUploadsRequest) -> UploadPage:
@@ -324,7 +298,7 @@ class Uploads:
                 UploadIdMarker=id_marker,
             )
         except Error as error:
-            if error.context.get("code") != _GONE:
+            if error.context.get("code") != GONE:
                 raise
             return UploadPage(uploads=())  # rclone says so of a bucket that never had an upload.
         uploads = tuple(
@@ -338,27 +312,13 @@ class Uploads:
         if response.get("IsTruncated") and response.get("NextKeyMarker"):
             token = json.dumps([response["NextKeyMarker"], response.get("NextUploadIdMarker")])
             if token == request.page_token:
-                raise ProtocolError(
-                    "the listing of uploads does not go on", operation=request.operation, path=request.path
-                )
+                raise no_success("names itself as the next page", request)
         return UploadPage(uploads=uploads, next_token=token)
 
 
 def _markers_of(request: ListUploadsRequest) -> tuple[str | None, str | None]:
-    if request.page_token is None:
-        return None, None
     try:
-        key_marker, id_marker = json.loads(request.page_token)
+        key_marker, id_marker = (None, None) if request.page_token is None else json.loads(request.page_token)
     except ValueError:
-        raise InvalidArgument(
-            "the page token is not a token of this listing", operation=request.operation, path=request.path
-        ) from None
+        raise no_token(request) from None
     return key_marker, id_marker
-
-
-def _etag_of_parts(etags: Sequence[str]) -> str | None:
-    """The ETag of an object made of parts with these ETags; ``None`` unless they are MD5 sums."""
-    digests = [unquote_etag(etag) or "" for etag in etags]
-    if not all(map(_MD5.fullmatch, digests)):
-        return None
-    return f"{hashlib.md5(bytes.fromhex(''.join(digests)), usedforsecurity=False).hexdigest()}-{len(digests)}"

@@ -497,10 +497,11 @@ def _condition(response: ErrorResponse, request: Request, facts: dict[str, Any])
     conflict = response.code == "ConditionalRequestConflict" or (
         response.http_status == 409 and response.code in ("409", "")
     )
-    if isinstance(request, WriteRequest):
-        if request.if_not_exists and (conflict or response.http_status == 412):
+    if isinstance(request, WriteRequest | CopyRequest):
+        is_of_source = str(response.fields.get("Condition")).startswith("x-amz-copy-source")
+        if request.if_not_exists and not is_of_source and (conflict or response.http_status == 412):
             return errors.AlreadyExists(EXISTS_ALREADY, **facts)
-        if request.if_match is not None and response.code in ("NoSuchKey", "404"):
+        if isinstance(request, WriteRequest) and request.if_match is not None and response.code in ("NoSuchKey", "404"):
             return errors.ConditionNotMatch(f"there is no object with the ETag {request.if_match!r}", **facts)
     if conflict:
         return errors.ConditionNotMatch("another write of the object is going on", status="temporary", **facts)
@@ -508,6 +509,7 @@ def _condition(response: ErrorResponse, request: Request, facts: dict[str, Any])
         return errors.ConditionNotMatch("the object is unchanged", **facts)
     if response.http_status == 412 or response.code == "PreconditionFailed":
         wanted, until = getattr(request, "if_match", None), getattr(request, "if_unmodified_since", None)
+        wanted = wanted.get(request.path) if isinstance(wanted, Mapping) else wanted
         if wanted is None and until is not None:
             return errors.ConditionNotMatch(f"the object was modified after {until}", **facts)
         return errors.ConditionNotMatch(f"the object's ETag is not {wanted!r}", **facts)

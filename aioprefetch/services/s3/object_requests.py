@@ -13,13 +13,13 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
-from aioprefetch.accessor.http_headers import is_weak, parse_http_date, quote_etag, time_conditions, unquote_etag
+from aioprefetch.accessor.http_headers import is_weak, parse_http_date, quote_etag, time_conditions
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, InvalidArgument, ProtocolError, Unavailable
+from aioprefetch.errors import Error, InvalidArgument, Unavailable
 from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.response_bodies import ERROR_BODY_BYTES_MAX, BodyCollector, ErrorBody, receiver_of
@@ -30,11 +30,12 @@ from aioprefetch.services.s3.responses import (
     USER_METADATA,
     ListedPage,
     checked_head,
-    has_document_type,
     metadata_of,
+    no_success,
     parse_error,
     parse_list_page,
     version_of,
+    written_etag,
 )
 from aioprefetch.services.s3.signed_targets import EXPIRES_SECONDS, Configuration, Signed, SignedTargets
 from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, payload_hash
@@ -58,6 +59,7 @@ from aioprefetch.values import (
 EXPIRED_KEY_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 # A longer body is hashed in a thread.
 LOOP_HASH_BYTES_MAX = 256 << 10
+_DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control")
 
 
 class ObjectRequests(Protocol):
@@ -65,11 +67,9 @@ class ObjectRequests(Protocol):
 
     async def read(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
         """Read into a sink. ``range_text`` is the ``Range`` header."""
-        ...
 
     async def stat(self, request: StatRequest, key: str) -> Metadata:
         """The metadata of an object."""
-        ...
 
     async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
         """One page of the keys that begin with ``root`` and ``path``.
@@ -77,19 +77,15 @@ class ObjectRequests(Protocol):
         ``parameters`` are those of ListObjectsV2, under their names in a query, or with ``versions`` of
         ListObjectVersions; the prefix is added to them.
         """
-        ...
 
     async def put(self, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
         """Write an object whole."""
-        ...
 
     async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> UploadedPart:
         """Send a part of an upload."""
-        ...
 
     async def delete(self, request: DeleteRequest, key: str) -> None:
         """Delete an object, which may be missing, or one version of it."""
-        ...
 
 
 def checksum_of(body: bytes | bytearray | memoryview, algorithm: Checksum) -> str:
@@ -101,46 +97,41 @@ def checksum_of(body: bytes | bytearray | memoryview, algorithm: Checksum) -> st
 
 def uploaded_part(request: PartRequest, etag: object, size: int, checksum: str | None) -> UploadedPart:
     """The part that the store has. ``ProtocolError`` for a response without an ETag."""
-    if not isinstance(etag, str) or not etag:
-        raise ProtocolError("the store gives the part no ETag", operation=request.operation, path=request.path)
-    return UploadedPart(number=request.number, etag=etag, size=size, checksum=checksum)
+    written_etag(etag, request)
+    return UploadedPart(number=request.number, etag=str(etag), size=size, checksum=checksum)
 
 
-def described(request: WriteRequest, etag: str | None, version: str | None, size: int) -> Metadata:
+def condition_of(request: WriteRequest | DeleteRequest) -> str | None:
+    """The ETag that a write or a deletion has as its condition, in quotes, as the store knows it."""
+    wanted = request.if_match
+    etag = wanted.get(request.path) if isinstance(wanted, Mapping) else wanted
+    return None if etag is None else quote_etag(etag)
+
+
+def described(request: WriteRequest, etag: str | None, version: str | None, size: int | None) -> Metadata:
     """The metadata of an object that has just been written."""
-    return Metadata(
-        path=request.path,
-        size=size,
-        etag=etag,
-        version=version,
-        content_type=request.content_type,
-        content_encoding=request.content_encoding,
-        content_disposition=request.content_disposition,
-        cache_control=request.cache_control,
-        user_metadata=dict(request.user_metadata),
-    )
+    fields: dict[str, Any] = {name: getattr(request, name) for name in _DESCRIPTIONS}
+    fields["user_metadata"] = dict(request.user_metadata)
+    return Metadata(path=request.path, size=size, etag=etag, version=version, **fields)
 
 
 def checked_metadata(request: WriteRequest) -> None:
     """Raise ``InvalidArgument`` for metadata of a user that no header can hold."""
     seen: dict[str, str] = {}
     for name, value in request.user_metadata.items():
-        other = seen.setdefault(name.lower(), name)
+        other, why = seen.setdefault(name.lower(), name), ""
         if other != name:
-            raise InvalidArgument(
+            why = (
                 f"the user metadata has {other!r} and {name!r}: names travel as headers, in which case makes no "
-                "difference; give one of them",
-                operation=request.operation,
-                path=request.path,
+                "difference; give one of them"
             )
-        for text in (name, value):
-            if not text.isascii():
-                raise InvalidArgument(
-                    f"Non ascii characters in the user metadata {name!r}: names and values travel as headers; encode "
-                    "them, for example in base64",
-                    operation=request.operation,
-                    path=request.path,
-                )
+        elif not (name.isascii() and value.isascii()):
+            why = (
+                f"Non ascii characters in the user metadata {name!r}: names and values travel as headers; encode them, "
+                "for example in base64"
+            )
+        if why:
+            raise InvalidArgument(why, operation=request.operation, path=request.path)
 
 
 # --- signed requests --------------------------------------------------------------------------------------------------
@@ -314,8 +305,8 @@ class SignedRequests:
         """Write an object whole. Its bytes are hashed and the hash is signed, so that the store checks them."""
         checked_metadata(request)
         head, _ = await self._send(request, key, {}, _written(request), memoryview(data))
-        etag, version = head.text("etag"), head.text("x-amz-version-id")
-        return described(request, unquote_etag(etag), version_of(version), len(data))
+        etag, version = written_etag(head.text("etag"), request), version_of(head.text("x-amz-version-id"))
+        return described(request, etag, version, len(data))
 
     async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> UploadedPart:
         """Send a part of an upload, hashed and signed as an object is."""
@@ -346,15 +337,17 @@ class SignedRequests:
         head, body = await self._exchange(
             request, "PUT", key, query, counter=_PUT, headers=headers, body=view, payload=digest
         )
-        self._check_success(head, body, request)
+        self._check_empty(head, body, request)
         self._runtime.counters["stream_write_bytes"] += len(view)
         return head, checksum
 
     async def delete(self, request: DeleteRequest, key: str) -> None:
         """Delete an object, which may be missing, or one version of it."""
         query = {} if request.version is None else {"versionId": request.version}
-        head, body = await self._exchange(request, "DELETE", key, query, counter=_DELETE)
-        self._check_success(head, body, request)
+        etag = condition_of(request)
+        condition = {} if etag is None else {"if-match": etag}
+        head, body = await self._exchange(request, "DELETE", key, query, counter=_DELETE, headers=condition)
+        self._check_empty(head, body, request)
 
     async def _exchange(
         self,
@@ -405,24 +398,13 @@ class SignedRequests:
             )
         raise AssertionError("the second refusal was raised")
 
-    def _check_success(self, head: ResponseHead, body: bytearray, request: Request) -> None:
-        """Raise the error that stands in the body of a success, where S3 sends nothing."""
-        if not body:
+    def _check_empty(self, head: ResponseHead, body: bytearray, request: Request) -> None:
+        """Raise the error that stands in the body of a success, or ``ProtocolError``, where S3 sends none."""
+        if head.status in (200, 204) and not body.strip():
             return
-        wrong = ""
-        if len(body) > ERROR_BODY_BYTES_MAX:  # It would be parsed on the loop.
-            wrong = f"the response has a body of {len(body)} bytes"
-        elif has_document_type(body):
-            wrong = "the response declares a document type"
-        if wrong:
-            raise ProtocolError(
-                f"{wrong}: no response of S3 does; check endpoint_url",
-                status="permanent",
-                operation=request.operation,
-                path=request.path,
-            )
-        if parse_error(bytes(body)):
+        if len(body) <= ERROR_BODY_BYTES_MAX and parse_error(bytes(body)):  # A longer one would be parsed on the loop.
             raise self._error_within(head, body, request)
+        raise no_success(f"({head.status}) has a body of {len(body)} bytes", request)
 
     def _error_within(self, head: ResponseHead, body: bytearray, request: Request) -> Error:
         """The error in the body of a success, which S3 sends where it fails after the head."""
@@ -510,7 +492,7 @@ def _written(request: WriteRequest) -> dict[str, str]:
         "x-amz-server-side-encryption": None if request.sse_kms_key_id is None else "aws:kms",
         "x-amz-server-side-encryption-aws-kms-key-id": request.sse_kms_key_id,
         "if-none-match": "*" if request.if_not_exists else None,
-        "if-match": None if request.if_match is None else quote_etag(request.if_match),
+        "if-match": condition_of(request),
         **{f"{USER_METADATA}{name.lower()}": value for name, value in request.user_metadata.items()},
     }
     return {name: value for name, value in headers.items() if value is not None}

@@ -37,6 +37,16 @@ COPIED_PART_BYTES = 256 << 20
 COPY_BYTES_MAX = 5 << 30
 SSE_KEY_BYTES = 32
 
+# What the service can do with all options.
+_CAN = (
+    *("read", "read_range", "read_suffix", "read_version", "read_if_match", "read_if_none_match"),
+    *("read_if_modified_since", "read_if_unmodified_since", "stat", "stat_directory"),
+    *("list", "list_recursive", "list_versions"),
+    *("write", "write_if_match", "write_if_not_exists", "write_content_type", "write_user_metadata"),
+    *("write_storage_class", "write_checksum", "copy", "copy_if_match"),
+    *("delete", "delete_version", "delete_if_match", "create_dir"),
+)
+
 # A listing or a write needs a connection too, so the pool is a little wider than the limit of concurrent requests.
 _CONNECTIONS_EXTRA = 8
 _SECRET_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
@@ -209,38 +219,17 @@ class S3Options:
     def capability(self) -> Capability:
         is_ordered = not is_directory_bucket(self.bucket)
         return Capability(
-            read=True,
-            read_range=True,
-            read_suffix=True,
-            read_if_match=True,
-            read_if_none_match=True,
-            read_if_modified_since=True,
-            read_if_unmodified_since=True,
-            read_version=True,
-            stat=True,
-            stat_directory=True,
-            list=True,
-            list_recursive=True,
+            **dict.fromkeys(_CAN, True),
             list_ordered=is_ordered,
             list_start_after=is_ordered,
-            list_versions=True,
-            write=True,
-            write_if_match=True,
-            write_if_not_exists=True,
-            write_content_type=True,
-            write_user_metadata=True,
-            write_storage_class=True,
             write_sse_kms=self.sse_customer_key is None,
-            write_checksum=True,
             write_part_bytes=int(self.part_bytes),
             write_parts_max=PARTS_MAX,
-            copy=True,
             copy_bytes_max=COPY_BYTES_MAX,
             copy_part_bytes=COPIED_PART_BYTES,
-            delete=True,
+            # AWS alone: other stores would not look at the condition, and overwrite.
+            copy_if_not_exists=not (self.endpoint_url or self.ambient(files=True).endpoint),
             delete_paths_max=1000,
-            delete_version=True,
-            create_dir=True,
             # A URL alone opens nothing where its bearer must send headers as well.
             presign=not (self.anonymous or self.sse_customer_key or self.request_payer),
         )

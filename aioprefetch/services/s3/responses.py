@@ -17,10 +17,20 @@ from urllib.parse import unquote_plus
 
 from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
 from aioprefetch.accessor.response_check import check_reply
-from aioprefetch.errors import NotFound, ProtocolError, excerpt
+from aioprefetch.errors import InvalidArgument, NotFound, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.transport import ResponseHead
-from aioprefetch.values import Entry, ListPage, ListRequest, Metadata, ReadHead, ReadRequest, StatRequest, UncheckedHead
+from aioprefetch.values import (
+    Entry,
+    ListPage,
+    ListRequest,
+    Metadata,
+    ReadHead,
+    ReadRequest,
+    Request,
+    StatRequest,
+    UncheckedHead,
+)
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -140,12 +150,7 @@ class ListedPage:
             page.add_directory(item["Prefix"])
         for item in response.get("Contents") or ():
             size, modified = item.get("Size"), item.get("LastModified")
-            page.add_file(
-                item["Key"],
-                "" if size is None else str(size),
-                item.get("ETag"),
-                in_utc(modified),
-            )
+            page.add_file(item["Key"], "" if size is None else str(size), item.get("ETag"), in_utc(modified))
         for kind in ("Versions", "DeleteMarkers"):
             for item in response.get(kind) or ():
                 page.add_version(
@@ -205,12 +210,18 @@ def version_token(key: str, version: str | None) -> str:
     return f"{version or ''}\0{key}"
 
 
-def version_markers(token: str) -> dict[str, str]:
-    """The parameters for the page of a ``version_token``. Raises ``ValueError`` for another text."""
+def version_markers(request: ListRequest, token: str) -> dict[str, str]:
+    """The parameters for the page of a ``version_token``. Raises ``InvalidArgument`` for another text."""
     version, separator, key = token.partition("\0")
     if not separator:
-        raise ValueError(token)
+        raise no_token(request)
     return {"key-marker": key, "version-id-marker": version} if version else {"key-marker": key}
+
+
+def no_token(request: Request) -> InvalidArgument:
+    """The error for a page token that comes from elsewhere."""
+    why = "the page token is not a token of this listing"
+    return InvalidArgument(why, operation=request.operation, path=request.path)
 
 
 def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage:
@@ -394,20 +405,19 @@ def version_of(text: str | None) -> str | None:
     return text if text and text != "null" else None
 
 
-# What to do about a success of another server.
-NOT_OF_S3 = "it is not that of an S3 object; check endpoint_url"
-
-
-def _no_object(response: UncheckedHead, request: ReadRequest) -> ProtocolError:
-    """The error for a response without an ETag.
-
-    Objects of S3 have one, and versions differ by it; error pages have none.
-    """
+def no_success(why: str, request: Request) -> ProtocolError:
+    """The error for a success of another server."""
     return ProtocolError(
-        f"the response ({response.status}, {excerpt(response.content_type)}) carries no ETag: {NOT_OF_S3}",
-        operation="read",
-        path=request.path,
+        f"the response {why}: it is not that of S3; check endpoint_url", operation=request.operation, path=request.path
     )
+
+
+def written_etag(given: object, request: Request) -> str:
+    """The ETag in the response to a write, which proves that it was done. ``ProtocolError`` if there is none."""
+    etag = unquote_etag(given) if isinstance(given, str) else None
+    if etag is None:
+        raise no_success("carries no ETag", request)
+    return etag
 
 
 def unchecked_head(response: Mapping[str, Any]) -> UncheckedHead:
@@ -441,15 +451,13 @@ def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
         content_type=None if content_type is None else content_type.decode("latin-1"),
         content_encoding=None if encoding is None else encoding.decode("latin-1"),
     )
-    if response.etag is None:
-        raise _no_object(response, request)
-    return check_reply(request, response)
+    return checked(request, response)
 
 
 def checked(request: ReadRequest, response: UncheckedHead) -> ReadHead:
-    """``check_reply``, and the check that there is an ETag, which each object of S3 has."""
+    """``check_reply``, and the check that there is an ETag, which each object of S3 has, and error pages have not."""
     if response.etag is None:
-        raise _no_object(response, request)
+        raise no_success(f"({response.status}, {excerpt(response.content_type)}) carries no ETag", request)
     return check_reply(request, response)
 
 
@@ -457,17 +465,9 @@ def metadata_of(headers: Mapping[str, str], request: StatRequest) -> Metadata:
     """The metadata in the headers of a response to a HEAD."""
     length = headers.get("content-length", "")
     if not _NUMBER.fullmatch(length) or int(length) > OFFSET_MAX:
-        raise ProtocolError(
-            f"the response to HEAD has no valid Content-Length{f': {excerpt(length)}' if length else ''}",
-            operation=request.operation,
-            path=request.path,
-        )
+        raise no_success(f"to HEAD has no valid Content-Length{f': {excerpt(length)}' if length else ''}", request)
     if headers.get("etag") is None:
-        raise ProtocolError(
-            f"the response to HEAD ({excerpt(headers.get('content-type'))}) carries no ETag: {NOT_OF_S3}",
-            operation=request.operation,
-            path=request.path,
-        )
+        raise no_success(f"to HEAD ({excerpt(headers.get('content-type'))}) carries no ETag", request)
     return Metadata(
         path=request.path,
         size=int(length),

@@ -195,19 +195,23 @@ async def test_a_part_without_an_etag_is_an_error() -> None:
             await op.write("k", DATA)
 
 
+def deleted(*keys: str, more: bytes = b"") -> Rule:
+    """The result of a batch that names these keys."""
+    rows = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys).encode()
+    return Rule(fault=Fault(status=200, body=b"<DeleteResult>%s%s</DeleteResult>" % (rows, more)), method="POST")
+
+
 async def test_keys_that_are_not_deleted_are_named_each_with_its_reason() -> None:
     """The others of the batch, and the other batches, are deleted."""
     refused = (
-        b"<DeleteResult><Error><Key>b</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
-        b"<Error><Key>gone</Key><Code>NoSuchKey</Code></Error></DeleteResult>"
+        b"<Error><Key>b</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+        b"<Error><Key>gone</Key><Code>NoSuchKey</Code></Error>"
     )
-    script = [
-        Rule(fault=Fault(status=200, body=refused), method="POST"),
-        Rule(fault=Fault(status=200, body=b"<DeleteResult/>"), method="POST"),
-    ]
+    numbered = [f"k{number}" for number in range(999)]
+    script = [deleted("a", *numbered[:997], more=refused), deleted(*numbered[997:])]
     async with FaultServer({}, script) as server, operator_of(server) as op:
         with pytest.raises(PermissionDenied) as caught:
-            await op.delete(["a", "b", "gone", *(f"k{number}" for number in range(999))])
+            await op.delete(["a", "b", "gone", *numbered])
         assert caught.value.path == "b"
         assert caught.value.context["failures"] == {"b": "PermissionDenied"}
         assert (caught.value.context["failed"], caught.value.context["of"]) == (1, 1002)
@@ -215,11 +219,8 @@ async def test_keys_that_are_not_deleted_are_named_each_with_its_reason() -> Non
 
 
 async def test_a_key_that_is_slowed_down_is_deleted_by_another_attempt() -> None:
-    slow = b"<DeleteResult><Error><Key>b</Key><Code>SlowDown</Code></Error></DeleteResult>"
-    script = [
-        Rule(fault=Fault(status=200, body=slow), method="POST"),
-        Rule(fault=Fault(status=200, body=b"<DeleteResult/>"), method="POST"),
-    ]
+    slow = b"<Error><Key>b</Key><Code>SlowDown</Code></Error>"
+    script = [deleted("a", more=slow), deleted("a", "b")]
     async with FaultServer({}, script) as server, operator_of(server) as op:
         await op.delete(["a", "b"])
         assert len(server.requests) == 2
