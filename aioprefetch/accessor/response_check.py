@@ -158,12 +158,7 @@ def check_times(request: ReadRequest | StatRequest, last_modified: datetime | No
 
 
 def _other_version(request: ReadRequest, version: str | None) -> ProtocolError:
-    return ProtocolError(
-        f"the response is version {excerpt(version)!r}, not {request.version!r}",
-        operation="read",
-        path=request.path,
-        context={"range": request.describe()},
-    )
+    return wrong_response(request, f"the response is version {excerpt(version)!r}, not {request.version!r}")
 
 
 def _checked_first_part(
@@ -247,8 +242,24 @@ def _expected(request: ReadRequest, total: int | None) -> Range:
     return bounds or (request.offset, total)
 
 
+def check_due(request: ReadRequest, head: ReadHead) -> None:
+    """Raise ``ProtocolError`` for a head of anything but the requested range, or ``first_bytes`` at one of its ends."""
+    start, end, total = head.start, head.end, head.total
+    if total is None and (request.size is None or request.suffix is not None):
+        total = end  # Nothing else says where the object ends.
+    low, high = _expected(request, total)
+    is_part = head.size == request.first_bytes and low <= start and end <= high and (start == low or end == high)
+    if not is_part and (start, end) != (low, high):
+        raise wrong_response(request, f"the head promises [{start}, {end}) of {total} bytes, which was not asked for")
+
+
 def _wrong(request: ReadRequest, response: UncheckedHead, why: str) -> ProtocolError:
-    facts: dict[str, object] = {"range": request.describe(), "status": response.status}
+    return wrong_response(request, why, status=response.status)
+
+
+def wrong_response(request: ReadRequest, why: str, **facts: object) -> ProtocolError:
+    """The error for a response that is not one to this request."""
+    facts = {"range": request.describe(), **facts}
     return ProtocolError(why, operation="read", path=request.path, context=facts)
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aioprefetch.accessor.response_check import VersionPin
+from aioprefetch.accessor.response_check import VersionPin, check_due, wrong_response
 from aioprefetch.errors import InvalidType, ProtocolError, Unavailable
 from aioprefetch.runtime.buffers import Owner, lend_buffer
-from aioprefetch.values import ReadHead, ReadRequest
+from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 
 # A body is collected in pieces of at most this size: an object that claims terabytes allocates as bytes arrive.
 PIECE_BYTES_MAX = 64 << 20
@@ -90,10 +90,12 @@ class Sink:
         """Memory for the next bytes of the body; not empty before the sink is complete."""
         received = self.received
         if received >= self._piece_end:
-            assert self.head is not None
+            size = self._expect(0)
             start = self._piece_start = self._piece_end
-            piece = self._piece = self._allocate(start, self.head.size)
+            piece = self._piece = self._allocate(start, size)
             self._piece_end = start + len(piece)
+            if not piece:  # There is no place for what was not asked for.
+                self._expect(size + 1)
         return self._piece[received - self._piece_start :]
 
     def advance(self, count: int) -> None:
@@ -102,7 +104,7 @@ class Sink:
         self._advanced()
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> int:
-        """Copy a chunk as far as bytes are missing; returns how many bytes were copied."""
+        """Copy a chunk, and return its length. ``ProtocolError``, and nothing is copied, if more comes than is due."""
         data = memoryview(chunk)
         taken = 0
         if data and not self.complete and len(room := self.writable()) >= len(data):  # The usual case.
@@ -110,7 +112,8 @@ class Sink:
             room[:taken] = data
             self.advance(taken)
             return taken
-        while taken < len(data) and not self.complete:
+        self._expect(len(data))
+        while taken < len(data):
             room = self.writable()
             count = min(len(room), len(data) - taken)
             room[:count] = data[taken : taken + count]
@@ -123,6 +126,7 @@ class Sink:
         if not self.is_paced:
             self.feed(body)
             return
+        self._expect(len(body))
         while body:
             if self.is_full:
                 await self.drained()
@@ -149,6 +153,14 @@ class Sink:
     def drop_memory(self) -> None:
         """Keep no view of the memory of a body that is complete."""
         self._piece = _NOTHING
+
+    def _expect(self, count: int) -> int:
+        """The size of the response. ``ProtocolError`` unless it has begun, and ``count`` bytes of it are missing."""
+        head = self.head
+        if head is None or self.received + count > head.size:
+            why = "came before its head" if head is None else f"has more bytes than were asked for: over {head.size}"
+            raise ProtocolError(f"the body {why}", operation="read")
+        return head.size
 
     def _begun(self, head: ReadHead) -> None:
         """Called once, with the first head."""
@@ -236,6 +248,32 @@ class ForwardingSink(Sink):
         self.target.drop_memory()
 
 
+class CheckingSink(ForwardingSink):
+    """Passes a response on unless ``check`` raises an error for its head."""
+
+    __slots__ = ("_check",)
+
+    def __init__(self, target: Sink, check: Callable[[ReadHead], object]) -> None:
+        super().__init__(target)
+        self._check = check
+
+    def begin(self, head: ReadHead, *, path: str = "") -> None:
+        self._check(head)
+        self.target.begin(head, path=path)
+
+
+def check_delivered(request: ReadRequest, sink: Sink, reply: ReadReply) -> None:
+    """Raise ``ProtocolError`` unless a read that has returned delivered what its head promised, and that was due."""
+    head, named = sink.head, reply.head
+    if head is None or named.end != head.end or not is_same_version(head, named):
+        why = f"the reply has the head {named}, and the head that came before its body is {head}"
+    elif sink.received != head.size:
+        why = f"the body has {sink.received} bytes where its head says {head.size}"
+    else:
+        return check_due(request, named)
+    raise wrong_response(request, why, received=sink.received)
+
+
 def is_comparable(head: ReadHead) -> bool:
     """Whether a later response can be compared with this one (``is_same_version``), although that proves nothing."""
     return head.etag is not None or head.version is not None or None not in (head.total, head.last_modified)
@@ -279,7 +317,7 @@ class CollectSink(Sink):
         self.is_placed = False
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> int:
-        """Copy a chunk as far as bytes are missing; one that is the whole body is copied once and for all."""
+        """Copy a chunk, as ``Sink.feed`` does; one that is the whole body is copied once and for all."""
         head, size = self.head, len(chunk)
         is_whole = head is not None and size == head.size and not self.received and size <= self.piece_bytes_max
         if not is_whole or self._pieces or self.is_placed:
@@ -360,10 +398,4 @@ async def copy_chunks(next_chunk: NextChunk, request: ReadRequest, sink: Sink, h
                 f"the body ended after {received} of {head.size} bytes", operation="read", path=request.path
             )
         received += len(chunk)
-        if received > head.size:
-            raise ProtocolError(
-                f"the body has more than the {head.size} bytes that its head promised",
-                operation="read",
-                path=request.path,
-            )
         await sink.pour(memoryview(chunk))  # A chunk may be as large as the object.

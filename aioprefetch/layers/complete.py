@@ -17,7 +17,7 @@ from aioprefetch.accessor.list_pages import checked_page, page_after
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_etag, check_times
 from aioprefetch.accessor.service_base import CollectedWriteBody, not_deleted
-from aioprefetch.accessor.sink import CollectSink, ForwardingSink, Sink, is_same_version
+from aioprefetch.accessor.sink import CollectSink, ForwardingSink, Sink, check_delivered, is_same_version
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
@@ -132,7 +132,6 @@ class CompleteAccessor(WrappedAccessor):
         since, until = request.if_modified_since, request.if_unmodified_since
         if request.if_none_match or request.version or since or until:
             self._check(request, _READ_OPTIONS)
-        before = sink.received
         sent, size, compared = request, None, None
         target = sink
         try:
@@ -146,6 +145,14 @@ class CompleteAccessor(WrappedAccessor):
             if compared is not None or size is not None:
                 target = _ComparingSink(sink, compared, size)
             response = await self.inner.read(sent, target)
+            head, asked = response.head, sent.size
+            is_due = head.size == asked or (head.end == head.total and (asked is None or head.size < asked))
+            if not (is_due and head.start == sent.offset and head is sink.head and head.size == sink.received):
+                check_delivered(sent, sink, response)  # What is usual needs no more than this.
+            return response
+        except ProtocolError as error:
+            error.add_context(service=self.info.location)
+            raise
         except (ConditionNotMatch, RangeNotSatisfied) as error:
             if sink.head is not None:
                 raise
@@ -158,11 +165,6 @@ class CompleteAccessor(WrappedAccessor):
             head = await self._empty_head(request, error, needs_etag=compared is not None)
             target.begin(head, path=request.path)
             return ReadReply(head=head, received=0)
-        received, expected = sink.received - before, response.head.size
-        if received != expected:
-            with self._within(request, range=request.describe(), received=received):
-                raise ProtocolError(f"the body has {received} bytes where its head says {expected}")
-        return response
 
     async def _with_known_range(self, request: ReadRequest, suffix: int) -> tuple[ReadRequest, int]:
         metadata = await self._metadata(request)

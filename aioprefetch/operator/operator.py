@@ -280,10 +280,10 @@ class Operator:
         accessor, runtime = self._connect()
         began = runtime.events.clock() if runtime.events.wants_reads else None
         if request.first_bytes is None:
-            reply = await accessor.read(request, BufferSink(target))
+            reply = await accessor.read(request, sink := BufferSink(target))
             if began is not None:
                 publish_reply(runtime.events, request, reply, began)
-            return reply.received
+            return sink.received
         await (reading := ParallelFill(served(accessor, runtime), runtime, request, target)).run()
         return reading.filled
 

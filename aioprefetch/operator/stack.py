@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from aioprefetch.accessor.protocols import Accessor, Layer, Service
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.accessor.protocols import Accessor, Layer, Service, WrappedAccessor
+from aioprefetch.accessor.response_check import check_due
+from aioprefetch.accessor.sink import CheckingSink, Sink, check_delivered
+from aioprefetch.errors import ConfigInvalid, ProtocolError
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.runtime.options import check_count, checked_seconds
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import ReadReply, ReadRequest
 
 Stack = tuple[Layer, ...]
 
@@ -76,13 +80,40 @@ def check_order(stack: Sequence[Layer]) -> None:
         )
 
 
+class _OuterSide(WrappedAccessor):
+    """The outer side of a layer that may do anything to a read. What it delivers wrongly is an error that names it."""
+
+    def __init__(self, inner: Accessor, layer: Layer) -> None:
+        super().__init__(inner)
+        self._layer = type(layer).__name__
+
+    def __getattr__(self, name: str) -> Any:  # What else the layer has, and says of itself.
+        return getattr(self.inner, name)
+
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+        # At once, since bytes are used as they arrive. A further attempt continues the first one: the sink looks.
+        checking = CheckingSink(sink, lambda head: None if sink.head else check_due(request, head))
+        try:
+            reply = await self.inner.read(request, checking)
+            check_delivered(request, sink, reply)
+        except ProtocolError as error:
+            if "service" not in error.context:  # Otherwise it comes from further in.
+                error.add_context(path=request.path, layer=self._layer)
+            raise
+        return reply
+
+
 def live_stack(runtime: Runtime, service: Service, layers: Sequence[Layer]) -> Accessor:
     """The one stack of a service and layers in a runtime, for all copies of an operator."""
 
     def build() -> tuple[Accessor, object]:
         accessor = runtime.shared(("service", id(service)), lambda: (service.build(runtime), service))[0]
+        plain, is_complete = {type(layer) for layer in default_stack(service)}, False
         for layer in layers:
             accessor = layer.wrap(accessor, runtime)
+            if is_complete and type(layer) not in plain:
+                accessor = _OuterSide(accessor, layer)
+            is_complete |= isinstance(layer, CompleteLayer)
         return accessor, layers  # Kept with what it is made of, so that no other object gets one of the ids.
 
     return runtime.shared(("stack", id(service), *map(id, layers)), build)[0]

@@ -201,7 +201,7 @@ class WarmReads:
         started = runtime.loop.time()
         token = count_for(account)
         try:
-            if read_now(request, sink) is None:
+            if read_now(request, sink) is None or sink.received != size:
                 return None
         finally:
             count_as_before(token)

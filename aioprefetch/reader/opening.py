@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.response_check import VersionPin, is_strong
+from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
 from aioprefetch.accessor.sink import BufferSink
 from aioprefetch.blocks.fetch import Fetch, Wait
 from aioprefetch.blocks.file import BlockFile, ReaderPosition
@@ -429,10 +429,14 @@ class OpenObject:
     def file_of(self, fetch: Fetch, head: ReadHead) -> BlockFile:
         """The file that a response fills.
 
-        Raises ``ObjectChanged`` unless the response is of the pinned version, also if the store ignores conditions.
+        Raises ``ObjectChanged`` for another version, also where a store ignores the condition, ``ProtocolError`` for
+        another range.
         """
         file = fetch.file
         assert isinstance(file, BlockFile)
+        start, size = fetch.start, fetch.end - fetch.start
+        if head.start != start or head.size != size:
+            check_due(ReadRequest(path=self.path, offset=start, size=size), head)
         self.check_head(file, head)
         return file
 

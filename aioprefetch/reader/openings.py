@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Hashable
 from typing import Protocol
 
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.response_check import check_due
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.store import BlockStore
@@ -58,6 +59,7 @@ class Opening:
         "path",
         "pinned",
         "readers",
+        "request",
         "resident",
         "start",
     )
@@ -113,7 +115,7 @@ class Opening:
         etag = None if resident is None else resident.version[1]
         size = self.end - self.start
         self._openings.was_sent(self)
-        request = ReadRequest(
+        self.request = request = ReadRequest(
             path=self.path,
             offset=0 if self.is_suffix else self.start,
             size=None if self.is_suffix else size,
@@ -139,6 +141,7 @@ class Opening:
         """Pin the version that the head names, for every reader that shares the request."""
         if head.total is None:
             raise Unexpected("the response does not name the size of the object", operation="read", path=self.path)
+        check_due(self.request, head)
         return self._pin(head.etag, head.version, head.total)
 
     def ended(self) -> None:

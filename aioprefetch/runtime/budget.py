@@ -101,7 +101,9 @@ class MemoryBudget:
         """A ticket, granted at once if the limit and the queue allow it. The options are those of ``Ticket``."""
         ticket = Ticket(size_bytes, lane, is_promise=is_promise, on_grant=on_grant)
         behind = bool(self._lanes["demand"]) or (lane == "prefetch" and bool(self._lanes["prefetch"]))
-        if behind or not self._admit(ticket):
+        if not size_bytes:
+            ticket.grant()  # It takes nothing, so it waits for nothing.
+        elif behind or not self._admit(ticket):
             self._enqueue(ticket)
         return ticket
 

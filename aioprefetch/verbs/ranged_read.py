@@ -23,9 +23,9 @@ from functools import partial
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.response_check import VersionPin, is_strong
+from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
 from aioprefetch.accessor.sink import BufferSink, CollectSink, Sink, is_same_version
-from aioprefetch.errors import ConditionNotMatch, Error, NotFound, ProtocolError, RangeNotSatisfied
+from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied
 from aioprefetch.ranges import ByteCount, MergedRange, Range, checked_ranges, coalesce, resolve_range
 from aioprefetch.runtime.buffers import ResultStream
 from aioprefetch.runtime.options import RuntimeOptions
@@ -172,7 +172,8 @@ class ParallelRead(CollectSink):
         if gaps and not self._is_proven(head):
             # The response to the next request is the first one of this sink.
             self.head = None
-            raise self._unproven(head)
+            check_due(request, head)
+            raise _VersionUnproven("another request brings all bytes", operation="read", path=request.path)
         self._memory = self._open(size)
         self.is_placed = True
         if not gaps:
@@ -193,17 +194,6 @@ class ParallelRead(CollectSink):
         """Whether a part with the same ETag, or of the same version id, has the bytes of the same version."""
         version = head.version if self._accessor.capability.read_version else None
         return is_strong(head.etag, version)
-
-    def _unproven(self, head: ReadHead) -> Error:
-        request = self._request
-        if request.first_bytes is not None:
-            return _VersionUnproven("another request brings all bytes", operation="read", path=request.path)
-        return ProtocolError(
-            f"the response holds [{head.start}, {head.end}) alone, where {request.describe()} was requested",
-            operation="read",
-            path=request.path,
-            status="permanent",
-        )
 
     def _allocate(self, position: int, size: int) -> memoryview:
         if self._memory is None:

@@ -20,7 +20,7 @@ from typing import Literal
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.sink import Sink
+from aioprefetch.accessor.sink import Sink, check_delivered
 from aioprefetch.blocks.spill.entry import HEADER_BYTES_MAX, EntryHeader, encode_header, header_length
 from aioprefetch.errors import (
     Closed,
@@ -28,7 +28,6 @@ from aioprefetch.errors import (
     NotFound,
     RangeNotSatisfied,
     TimedOut,
-    Unavailable,
     copy_of,
 )
 from aioprefetch.layers.lru_cache.cache_store import CacheStore
@@ -85,13 +84,20 @@ class Relay:
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reader = reader
         self._deliver(lambda: reader.sink.begin(part, path=reader.request.path))
+        if part.start >= self.end:  # The part is empty, or lies behind this response.
+            self.finish()
 
     def feed(self, start: int, data: memoryview) -> None:
         """Pass on the bytes of the object from ``start`` on, as far as the reader wants them."""
         wanted = data[max(0, self.part.start - start) : max(0, self.end - start)]
         if wanted and not self.finished.done():
             self._deliver(lambda: self._reader.sink.feed(wanted))
-        if start + len(data) >= self.end and not self.finished.done():
+        if start + len(data) >= self.end:
+            self.finish()
+
+    def finish(self) -> None:
+        """The reader has got all that the response holds for it, unless it has failed or left."""
+        if not self.finished.done():
             self.finished.set_result(None)
 
     def fail(self, error: Exception) -> None:
@@ -107,7 +113,7 @@ class Relay:
     async def hand_back(self) -> None:
         """The response has ended, and the next one is the first: wait until the reader has dropped its bytes."""
         rewinding = self._reader.rewinding()
-        self.finished.set_result(None)
+        self.finish()
         await asyncio.wait((rewinding,))
 
     @property
@@ -363,9 +369,9 @@ class Fill:
             return
         sink = FillSink(self)
         try:
-            await self._inner.read(self.request, sink)
+            reply = await self._inner.read(self.request, sink)
         except ConditionNotMatch:
-            if self.request.if_none_match is None or self.stale is None:
+            if self.request.if_none_match is None or self.stale is None or sink.head is not None:
                 raise
             self._not_modified(self.stale)
             return
@@ -375,12 +381,10 @@ class Fill:
             raise
         finally:
             turn.end()
-        if self.state in ("receiving", "bypassed") and not sink.complete:
-            raise Unavailable(
-                f"the body ended after {sink.received} of {0 if sink.head is None else sink.head.size} bytes",
-                operation="read",
-                path=self.request.path,
-            )
+        if self.state in ("opening", "receiving", "bypassed"):
+            check_delivered(self.request, sink, reply)
+        if self._relay is not None:
+            self._relay.finish()
 
     def begin(self, head: ReadHead) -> None:
         """Take the checked head of the response, and decide on the use of its body."""

@@ -263,8 +263,8 @@ class SkippingReceiver:
         skipped = min(self._skip_bytes, len(chunk))
         self._skip_bytes -= skipped
         self._counters["stream_read_total_bytes"] += skipped
-        if not self._sink.complete:
-            self._receiver.feed(chunk[skipped:])
+        if (head := self._sink.head) is not None and not self._sink.complete:
+            self._receiver.feed(chunk[skipped : skipped + head.size - self._sink.received])
             self._stop_if_complete()
         return len(chunk)
 

@@ -2,6 +2,7 @@
 
 import itertools
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -40,11 +41,27 @@ def test_collects_every_split_of_a_body(chunks: list[bytes], piece_bytes: int) -
     assert sink.to_view().readonly
 
 
-def test_takes_no_more_than_the_head_says() -> None:
+@pytest.mark.parametrize("is_paced", [False, True])
+async def test_takes_no_more_than_the_head_says(is_paced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing before it. Of a chunk that goes beyond it not a byte counts: it may be any of them that is wrong."""
+    monkeypatch.setattr(CollectSink, "is_paced", is_paced)
     sink = CollectSink()
+    calls: list[Callable[[], object]] = [lambda: sink.feed(b"abc"), sink.writable]
+    for call in calls:
+        with pytest.raises(ProtocolError, match="before its head"):
+            call()
+    with pytest.raises(ProtocolError, match="before its head"):
+        await sink.pour(memoryview(b"abc"))
     sink.begin(head(0, 3))
-    assert sink.feed(b"abcdef") == 3
-    assert sink.feed(b"x") == 0
+    for chunk in (b"abcd", b"ab", b"cd", b"c", b"x"):
+        if chunk in (b"ab", b"c"):
+            assert sink.feed(chunk) == len(chunk)
+            continue
+        with pytest.raises(ProtocolError, match="more bytes than were asked for"):
+            sink.feed(chunk)
+        with pytest.raises(ProtocolError, match="more bytes than were asked for"):
+            await sink.pour(memoryview(chunk))
+    assert sink.feed(b"") == 0
     assert sink.to_bytes() == b"abc"
 
 
@@ -162,4 +179,5 @@ def test_what_was_fed_may_change_afterwards(kind: type, cuts: tuple[int, ...]) -
     assert sink.to_view().readonly
     assert sink.to_bytes() == body
     assert (sink.to_bytes() is fed) == (kind is bytes and cuts in ((), (0, 10)))
-    assert sink.feed(b"more") == 0
+    with pytest.raises(ProtocolError):
+        sink.feed(b"more")

@@ -146,7 +146,8 @@ async def test_while_a_reservation_waits_nothing_is_fetched_ahead(r: Reader, mon
     await r.run(0, 12)
     budget = r.operator.runtime().budget
     monkeypatch.setattr(budget, "reclaim", None)  # So that what was fetched ahead stays.
-    tickets = [budget.request(budget.limit_bytes - budget.used_bytes + BLOCK, "demand") for _ in range(2)]
+    free_bytes = budget.limit_bytes - budget.used_bytes
+    tickets = [budget.request(size_bytes, "demand") for size_bytes in (free_bytes + BLOCK, BLOCK)]
     assert [ticket.granted for ticket in tickets] == [True, False]
     assert await r.read(12 * BLOCK) == []
     assert r.run_from(0).blocks == AHEAD // 2

@@ -177,6 +177,24 @@ async def test_a_cancelled_wait_gives_its_place_back() -> None:
     assert budget.used_bytes == 10
 
 
+@pytest.mark.parametrize("lane", ["demand", "prefetch"])
+async def test_no_bytes_are_always_there(lane: Lane) -> None:
+    """Nothing is evicted for them, and they wait for nobody."""
+    budget = MemoryBudget(LIMIT, asyncio.get_running_loop())
+    held, waiting = budget.request(LIMIT + 1, "demand"), budget.request(10, "demand")
+    budget.reclaim = lambda need_bytes, lane: pytest.fail("nothing is needed")
+    granted: list[bool] = []
+    nothing = budget.request(0, lane, on_grant=lambda: granted.append(True))
+    assert (nothing.granted, granted, waiting.granted) == (True, [True], False)
+    await nothing.wait()
+    budget.reclaim = None
+    budget.cancel(nothing)
+    await settle()
+    assert (budget.used_bytes, budget.waiting) == (LIMIT + 1, 1)
+    budget.cancel(waiting)
+    budget.cancel(held)
+
+
 async def test_reclaim_is_asked_before_anybody_waits() -> None:
     budget = MemoryBudget(LIMIT, asyncio.get_running_loop())
     asked: list[int] = []
