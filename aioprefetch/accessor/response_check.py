@@ -6,11 +6,14 @@
 A ``VersionPin`` is the version of an object that a read holds to. A request carries the pinned ETag as ``If-Match`` and
 the pinned version id. Some stores ignore conditions, and a weak ETag may not be sent as one, so every response is
 compared with the pin too; another version is ``ObjectChanged``.
+
+``ETags`` finds those of a store that tell no versions apart.
 """
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+import re
+from dataclasses import KW_ONLY, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +31,7 @@ from aioprefetch.errors import (
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import Range, resolve_range
 from aioprefetch.runtime.statistics import Counters
-from aioprefetch.values import ReadHead, ReadRequest, StatRequest, UncheckedHead
+from aioprefetch.values import Entry, ReadHead, ReadRequest, StatRequest, UncheckedHead
 
 # Larger numbers have no place in a Content-Range: a signed 64-bit offset has as many digits.
 TOTAL_DIGITS_MAX = 19
@@ -115,12 +118,14 @@ def check_range(
 
 def check_etag(request: ReadRequest | StatRequest, etag: str | None) -> None:
     """Raise ``ConditionNotMatch`` where ``if_match`` or ``if_none_match`` does not hold."""
-    if request.if_match not in (None, "*", etag):
+    wanted = request.if_match
+    # The response to a write has no time: its ETag is that of the store.
+    if wanted not in (None, "*", etag) and not (etag or "").startswith(f"{wanted}{DATED}"):
         raise ConditionNotMatch(
-            f"the object's ETag is {excerpt(etag)!r}, not {excerpt(request.if_match)!r}",
+            f"the object's ETag is {excerpt(etag)!r}, not {excerpt(wanted)!r}",
             operation=request.operation,
             path=request.path,
-            context={"if_match": request.if_match, "etag": etag},
+            context={"if_match": wanted, "etag": etag},
         )
     if request.if_none_match is not None and request.if_none_match in ("*", etag):
         raise ConditionNotMatch(
@@ -339,3 +344,80 @@ class VersionPin:
 def is_strong(etag: str | None, version: str | None) -> bool:
     """Whether equal values mean equal bytes; see ``VersionPin.is_strong``."""
     return bool(version) or (etag is not None and not is_weak(etag))
+
+
+# --- ETags that prove nothing -----------------------------------------------------------------------------------------
+
+# What stands between an ETag that proves nothing and the second of the object's last change.
+DATED = "@modified:"
+_ZEROS = re.compile(r"0+(-[0-9]+)?")
+_ZEROS_MAX = "00000001"  # The quick look: zeros alone are below it.
+_ETAGS_MAX = 4096
+
+
+class ETags:
+    """The ETags of one store in a runtime. Those that tell no versions apart are followed by a time here.
+
+    These are zeros alone (with ``-N`` too), which some stores give to every object, and one that was seen with objects
+    of two sizes. ``DATED`` and the whole second of the last change are added to them, so that every comparison of ETags
+    compares that time: pins, resumed reads, caches, notes of downloads, second looks. Without the form of a digest they
+    let no copy be left out either. Where the time is not known they are weak.
+    """
+
+    __slots__ = ("_empty", "_first")
+
+    def __init__(self) -> None:
+        # Size, path and time of the first object that was seen with an ETag.
+        self._first: dict[str, tuple[int | None, str, datetime | None]] = {}
+        self._empty: set[str] = set()
+
+    def prove_nothing(self, etag: str) -> bool:
+        """Whether an ETag of the store tells no versions apart."""
+        return etag in self._empty or (etag < _ZEROS_MAX and _ZEROS.fullmatch(etag) is not None)
+
+    def can_be_sent(self, etag: str) -> bool:
+        """Whether a read may have an ETag as its condition; any other one is compared with that of the response."""
+        # A weak ETag never matches, and some stores respond 412 to "*" although the object exists.
+        return etag != "*" and not is_weak(etag) and not self.prove_nothing(bare_etag(etag))
+
+    def dated(self, etag: str, path: str, size: int | None, modified: datetime | None, pin: str | None = None) -> str:
+        """The ETag of an object, with its time if it needs one. One whose ``size`` is known is recorded.
+
+        The first object that was seen with an ETag keeps it for a ``pin`` that was made before there was a second one.
+        """
+        if size is not None:
+            if len(self._first) > _ETAGS_MAX:
+                self._first.clear()
+            seen = size, path, modified
+            first = self._first.setdefault(etag, seen)
+            # The size in a response to HEAD may be wrong.
+            if first[0] != size and first[1:] != seen[1:] and len(self._empty) < _ETAGS_MAX:
+                self._empty.add(etag)
+            if etag == pin and first == seen and etag > _ZEROS_MAX:
+                return etag
+        if not self.prove_nothing(etag):
+            return etag
+        return f"W/{etag}" if modified is None else f"{etag}{DATED}{int(modified.timestamp())}"
+
+    def dated_entries(self, entries: list[Entry]) -> list[Entry]:
+        """The entries of a page, their ETags as ``dated`` has them."""
+        first = self._first.setdefault
+        if not self._empty and not any(
+            (etag := one.etag)
+            and (first(etag, (one.size, one.path, one.last_modified))[0] != one.size or etag < _ZEROS_MAX)
+            for one in entries
+        ):
+            if len(self._first) > _ETAGS_MAX:
+                self._first.clear()
+            return entries
+        for one in entries:  # Before any is named: one may tell of those before it.
+            self.dated(one.etag or "", one.path, one.size, one.last_modified)
+        return [
+            replace(one, etag=self.dated(one.etag, one.path, None, one.last_modified)) if one.etag else one
+            for one in entries
+        ]
+
+
+def bare_etag(etag: str) -> str:
+    """The ETag of the store in one that ``ETags.dated`` has made."""
+    return etag.partition(DATED)[0]

@@ -4,7 +4,8 @@
 
 1. Different sizes, or a size that is not known: not the same.
 2. In s3 the ETag of an object that was written at once is its MD5, and that of one written in parts follows from those
-   of the parts. Where both sides are of s3, equal ETags mean the same, and two different MD5s mean not the same.
+   of the parts. Where both sides are of s3, equal ETags mean the same, and two different MD5s mean not the same. Zeros,
+   and an ETag that objects of two sizes have, prove nothing.
 3. By time, where the caller says so. A local file gets the time of its object: an equal time means the same.
    Elsewhere a destination that was written after the source means the same, as for ``aws s3 sync``.
 4. Between s3 and a local file the MD5 of the file is compared with the ETag.
@@ -27,7 +28,7 @@ from typing import Any, BinaryIO, Protocol
 
 from aioprefetch.accessor.protocols import copies_from
 from aioprefetch.accessor.request_events import served
-from aioprefetch.accessor.response_check import is_strong
+from aioprefetch.accessor.response_check import ETags, is_strong
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.errors import ConditionNotMatch, ObjectChanged, Unsupported
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
@@ -42,7 +43,7 @@ from aioprefetch.verbs.ranged_read import first_bytes_of
 from aioprefetch.verbs.resumable_file import open_resumable
 from aioprefetch.verbs.writer import abort_after, copy_by_server, description_of, open_body
 
-_DIGEST = re.compile(r"([0-9a-f]{32})(?:-([1-9][0-9]{0,4}))?")
+_DIGEST = re.compile(r"(?!0{32})([0-9a-f]{32})(?:-([1-9][0-9]{0,4}))?")
 _READ_BYTES = 1 << 20
 
 
@@ -54,16 +55,21 @@ class Comparison:
         self._target = target
         self._runtime = runtime
         self._by_time = by_time
+        self._etags = ETags()
         self._have_digests = _has_digests(source) and _has_digests(target)
         sides = ((source, target), (target, source))
         self.has_proofs = self._have_digests or any(_has_digests(one) and two.root is not None for one, two in sides)
 
     async def is_same(self, found: Entry | Metadata, there: Entry | Metadata) -> bool:
         """Whether the object at the destination is a copy of the one in the source."""
+        first, second = (
+            self._etags.dated(one.etag or "", side + one.path, one.size, one.last_modified)
+            for side, one in (("from", found), ("to", there))
+        )
         if found.size is None or found.size != there.size:
             return False
         if self._have_digests:
-            known = _by_digests(found.etag, there.etag)
+            known = _by_digests(first, second)
             if known is not None:
                 return known
         target_file = self._file(self._target, there.path)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch import errors
 from aioprefetch.accessor.counted_requests import OPERATIONS
 from aioprefetch.accessor.http_headers import quote_etag, range_header
+from aioprefetch.accessor.response_check import DATED, bare_etag
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, InvalidArgument, RangeNotSatisfied, copy_of
@@ -178,6 +180,7 @@ class S3Accessor(ServiceAccessor):
         page = await requests.list_page(request, root, prefix, parameters)
         if prefix != request.path:
             page.entries = [entry for entry in page.entries if entry.path.startswith(request.path)]
+        page.entries = requests.etags.dated_entries(page.entries)
         return list_page_of(page, request, limit)
 
     def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
@@ -224,6 +227,7 @@ class S3Accessor(ServiceAccessor):
     async def _copy(self, request: CopyRequest) -> Metadata:
         from aioprefetch.services.s3.client_requests import checksum_parameters, placement_parameters
 
+        requests = self.live.requests or await self.live.opened(request)
         response = await self.client.call(
             request,
             "copy_object",
@@ -234,11 +238,12 @@ class S3Accessor(ServiceAccessor):
             **checksum_parameters(request, self._options),
         )
         copied = response.get("CopyObjectResult") or {}
+        modified = in_utc(copied.get("LastModified"))
         return Metadata(
             path=request.target,
-            etag=written_etag(copied.get("ETag"), request),
+            etag=requests.etags.dated(written_etag(copied.get("ETag"), request), request.target, None, modified),
             version=version_of(response.get("VersionId")),
-            last_modified=in_utc(copied.get("LastModified")),
+            last_modified=modified,
         )
 
     async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
@@ -268,6 +273,9 @@ class S3Accessor(ServiceAccessor):
             source = {"Bucket": store.name, "Key": root + checked_key(path, operation=request.operation)}
         if request.version is not None:
             source["VersionId"] = request.version
+        seconds = (etag or "").partition(DATED)[2]
+        if seconds.isdecimal() and len(seconds) < 12:  # The store compares what is compared here.
+            return {"CopySource": source, "CopySourceIfUnmodifiedSince": datetime.fromtimestamp(int(seconds), UTC)}
         return {"CopySource": source, "CopySourceIfMatch": None if etag is None else quote_etag(etag)}
 
     async def delete(self, request: DeleteRequest) -> None:
@@ -310,7 +318,8 @@ class S3Accessor(ServiceAccessor):
         """Delete ``paths``, which are by key. Those that the response does not name stay ``left`` without an error."""
         etags = request.if_match or {}
         objects = [
-            {"Key": key, **({"ETag": quote_etag(etags[path])} if path in etags else {})} for key, path in paths.items()
+            {"Key": key, **({"ETag": quote_etag(bare_etag(etags[path]))} if path in etags else {})}
+            for key, path in paths.items()
         ]
         response = await self.client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": False})
         for answer in (*(response.get("Deleted") or ()), *(response.get("Errors") or ())):

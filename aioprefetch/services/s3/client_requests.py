@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from aioprefetch.accessor.http_headers import is_weak, quote_etag
+from aioprefetch.accessor.http_headers import quote_etag
+from aioprefetch.accessor.response_check import ETags, bare_etag
 from aioprefetch.accessor.sink import Sink, copy_chunks
 from aioprefetch.errors import Closed, Error, ProtocolError
 from aioprefetch.runtime.runtime import Runtime
@@ -73,6 +74,7 @@ class ClientRequests:
     """The requests of one recipe within a runtime."""
 
     def __init__(self, options: S3Options, client: S3Client, explainer: Explainer, runtime: Runtime) -> None:
+        self.etags = ETags()
         self._options = options
         self._client = client
         self._explainer = explainer
@@ -80,9 +82,7 @@ class ClientRequests:
 
     async def read(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
         """Read into a sink, chunk by chunk."""
-        # A condition that cannot be sent is compared when the response is here: a weak ETag never matches, and some
-        # stores respond 412 to "*" although the object exists.
-        pinned = request.if_match not in (None, "*") and not is_weak(request.if_match or "")
+        etags, pin, unwanted = self.etags, request.if_match, request.if_none_match
         self._runtime.counters["transport_fallbacks"] += 1
         response, reported = await self._client.open(
             request,
@@ -90,8 +90,8 @@ class ClientRequests:
             sink,
             Key=self._options.key_of(request.path, operation="read"),
             Range=range_text,
-            IfMatch=quote_etag(request.if_match or "") if pinned else None,
-            IfNoneMatch=None if request.if_none_match is None else quote_etag(request.if_none_match),
+            IfMatch=quote_etag(pin) if pin is not None and etags.can_be_sent(pin) else None,
+            IfNoneMatch=None if unwanted is None or etags.prove_nothing(bare_etag(unwanted)) else quote_etag(unwanted),
             IfModifiedSince=request.if_modified_since,
             IfUnmodifiedSince=request.if_unmodified_since,
             VersionId=request.version,
@@ -99,7 +99,7 @@ class ClientRequests:
         stream = response["Body"].raw_stream
         before = sink.received
         try:
-            head = checked(request, unchecked_head(response))
+            head = checked(request, unchecked_head(response), etags)
             sink.begin(head, path=request.path)
             await copy_chunks(partial(self._next_chunk, stream, request), request, sink, head)
         except BaseException as error:
@@ -117,7 +117,7 @@ class ClientRequests:
     async def stat(self, request: StatRequest, key: str) -> Metadata:
         """The metadata of an object."""
         response = await self._client.call(request, "head_object", Key=key, VersionId=request.version)
-        return metadata_of(headers_of(response), request)
+        return metadata_of(headers_of(response), request, self.etags)
 
     async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
         """One page of the keys that begin with ``root`` and ``path``."""

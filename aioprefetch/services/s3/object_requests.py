@@ -15,8 +15,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from aioprefetch.accessor.http_headers import is_weak, parse_http_date, quote_etag, time_conditions
+from aioprefetch.accessor.http_headers import parse_http_date, quote_etag, time_conditions
 from aioprefetch.accessor.request_events import ReportedRequest
+from aioprefetch.accessor.response_check import ETags, bare_etag
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, InvalidArgument, Unavailable
@@ -65,6 +66,8 @@ _DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cac
 class ObjectRequests(Protocol):
     """The requests of one recipe within a runtime. ``key`` is the key of the request's path."""
 
+    etags: ETags
+
     async def read(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
         """Read into a sink. ``range_text`` is the ``Range`` header."""
 
@@ -105,7 +108,7 @@ def condition_of(request: WriteRequest | DeleteRequest) -> str | None:
     """The ETag that a write or a deletion has as its condition, in quotes, as the store knows it."""
     wanted = request.if_match
     etag = wanted.get(request.path) if isinstance(wanted, Mapping) else wanted
-    return None if etag is None else quote_etag(etag)
+    return None if etag is None else quote_etag(bare_etag(etag))
 
 
 def described(request: WriteRequest, etag: str | None, version: str | None, size: int | None) -> Metadata:
@@ -156,6 +159,7 @@ class SignedRequests:
         explainer: Explainer,
         runtime: Runtime,
     ) -> None:
+        self.etags = ETags()
         self.targets = SignedTargets(options, configuration, keys, runtime)
         self._options = options
         self._keys = keys
@@ -191,12 +195,14 @@ class SignedRequests:
         reported = None
         if self._events.wants_requests:
             reported = ReportedRequest(self._runtime, request, sink, "GET", signed.target.url)
-        receiver = _ReadReceiver(request, sink, self._runtime)
+        receiver = _ReadReceiver(request, sink, self.etags, self._runtime)
         before = sink.received
         counters[_GET] += 1
         counters["transport_requests"] += 1
         try:
-            seconds = await self._http.fetch(signed.target, _fields(request, range_text), receiver, reported=reported)
+            seconds = await self._http.fetch(
+                signed.target, _fields(request, range_text, self.etags), receiver, reported=reported
+            )
         except Error as error:
             counters.failed(_GET)
             error.add_context(operation="read", path=request.path)
@@ -283,7 +289,7 @@ class SignedRequests:
         """The metadata of an object."""
         query = {} if request.version is None else {"versionId": request.version}
         head, _ = await self._exchange(request, "HEAD", key, query, counter=_HEAD)
-        return metadata_of(head.headers, request)
+        return metadata_of(head.headers, request, self.etags)
 
     async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
         """One page of the keys that begin with ``root`` and ``path``."""
@@ -418,11 +424,12 @@ class _ReadReceiver:
     ``head`` is the head of any response; ``error_body`` the beginning of a body without success.
     """
 
-    __slots__ = ("_error", "_request", "_runtime", "_sink", "checked", "head")
+    __slots__ = ("_error", "_etags", "_request", "_runtime", "_sink", "checked", "head")
 
     head: ResponseHead
 
-    def __init__(self, request: ReadRequest, sink: Sink, runtime: Runtime) -> None:
+    def __init__(self, request: ReadRequest, sink: Sink, etags: ETags, runtime: Runtime) -> None:
+        self._etags = etags
         self._request = request
         self._sink = sink
         self._runtime = runtime
@@ -437,7 +444,7 @@ class _ReadReceiver:
                 return None
             self._error = ErrorBody(connection)
             return self._error
-        checked = checked_head(self._request, head)
+        checked = checked_head(self._request, head, self._etags)
         sink = self._sink
         sink.begin(checked, path=self._request.path)
         self.checked = checked
@@ -449,14 +456,12 @@ class _ReadReceiver:
         return b"" if self._error is None else bytes(self._error.body)
 
 
-def _fields(request: ReadRequest, range_text: str | None) -> bytes:
+def _fields(request: ReadRequest, range_text: str | None, etags: ETags) -> bytes:
     """The headers of one read."""
     lines = "" if range_text is None else f"Range: {range_text}\r\n"
-    # A condition that cannot be sent is compared when the response is here: a weak ETag never matches, and some stores
-    # respond 412 to "*" although the object exists.
-    if request.if_match is not None and request.if_match != "*" and not is_weak(request.if_match):
+    if request.if_match is not None and etags.can_be_sent(request.if_match):
         lines += _condition("If-Match", request.if_match, request)
-    if request.if_none_match is not None:
+    if request.if_none_match is not None and not etags.prove_nothing(bare_etag(request.if_none_match)):
         lines += _condition("If-None-Match", request.if_none_match, request)
     if not (request.if_modified_since is request.if_unmodified_since is None):
         lines += "".join(f"{name}: {text}\r\n" for name, text in time_conditions(request).items())

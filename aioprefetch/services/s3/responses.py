@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
-from aioprefetch.accessor.response_check import check_reply
+from aioprefetch.accessor.response_check import ETags, check_reply
 from aioprefetch.errors import InvalidArgument, NotFound, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.transport import ResponseHead
@@ -436,7 +436,7 @@ def unchecked_head(response: Mapping[str, Any]) -> UncheckedHead:
     )
 
 
-def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
+def checked_head(request: ReadRequest, head: ResponseHead, etags: ETags) -> ReadHead:
     """The head of a 200 or 206 of our own transport, checked against its request."""
     get = head.fields.get
     content_range, etag, version = get(b"content-range"), get(b"etag"), get(b"x-amz-version-id")
@@ -451,29 +451,34 @@ def checked_head(request: ReadRequest, head: ResponseHead) -> ReadHead:
         content_type=None if content_type is None else content_type.decode("latin-1"),
         content_encoding=None if encoding is None else encoding.decode("latin-1"),
     )
-    return checked(request, response)
+    return checked(request, response, etags)
 
 
-def checked(request: ReadRequest, response: UncheckedHead) -> ReadHead:
+def checked(request: ReadRequest, response: UncheckedHead, etags: ETags) -> ReadHead:
     """``check_reply``, and the check that there is an ETag, which each object of S3 has, and error pages have not."""
-    if response.etag is None:
+    etag, modified = response.etag, response.last_modified
+    if etag is None:
         raise no_success(f"({response.status}, {excerpt(response.content_type)}) carries no ETag", request)
-    return check_reply(request, response)
+    response.etag = etags.dated(etag, request.path, None, modified)
+    head = check_reply(request, response)
+    head.etag = etags.dated(etag, request.path, head.total, modified, request.if_match)
+    return head
 
 
-def metadata_of(headers: Mapping[str, str], request: StatRequest) -> Metadata:
+def metadata_of(headers: Mapping[str, str], request: StatRequest, etags: ETags) -> Metadata:
     """The metadata in the headers of a response to a HEAD."""
     length = headers.get("content-length", "")
     if not _NUMBER.fullmatch(length) or int(length) > OFFSET_MAX:
         raise no_success(f"to HEAD has no valid Content-Length{f': {excerpt(length)}' if length else ''}", request)
     if headers.get("etag") is None:
         raise no_success(f"to HEAD ({excerpt(headers.get('content-type'))}) carries no ETag", request)
+    etag, modified = unquote_etag(headers.get("etag")), parse_http_date(headers.get("last-modified"))
     return Metadata(
         path=request.path,
         size=int(length),
-        etag=unquote_etag(headers.get("etag")),
+        etag=None if etag is None else etags.dated(etag, request.path, int(length), modified),
         version=version_of(headers.get("x-amz-version-id")),
-        last_modified=parse_http_date(headers.get("last-modified")),
+        last_modified=modified,
         content_type=headers.get("content-type"),
         content_encoding=headers.get("content-encoding"),
         content_disposition=headers.get("content-disposition"),
