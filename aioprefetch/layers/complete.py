@@ -117,7 +117,7 @@ class CompleteAccessor(WrappedAccessor):
                 raise self._unsupported(request, option if isinstance(value, Mapping) else f"{option}={value!r}")
 
     def _within(self, request: Request, **facts: object) -> InOperation:
-        """What happens in it is a part of ``request``, as far as errors tell."""
+        """An error in it is one of ``request``."""
         return InOperation(request.operation, path=request.path, service=self.info.location, **facts)
 
     def _unsupported(self, request: Request, what: str) -> Unsupported:
@@ -189,7 +189,7 @@ class CompleteAccessor(WrappedAccessor):
         return ReadHead(start=0, size=0, total=0, etag=etag, version=version)
 
     async def _metadata(self, request: ReadRequest) -> Metadata:
-        """What a read has to know before; its errors are those of the read."""
+        """The size that a read has to know before; errors are those of the read."""
         with self._within(request, range=request.describe()):
             return await self.inner.stat(
                 StatRequest(path=request.path, version=request.version, deadline=request.deadline)

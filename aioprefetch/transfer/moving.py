@@ -3,7 +3,7 @@
 A source is deleted only after a proof that its copy is there, if it is still what was copied:
 
 1. The ETag of the store's response to the copy in s3; elsewhere a look at the target, with its size, and its ETag and
-   time as far as the copy has told them.
+   time as far as the copy has named them.
 2. A second look at the source, with the size, the ETag and the time of the first one.
 3. The ETag as a condition of the deletion, where the store takes one.
 """
@@ -110,7 +110,7 @@ async def prove(accessor: Accessor, source: Entry | Metadata, copied: Metadata, 
 
 
 def _shows(there: Metadata, copied: Metadata) -> bool:
-    """Whether a look at the target shows what the copy has told of it, as far as both have it."""
+    """Whether a look at the target shows the facts that the copy returned, as far as both have them."""
     if (
         copied.path == there.path and copied.etag and there.etag
     ):  # That of a file is of the object it was received from.

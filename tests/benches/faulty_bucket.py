@@ -1,7 +1,7 @@
 """A bucket of S3 in memory, over HTTP on the running loop, whose responses a test spoils.
 
 It does what S3 does for the requests of verbs: objects with MD5 ETags, conditions, copies, uploads in parts, listings,
-deletions of many. A ``Fault`` is told of each request, and answers in the bucket's place, before or after the deed.
+deletions of many. A ``Fault`` gets each request, and answers in the bucket's place, before or after the deed.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A service by somebody else: forty lines over a dictionary, which lists in whatever order, and says what it can do."""
+"""A service of another author: forty lines over a dictionary, listed in any order."""
 
 import itertools
 from collections.abc import Iterator

@@ -14,7 +14,7 @@ SEED = zlib.crc32(os.environ.get("AIOPREFETCH_SEARCH_SEED", "").encode())
 
 
 def seeds(rounds_max: int) -> Iterator[int]:
-    """Seeds of rounds, one at least, until the time is over or so many were made."""
+    """Seeds of rounds, one at least, until the time is over or ``rounds_max`` were made."""
     end = time.monotonic() + SECONDS
     for number in range(rounds_max):
         if number and time.monotonic() > end:

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -78,8 +79,8 @@ async def test_the_nth_response_spoiled_loses_nothing(name: str) -> None:
     for tried, (fault, number, is_once) in enumerate(runs):
         if tried > 2 and time.monotonic() > end:
             return
-        await spoiled(
-            name,
-            fault,
-            (lambda call, at=number: call.number == at) if is_once else (lambda call, at=number: call.number >= at),
-        )
+        await spoiled(name, fault, partial(_strikes, number, is_once))
+
+
+def _strikes(number: int, is_once: bool, call: Call) -> bool:
+    return call.number == number if is_once else call.number >= number

@@ -1,4 +1,4 @@
-"""Requests and bytes are counted for every service alike, also for one by somebody else, and once each."""
+"""Requests and bytes are counted for every service alike, also for one of another author, and once each."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

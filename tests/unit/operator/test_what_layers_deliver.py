@@ -1,4 +1,4 @@
-"""What a layer delivers is compared with what it promised and with what was asked for, whoever reads."""
+"""What a layer delivers is compared with what it promised and with what was asked for, through every door."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replied(head: ReadHead) -> ReadReply:
 
 
 def promised(sink: Sink, head: ReadHead, data: bytes) -> ReadReply:
-    """Deliver so much of the data as the head says."""
+    """Deliver as many bytes as the head says."""
     sink.begin(head)
     sink.feed((data + bytes(100))[: head.size])
     return replied(head)
@@ -168,7 +168,7 @@ class Plain(ap.Layer):
 Door = Callable[[ap.Operator, Path], Awaitable[Any]]
 
 
-def of_reader(policy: str) -> Door:
+def of_reader(policy: Any) -> Door:
     """Read to the end by a reader."""
 
     async def read(op: ap.Operator, tmp: Path) -> bytes:
@@ -439,7 +439,7 @@ async def test_a_layer_within_retry_is_tried_twice() -> None:
 async def test_a_read_that_goes_on_is_compared_as_a_whole(inside: type[ap.Layer] | None) -> None:
     """Its second response begins elsewhere than it was asked for at first."""
     op, data = await stored(1000)
-    broken = FaultLayer([Injection(operation="read", at=300, error=ap.Unavailable)])
+    broken = FaultLayer((Injection(operation="read", at=300, error=ap.Unavailable),))
     quick = ap.layers.RetryLayer(base_seconds=0.0)
     cut = op.layer(quick).layer(broken, inside=ap.layers.ConcurrentLimitLayer).layer(Plain(), inside=inside)
     async with op, cut:

@@ -179,7 +179,7 @@ async def test_a_cancelled_wait_gives_its_place_back() -> None:
 
 @pytest.mark.parametrize("lane", ["demand", "prefetch"])
 async def test_no_bytes_are_always_there(lane: Lane) -> None:
-    """Nothing is evicted for them, and they wait for nobody."""
+    """Nothing is evicted for them, and they wait for nothing."""
     budget = MemoryBudget(LIMIT, asyncio.get_running_loop())
     held, waiting = budget.request(LIMIT + 1, "demand"), budget.request(10, "demand")
     budget.reclaim = lambda need_bytes, lane: pytest.fail("nothing is needed")

@@ -1,4 +1,4 @@
-"""The end of a response is its end, not its last byte: where no byte comes, nobody waits for one."""
+"""The end of a response is its end, not its last byte: where no byte comes, no reader waits for one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_relay_that_its_reader_refuses_has_failed_also_without_bytes() -
 async def test_a_response_that_has_no_memory_is_passed_on(
     fields: dict[str, Any], data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever refuses the memory, of however few bytes: the read gets what the response holds for it."""
+    """Wherever the memory is refused, of however few bytes, the read gets what the response holds for it."""
     monkeypatch.setattr(Turn, "reserve", lambda self, size_bytes: None)
     bed = Bed()
     bed.put("k", data)
@@ -113,7 +113,7 @@ async def test_an_empty_object_needs_no_memory() -> None:
 
 
 class Odd(ap.WrappedAccessor):
-    """A store that does what it is told instead of reading."""
+    """A store that does what a test says instead of reading."""
 
     def __init__(self, inner: ap.Accessor, answer: Callable[[Sink], None]) -> None:
         super().__init__(inner)
@@ -247,7 +247,7 @@ async def of_buffer(op: ap.Operator, path: str) -> bytes:
     return bytes(await op.read_into(path, 0, bytearray(10)))
 
 
-def of_reader(policy: str) -> Read:
+def of_reader(policy: Any) -> Read:
     async def read_twice(op: ap.Operator, path: str) -> bytes:
         async with op.reader(path, policy=policy) as reader:
             assert await reader.read_at(1 << 20, 10) == b""

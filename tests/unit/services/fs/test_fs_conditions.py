@@ -147,17 +147,6 @@ async def test_one_of_many_copies_finds_no_target(accessor: Accessor, root: Path
     assert (root / "one").read_bytes() == f"{winners[0]}".encode() * 100
 
 
-async def test_a_copy_that_is_refused_counts_no_byte_as_sent(accessor: Accessor, root: Path, runtime: Runtime) -> None:
-    (root / "a").write_bytes(b"DATA")
-    with pytest.raises(errors.IsSameFile):
-        await copy(accessor, "a", "a")
-    await copy(accessor, "a", "b")
-    assert runtime.counters["stream_write_bytes"] == runtime.counters["stream_read_total_bytes"] == 4
-
-
-# --- deletions --------------------------------------------------------------------------------------------------------
-
-
 async def test_a_changed_file_stays_and_the_others_go(accessor: Accessor, root: Path) -> None:
     for name in "abcd":
         (root / name).write_bytes(name.encode())

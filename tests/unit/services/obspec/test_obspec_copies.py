@@ -62,7 +62,7 @@ async def test_no_condition_is_ignored(kind: str, tmp_path: Path) -> None:
         first = await op.write("a", b"first")
         await op.write("a", b"the second")
         accessor = op.accessor()
-        assert (accessor.capability.copy_if_match, accessor.capability.delete_if_match) == (True, False)
+        assert (accessor.capability.copy_if_match, accessor.capability.delete_if_match) == (False, False)
         with pytest.raises(ConditionNotMatch):
             await accessor.copy(CopyRequest(path="a", target="b", if_match=first.etag))
         with pytest.raises(Unsupported):

@@ -127,7 +127,7 @@ async def test_a_body_is_exact() -> None:
         store.falsify = lambda result: result.chunks.append(b"more")
         assert await op.read("k") == b"0123456789"
         store.falsify = lambda result: result.chunks.insert(1, b"more")
-        with pytest.raises(ProtocolError, match="more than the 10 bytes"):
+        with pytest.raises(ProtocolError, match="more bytes than were asked for: over 10"):
             await op.accessor().read(ReadRequest(path="k"), sink := CollectSink())
         assert sink.to_bytes() == b"01234more"
     assert [result.closed for result in store.results] == [1, 1, 1]
