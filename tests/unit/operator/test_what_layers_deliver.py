@@ -232,7 +232,8 @@ async def past_cache(op: ap.Operator, tmp: Path) -> bytes:
 
 async def reader_through_cache(op: ap.Operator, tmp: Path) -> bytes:
     async with ap.Operator.from_uri(f"memory://{uuid.uuid4().hex}") as cache:
-        return await of_reader("adaptive")(op.layer(ap.layers.LruCacheLayer(cache=cache)), tmp)
+        data: bytes = await of_reader("adaptive")(op.layer(ap.layers.LruCacheLayer(cache=cache)), tmp)
+        return data
 
 
 def on_thread(call: Callable[[ap.Operator], bytes]) -> Door:
