@@ -14,10 +14,14 @@ import unicodedata
 from itertools import islice
 from typing import Literal
 
-from aioprefetch.errors import InvalidPath
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.errors import InvalidPath, IsSameFile
 from aioprefetch.local_files.files import ConfinedRoot
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Identity
 
+# The store of all files of this machine.
+FILES = ("file",)
 Kind = Literal["file", "directory", "link", "other"]
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 _CASE_SENSITIVE = 11  # A number for ``pathconf`` on macOS, of which Python has no name.
@@ -33,6 +37,19 @@ def local_identity(path: str, *, follow: bool = True) -> Identity:
     if follow or name in ("", ".", ".."):
         return _identity_of(os.path.realpath(path))
     return _identity_of(os.path.join(os.path.realpath(above), name))
+
+
+async def refuse_same_file(accessor: Accessor, runtime: Runtime, path: str, file: str, operation: str) -> None:
+    """Raise ``IsSameFile`` if an object is the local file itself, under the one name or the other."""
+    found = await accessor.identity(path)
+    if found.store != FILES or found.kind == "none":
+        return
+    try:
+        is_same = found == await runtime.run_blocking(local_identity, file)
+    except OSError:  # The verb says what is wrong with the file.
+        return
+    if is_same:
+        raise IsSameFile("the object is this local file itself", operation=operation, path=path)
 
 
 def identity_below(root: ConfinedRoot, names: tuple[str, ...]) -> Identity:
@@ -55,7 +72,7 @@ def _identity_of(path: str) -> Identity:
     own = status.st_dev, status.st_ino
     if not rest:
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
-        return Identity(store=("file",), name=own, kind=kind, within=tuple(within), path=path)
+        return Identity(store=FILES, name=own, kind=kind, within=tuple(within), path=path)
     if stat.S_ISLNK(status.st_mode):
         raise InvalidPath(f"{place!r} on the way is a symbolic link, and links are not followed")
     if stat.S_ISDIR(status.st_mode):
@@ -65,7 +82,7 @@ def _identity_of(path: str) -> Identity:
     if _folds(place):
         rest = [unicodedata.normalize("NFC", name.casefold()) for name in rest]
     free = (*within[-1], *rest)
-    return Identity(store=("file",), name=free, kind="none", within=tuple(within), path=path)
+    return Identity(store=FILES, name=free, kind="none", within=tuple(within), path=path)
 
 
 def _folds(directory: str) -> bool:

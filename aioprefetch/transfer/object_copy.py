@@ -309,10 +309,18 @@ class ObjectCopier:
     async def _copy_to_file(self, found: Entry | Metadata, path: str, on_bytes: Callable[[int], object]) -> Metadata:
         assert self._files is not None
         written = WriteRequest(path=path, if_not_exists=not self._overwrite)
-        opener = partial(open_resumable, self._root, names_of(path, operation="copy"), written, fsync=self._files.fsync)
+        names, mode = names_of(path, operation="copy"), await self._source_mode(found.path)
+        opener = partial(open_resumable, self._root, names, written, fsync=self._files.fsync, source_mode=mode)
         request = ReadRequest(path=found.path, if_match=found.etag, first_bytes=first_bytes_of(self._source.options))
         connected = self._source.accessor(), self._source.runtime()
         return await receive(*connected, request, opener, on_bytes, keeps_time=True, is_reserved=True)
+
+    async def _source_mode(self, path: str) -> int | None:
+        """The mode of a source that is a file: its copy allows no more than that."""
+        if self._source_root is None:
+            return None
+        file = os.path.join(self._source_root, *names_of(path))
+        return (await self._source.runtime().run_blocking(os.stat, file)).st_mode
 
     # --- by reading and writing ---------------------------------------------------------------------------------
 

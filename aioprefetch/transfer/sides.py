@@ -12,6 +12,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.errors import InvalidArgument, InvalidPath, IsADirectory, IsSameFile, NotFound
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.local_files.files import names_of
+from aioprefetch.local_files.identity import FILES
 from aioprefetch.plan.overlap import FOLDED_PAIRS, folded, path_between, position
 from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_glob, literal_prefix, wildcard_at
 from aioprefetch.reader.policy import PolicyName
@@ -22,8 +23,6 @@ from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Capability, Entry, Identity, Metadata, ServiceInfo
 from aioprefetch.verbs.listing import Lister, OnPassedOver, list_literally
 
-# The store of the identities of files.
-FILES = ("file",)
 # The longest name of a file that file systems have.
 _NAME_BYTES_MAX = 255
 

@@ -34,6 +34,7 @@ from aioprefetch.errors import (
     copy_of,
 )
 from aioprefetch.local_files.errors import from_os_error
+from aioprefetch.local_files.identity import refuse_same_file
 from aioprefetch.local_files.threads import FileThreads, settled, translated
 from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.options import ProgressCallback
@@ -66,6 +67,7 @@ async def download(
         written = WriteRequest(path=request.path)
         with reported(on_progress, "download", request.path) as reporter:
             on_size = None if reporter is None else reporter.expect
+            await refuse_same_file(accessor, runtime, request.path, path, "download")
             return await receive(accessor, runtime, request, bound(_begin, path, written), reporter, on_size=on_size)
     except Error as error:
         error.operation = "download"

@@ -34,6 +34,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.local_files.errors import from_os_error
 from aioprefetch.local_files.files import etag_of
+from aioprefetch.local_files.identity import refuse_same_file
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime, fork_generation
@@ -121,6 +122,7 @@ async def upload_file(
     file = _UnchangedFile(source, request.path)
     with reported(on_progress, "upload", request.path) as reporter:
         try:
+            await refuse_same_file(*connected, request.path, os.fspath(source), "upload")
             await asyncio.to_thread(file.open)
             if reporter is not None and (size := left_bytes_of(file)):
                 reporter.expect(size)
