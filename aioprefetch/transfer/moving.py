@@ -11,6 +11,7 @@ A source is deleted only after a proof that its copy is there, if it is still wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
     InvalidArgument,
+    InvalidPath,
     IsADirectory,
     NotFound,
     ObjectChanged,
@@ -195,6 +197,8 @@ async def _move_directory(operator: Store, source: str, target: str, *, overwrit
     report = await copy_side(*sides, skip_same=False, overwrite=overwrite, copier=mover)
     report.raise_failures()
     into = target if not target or target.endswith("/") else f"{target}/"
+    if mover.renames:
+        await _move_links(operator, source, into)
     changed = await _delete_copied(operator, source, into, mover.copied, is_empty=not report.objects)
     if changed:
         raise ObjectChanged(
@@ -203,6 +207,18 @@ async def _move_directory(operator: Store, source: str, target: str, *, overwrit
             context={"changed": len(changed), "moved": report.copied - len(changed)},
         )
     return Metadata(path=target, kind="directory", size=report.bytes)
+
+
+async def _move_links(operator: Store, source: str, target: str) -> None:
+    """Move the links, which a listing passes over. FIFOs and the like stay, and their directories with them."""
+    links: list[str] = []
+    listing = list_literally(operator, source, recursive=True)
+    listing.on_passed_over = lambda path, why: links.append(path)
+    async for _ in listing:
+        pass
+    for path in links:
+        with suppress(InvalidPath):
+            await operator.accessor().rename(RenameRequest(path=path, target=target + path[len(source) :]))
 
 
 async def _delete_copied(

@@ -84,3 +84,20 @@ async def test_an_upload_into_memory_asks_no_file(tmp_path: Path) -> None:
         await op.upload(tmp_path / "k", "k")
         await op.download("k", tmp_path / "k")
     assert files_of(tmp_path) == {"k": b"data"}
+
+
+async def test_links_move_with_their_directory_and_what_is_no_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/f").write_bytes(b"data")
+    (tmp_path / "a/file").symlink_to("b/f")
+    (tmp_path / "a/b/directory").symlink_to("../b")
+    (tmp_path / "a/nowhere").symlink_to("none")
+    async with Operator.from_uri(tmp_path) as op:
+        await op.move("a/", "c/")
+        assert not (tmp_path / "a").exists()
+        assert (tmp_path / "c/file").read_bytes() == (tmp_path / "c/b/directory/f").read_bytes() == b"data"
+        assert os.readlink(tmp_path / "c/nowhere") == "none"
+        os.mkfifo(tmp_path / "c/b/fifo")
+        await op.move("c/", "d/")
+        assert [path.name for path in (tmp_path / "c").rglob("*")] == ["b", "fifo"]
+        assert (tmp_path / "d/file").read_bytes() == b"data"
