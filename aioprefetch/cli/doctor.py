@@ -230,7 +230,7 @@ async def _check_reads(operator: Operator, path: str, size: int, checks: Checks)
         checks.add("suffix ranges", "ok" if last == same else "failed", "the last bytes without knowing the size")
     async with checks.guarded("If-Match"):
         try:
-            await operator.read(path, size=1, if_match='"00000000000000000000000000000000"')
+            await operator.read(path, size=1, if_match='"ffffffffffffffffffffffffffffffff"')
         except ConditionNotMatch as error:
             if operator.info.scheme in ("file", "memory"):
                 checks.add("If-Match", "ok", "another version is refused here")

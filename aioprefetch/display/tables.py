@@ -136,7 +136,7 @@ _GROUPS = tuple(
         ("Cache layer", r"cache_"),
         (
             "Requests",
-            r"action_|object_|transport_|multipart_|list_|stream_aborted|stream_drained|stream_write_|"
+            r"action_|object_|transport_|multipart_|uploads_|list_|stream_aborted|stream_drained|stream_write_|"
             r"stream_read_total_bytes|stream_read_bytes_discarded|request",
         ),
         ("Blocks", r"stream_read_block_|hits_|demand_wait_|memory_|stream_evict_"),

@@ -83,6 +83,8 @@ def check_order(stack: Sequence[Layer]) -> None:
 class _OuterSide(WrappedAccessor):
     """The outer side of a layer that may do anything to a read. What it delivers wrongly is an error that names it."""
 
+    rename = WrappedAccessor.rename  # Neither bytes nor names are changed here.
+
     def __init__(self, inner: Accessor, layer: Layer) -> None:
         super().__init__(inner)
         self._layer = type(layer).__name__

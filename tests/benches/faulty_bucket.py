@@ -84,6 +84,12 @@ def _lost(call: Call, deed: Callable[[], Answer]) -> Answer | None:
     return None
 
 
+def _hollow(call: Call, deed: Callable[[], Answer]) -> Answer:
+    if call.verb == "DeleteObject":  # Some stores say so that it is done.
+        deed()
+    return Answer(200)
+
+
 def _spoiled(body: Callable[[bytes], bytes]) -> Fault:
     def fault(call: Call, deed: Callable[[], Answer]) -> Answer | None:
         done = deed()
@@ -106,7 +112,7 @@ FAULTS: dict[str, Fault] = {
     "503": lambda call, deed: failed(503, "SlowDown"),
     "403": lambda call, deed: failed(403, "AccessDenied"),
     "error in a 200": lambda call, deed: Answer(200, failed(200, "InternalError").body),
-    "hollow": lambda call, deed: Answer(200),
+    "hollow": _hollow,
     "page": lambda call, deed: Answer(200, PAGE, {"Content-Type": "text/html"}),
     "cut XML": _spoiled(lambda body: body[: len(body) // 2]),
     "lost": _lost,

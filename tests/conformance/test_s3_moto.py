@@ -25,7 +25,7 @@ def bucket(s3_server: CountingS3Server, random_name: Callable[[], str]) -> MotoB
 class OnMoto(EachStack):
     """Objects in moto's memory, reached without HTTP."""
 
-    lacks = frozenset({"replaces_at_once"})  # the bucket has versions
+    lacks = frozenset({"replaces_at_once", "enforces_delete_conditions"})  # the bucket has versions
     secrets: tuple[str, ...] = (SECRET,)
 
     @pytest.fixture

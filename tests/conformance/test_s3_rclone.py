@@ -58,7 +58,12 @@ def rclone_bucket(rclone_server: RcloneS3Server, random_name: Callable[[], str])
 class OnRclone(EachStack):
     """Objects in files that rclone serves, put there by botocore."""
 
-    lacks = frozenset({"double_slash_keys", "enforces_write_conditions", "keeps_versions", "empty_directories"})
+    lacks = frozenset(
+        {
+            *("double_slash_keys", "keeps_versions", "empty_directories"),
+            *("enforces_write_conditions", "enforces_copy_conditions", "enforces_delete_conditions"),
+        }
+    )
     secrets: tuple[str, ...] = (RcloneS3Server.secret_access_key,)
 
     @pytest.fixture

@@ -461,8 +461,8 @@ def checked(request: ReadRequest, response: UncheckedHead, etags: ETags) -> Read
         raise no_success(f"({response.status}, {excerpt(response.content_type)}) carries no ETag", request)
     response.etag = etags.dated(etag, request.path, None, modified)
     head = check_reply(request, response)
-    head.etag = etags.dated(etag, request.path, head.total, modified, request.if_match)
-    return head
+    dated = etags.dated(etag, request.path, head.total, modified, request.if_match)
+    return head if dated == head.etag else replace(head, etag=dated)
 
 
 def metadata_of(headers: Mapping[str, str], request: StatRequest, etags: ETags) -> Metadata:

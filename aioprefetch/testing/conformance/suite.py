@@ -209,6 +209,8 @@ TRAITS = {
     "empty_directories": "a directory that holds nothing can be made, seen, and deleted with a slash",
     "keeps_versions": "an overwritten object stays readable by its version id",
     "enforces_write_conditions": "If-Match and If-None-Match are obeyed on a write",
+    "enforces_copy_conditions": "the ETag of the source is obeyed by a copy",
+    "enforces_delete_conditions": "If-Match is obeyed by a deletion",
     "request_counts": "each request of the reader is one request at the store, and `request_counts` shows it",
     "replaces_at_once": "what was replaced cannot be read any more: neither the store nor a cache keeps old versions",
 }

@@ -385,7 +385,7 @@ class DeleteChecks(ConformanceSuite):
         assert left == [2, 4]
 
     @checks("opendal:D4")
-    @needs("delete", "delete_if_match", "stat")
+    @needs("delete", "delete_if_match", "stat", "enforces_delete_conditions")
     async def test_delete_if_match(self, operator: Operator) -> None:
         """An object with another ETag stays, and the others of its batch go."""
         for path in ("a", "b", "c"):
@@ -513,7 +513,7 @@ class CopyChecks(ConformanceSuite):
         assert await self.get_directly("free") == content(1000)
 
     @checks("opendal:C6")
-    @needs("copy", "copy_if_match", "stat", "replaces_at_once")
+    @needs("copy", "copy_if_match", "stat", "replaces_at_once", "enforces_copy_conditions")
     async def test_copy_if_match(self, operator: Operator) -> None:
         """A source with another ETag is not copied."""
         await self.put_directly("source", b"x")

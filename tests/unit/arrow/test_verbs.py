@@ -222,7 +222,8 @@ class TestObjects:
         assert [path for path, kind in found(fs).items() if kind == FileType.File] == [
             *("a/b/new", "a/empty/new", "x/1", "x/b/2")
         ]
-        assert fs.get_file_info("x/empty").type == FileType.Directory
+        if not fs.handler.operator.capability.rename:  # Files move before the directories that are empty by then.
+            assert fs.get_file_info("x/empty").type == FileType.Directory
 
     def test_a_move_that_fails_leaves_each_object_at_one_place_or_at_both(self, fs: Any) -> None:
         verb = "rename" if fs.handler.operator.capability.rename else "copy"
