@@ -143,14 +143,6 @@ async def test_a_root_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert (await below(tmp_path / "new", "")).kind == "none"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may look everywhere")
-def test_what_cannot_be_looked_at(root: Path) -> None:
-    (root / "d").chmod(0)
-    with pytest.raises(PermissionError):
-        local_identity(f"{root}/d/a")
-    (root / "d").chmod(0o700)
-
-
 # --- names that are folded --------------------------------------------------------------------------------------------
 
 

@@ -215,7 +215,7 @@ async def test_a_source_that_is_changed_stays(
     """Before its first byte is read or after the last: what was read is at the target, and the newer one stays."""
     ends.put()
     if moment == "begin" and change is take_for_a_link:
-        pytest.skip("then it is refused as a link")
+        return  # Then it is refused as a link.
     called = "utime" if moment == "end" else "fchmod"
     original = getattr(os, called)
     done: list[bool] = []
