@@ -353,7 +353,7 @@ class ReadReply:
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class StatRequest(Request):
-    """Metadata of an object, or of a directory when ``path`` ends with ``/``.
+    """Metadata of an object, or of a directory when ``path`` ends with ``/`` and no object with bytes has the name.
 
     Complete compares the conditions with the metadata. A service need not send them: there is no body to save.
     """

@@ -10,10 +10,12 @@ SimulateLayer and CorrectnessCheckLayer.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from aioprefetch.accessor.list_pages import checked_page, page_after
+from aioprefetch.accessor.path_hints import no_object
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_etag, check_times
 from aioprefetch.accessor.service_base import CollectedWriteBody, not_deleted
@@ -22,6 +24,8 @@ from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
     InOperation,
+    InvalidPath,
+    IsADirectory,
     NotFound,
     ObjectChanged,
     ProtocolError,
@@ -32,6 +36,7 @@ from aioprefetch.errors import (
     excerpt,
 )
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.keys import checked_key
 from aioprefetch.values import (
     Capability,
     CopyRequest,
@@ -133,7 +138,7 @@ class CompleteAccessor(WrappedAccessor):
         if request.if_none_match or request.version or since or until:
             self._check(request, _READ_OPTIONS)
         sent, size, compared = request, None, None
-        target = sink
+        target = sink if request.path[-1:] != "/" else _ObjectSink(sink)
         try:
             if request.suffix is not None and not self._native.read_suffix:
                 if not self._capability.read_suffix:
@@ -143,7 +148,7 @@ class CompleteAccessor(WrappedAccessor):
                 compared = sent.if_match
                 sent = replace(sent, if_match=None)
             if compared is not None or size is not None:
-                target = _ComparingSink(sink, compared, size)
+                target = _ComparingSink(target, compared, size)
             response = await self.inner.read(sent, target)
             head, asked = response.head, sent.size
             is_due = head.size == asked or (head.end == head.total and (asked is None or head.size < asked))
@@ -153,6 +158,10 @@ class CompleteAccessor(WrappedAccessor):
         except ProtocolError as error:
             error.add_context(service=self.info.location)
             raise
+        except (IsADirectory, NotFound, InvalidPath):
+            if request.path[-1:] != "/":
+                raise
+            raise no_object(request.path, "read") from None
         except (ConditionNotMatch, RangeNotSatisfied) as error:
             if sink.head is not None:
                 raise
@@ -180,7 +189,9 @@ class CompleteAccessor(WrappedAccessor):
         if (error.total is None or (needs_etag and error.total == 0)) and self._native.stat:
             metadata = await self._metadata(request)
             error.total, etag, version = metadata.size, metadata.etag, metadata.version
-            error.context.setdefault("total", metadata.size)
+            if metadata.is_directory:  # What stands for it is empty.
+                error.total = 0
+            error.context.setdefault("total", error.total)
         try:
             if error.total != 0:
                 raise error
@@ -213,6 +224,9 @@ class CompleteAccessor(WrappedAccessor):
         tokens: set[int] = set()
         while following is not None:
             page = await self._page(following)
+            if page.entries and page.entries[0].path == path:  # A directory is not in its own listing.
+                with suppress(InvalidPath):
+                    return await self.inner.stat(request)
             if page.entries or page.has_marker:
                 return Metadata(path=path, kind="directory")
             following = page_after(page, following, tokens)
@@ -326,13 +340,15 @@ class CompleteAccessor(WrappedAccessor):
         if request.version is not None and not self._native.delete_version:
             raise self._unsupported(request, f"version={request.version!r}")
         paths, step = request.paths, self._native.delete_paths_max
+        if step == len(paths) == 1:  # It may go into a URL.
+            checked_key(paths[0], operation=request.operation)
         if len(paths) <= step:
             return await self.inner.delete(request)
         failures: dict[str, Error] = {}
         for start in range(0, len(paths), step):
             batch = paths[start : start + step]
             try:
-                await self.inner.delete(replace(request, path=batch[0], paths=batch))
+                await self.delete(replace(request, path=batch[0], paths=batch))
             except Error as error:
                 if error.status != "permanent":  # Nor would the store answer the rest.
                     if not start:
@@ -359,6 +375,17 @@ class CompleteAccessor(WrappedAccessor):
     async def begin_upload(self, request: WriteRequest) -> str:
         self._check(request, _WRITE_OPTIONS)
         return await self.inner.begin_upload(request)
+
+
+class _ObjectSink(ForwardingSink):
+    """Refuses an empty object whose key ends with ``/``: it stands for a directory."""
+
+    __slots__ = ()
+
+    def begin(self, head: ReadHead, *, path: str = "") -> None:
+        if head.total == 0:
+            raise no_object(path, "read")
+        self.target.begin(head, path=path)
 
 
 class _ComparingSink(ForwardingSink):

@@ -24,6 +24,7 @@ from aioprefetch.reader.policy import listed_policy
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.verbs.arguments import check_file
 
 BUFFER_SIZE = "fs.option.openfile.buffer.size"
 READ_POLICY = "fs.option.openfile.read.policy"
@@ -526,14 +527,12 @@ class KeyedBuilder:
         options |= status.keywords()
         try:
             reader = self._open_reader(path, **options)
-        except IsADirectory as error:
-            error.operation = "open_file"
-            raise (_no_object(path) if status.is_directory else error) from None
         except InvalidArgument as error:
             error.operation = "open_file"
             raise error.add_context(options=describe(settings)) from None
         if status.is_directory:
             raise _no_object(path)
+        check_file(path, "open_file")
         return reader, options
 
 

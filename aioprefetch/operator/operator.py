@@ -339,7 +339,7 @@ class Operator:
         version: str | None = None,
     ) -> list[memoryview]:
         """Like ``read_ranges``; returns views. A small part of a merged response is copied to pin little memory."""
-        check_file(path, "read_ranges")
+        check_file(path, "read_ranges", is_read=True)
         arguments = Arguments("read_ranges", path)
         request = ReadRequest(
             path=path, if_match=arguments.etag("if_match", if_match), version=arguments.version(version)
@@ -374,7 +374,7 @@ class Operator:
         import aioprefetch.reader.options  # Not ``from``, which costs each reader four times as much.
         import aioprefetch.reader.reader
 
-        check_file(path, "reader")
+        check_file(path, "reader", is_read=True)
         if not (etag is version is None):
             arguments = Arguments("reader", path)
             etag, version = arguments.etag("etag", etag), arguments.version(version)
@@ -430,7 +430,7 @@ class Operator:
         """The entries whose path begins with ``prefix``, page by page: ``async for entry in operator.list("dir/")``.
 
         Keys below the next ``/`` are folded into a directory entry unless ``recursive``; the directory that is listed
-        does not list itself. ``start_after`` is exclusive. A prefix without entries gives an empty listing.
+        does not list itself, but an object with bytes of its name. ``start_after`` is exclusive. Nothing is no error.
 
         ``glob`` filters whole paths, of which the prefix is a part: ``list("t/", glob="t/*.parquet")``, with
         ``recursive`` if it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing
@@ -540,7 +540,7 @@ class Operator:
         from aioprefetch.verbs.listing import delete_object, delete_paths
 
         if isinstance(path, str):
-            await delete_object(self.accessor(), checked_path(path, "delete"), version, if_match)
+            await delete_object(self.accessor(), checked_path(path, "delete", dots_allowed=True), version, if_match)
             return
         if version is not None or if_match is not None:
             raise InvalidArgument("version and if_match go with one object: delete one by one", operation="delete")
@@ -550,7 +550,7 @@ class Operator:
         """Delete every object below the directory ``prefix``, and the directory. A missing directory is ignored."""
         from aioprefetch.verbs.listing import delete_below
 
-        check_directory(prefix, "delete_all")
+        check_directory(prefix, "delete_all", dots_allowed=True)
         await delete_below(self, prefix)
 
     async def create_dir(self, path: str) -> None:

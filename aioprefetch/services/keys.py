@@ -16,11 +16,12 @@ def is_directory_bucket(bucket: str) -> bool:
     return bucket.endswith(("--x-s3", "--xa-s3"))
 
 
-def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX) -> str:
+def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX, dots_allowed: bool = False) -> str:
     """``path`` itself, kept as it is: spaces, ``//``, a leading slash and unicode all count.
 
     Raises ``InvalidPath`` for a key that some client or server on the way would change or cut: segments ``.`` and
     ``..``, a NUL character, text that is not UTF-8 (a lone surrogate), and more than ``bytes_max`` bytes of UTF-8.
+    ``dots_allowed`` is for keys that are not sent in the path of a URL: prefixes of listings, deletions of many.
     """
     # The usual case, decided by searches in C: only a segment that begins with a dot can be a wrong one.
     if path.isascii() and len(path) <= bytes_max and "/." not in path and path[:1] != "." and "\0" not in path:
@@ -28,7 +29,8 @@ def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX) ->
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
-        raise InvalidPath("the path holds a lone surrogate and has no UTF-8", operation=operation) from None
+        why = "the path holds a lone surrogate and has no UTF-8"
+        raise InvalidPath(why, operation=operation, path=path) from None
     if size > bytes_max:
         raise InvalidPath(
             f"the path has {size} bytes of UTF-8, more than the {bytes_max} there is room for",
@@ -37,24 +39,34 @@ def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX) ->
         )
     if "\0" in path:
         raise InvalidPath("a path cannot hold a NUL character", operation=operation, path=path)
-    for segment in path.split("/"):
-        if segment in (".", ".."):
-            raise InvalidPath(
-                f"the segment {segment!r} is not allowed: URLs resolve it to another object",
-                operation=operation,
-                path=path,
-            )
+    if not dots_allowed and (segment := dot_segment(path)):
+        raise InvalidPath(
+            f"the segment {segment!r} is not allowed: URLs resolve it to another object",
+            operation=operation,
+            path=path,
+        )
     return path
+
+
+def dot_segment(path: str) -> str:
+    """The first segment of a path that is ``.`` or ``..``, empty if there is none."""
+    return next((segment for segment in path.split("/") if segment in (".", "..")), "")
 
 
 PAGE_ENTRIES = 1000
 
 
+def listed(entry: Entry) -> Entry:
+    """The entry of a key. One that ends with ``/`` and has no bytes was made by hand, to stand for a directory."""
+    is_marker = not entry.size and (not entry.path or entry.path.endswith("/"))
+    return Entry(path=entry.path, kind="directory") if is_marker else entry
+
+
 def fold_page(keys: Sequence[str], request: ListRequest, entry_of: Callable[[str], Entry]) -> ListPage:
     """One page of the keys that begin with ``request.path``, in order, with deeper keys folded into directories.
 
-    A key that ends with ``/`` is a directory made by hand; the directory that is listed does not list itself. The
-    page token is the last path of the page.
+    The directory that is listed does not list itself, but an object with bytes under its name. The page token is the
+    last path of the page.
     """
     prefix = request.path
     after = max(request.start_after or "", request.page_token or "")
@@ -71,12 +83,13 @@ def fold_page(keys: Sequence[str], request: ListRequest, entry_of: Callable[[str
         else:
             path = key
             position += 1
-        if path == prefix and path.endswith("/"):
+        entry = Entry(path=path, kind="directory") if slash >= 0 else listed(entry_of(path))
+        if path == prefix and entry.is_directory:
             has_marker = True
             continue
         if path <= after:
             continue
         if len(entries) == limit:
             return ListPage(entries=tuple(entries), next_token=entries[-1].path, has_marker=has_marker)
-        entries.append(Entry(path=path, kind="directory") if path.endswith("/") else entry_of(path))
+        entries.append(entry)
     return ListPage(entries=tuple(entries), next_token=None, has_marker=has_marker)

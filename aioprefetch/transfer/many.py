@@ -17,6 +17,7 @@ from aioprefetch.errors import (
     AlreadyExists,
     Error,
     InvalidArgument,
+    InvalidPath,
     InvalidType,
     Unexpected,
     Unsupported,
@@ -29,9 +30,11 @@ from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.transfer.extra_objects import ExtraObjects
 from aioprefetch.transfer.object_copy import Comparison, Copier, ObjectCopier
 from aioprefetch.transfer.sides import Places, Selection, Side, Store, check_places, is_there, place_of, select
-from aioprefetch.values import Entry, Metadata
+from aioprefetch.values import Entry, Metadata, ReadRequest
+from aioprefetch.verbs.download import download
 from aioprefetch.verbs.listing import Lister, list_literally
 from aioprefetch.verbs.progress import CopyCallback, CopyFailure, CopyProgress, CopyReport, Meter, reported
+from aioprefetch.verbs.ranged_read import first_bytes_of
 from aioprefetch.verbs.requests import write_request
 from aioprefetch.verbs.writer import upload_file
 
@@ -92,11 +95,21 @@ OpenUri = Callable[[str], AbstractAsyncContextManager[Store]]
 async def download_directory(
     operator: Store, path: str, target: object, open_uri: OpenUri, on_progress: ProgressCallback | None
 ) -> Metadata:
-    """Copy what is below ``path`` into a local directory: all that can be, then the first failure is raised."""
+    """Copy what is below ``path`` into a local directory: all that can be, then the first failure is raised.
+
+    If there is nothing but an object of this very name, the target is a file that gets it.
+    """
     uri = _local_uri(target, path, "download")
     async with open_uri(uri) as local:
         sides = Side(operator=operator, path=path, label=path), Side(operator=local, path="", label=uri)
-        return await _copy_directory("download", path, *sides, on_progress)
+        try:
+            return await _copy_directory("download", path, *sides, on_progress)
+        except InvalidPath as error:
+            file = uri.removeprefix("file://")
+            if error.path != path or error.context.get("of") != 1 or await asyncio.to_thread(os.path.isdir, file):
+                raise
+    request = ReadRequest(path=path, first_bytes=first_bytes_of(operator.options))
+    return await download(operator.accessor(), operator.runtime(), request, file, on_progress)
 
 
 async def upload_into(

@@ -35,7 +35,7 @@ from aioprefetch.transfer.object_copy import ObjectCopier, is_digest
 from aioprefetch.transfer.sides import Side, Store
 from aioprefetch.values import CreateDirRequest, DeleteRequest, Entry, Metadata, RenameRequest, StatRequest
 from aioprefetch.verbs.arguments import check_file
-from aioprefetch.verbs.listing import delete_paths, list_literally
+from aioprefetch.verbs.listing import delete_paths, has_bytes, list_literally
 from aioprefetch.verbs.writer import copy_object
 
 # Two objects of equal size are compared in pieces of this size.
@@ -195,11 +195,13 @@ async def _move_directory(operator: Store, source: str, target: str, *, overwrit
     sides = Side(operator=operator, path=source, label=source), Side(operator=operator, path=target, label=target)
     mover = ObjectMover(*sides, overwrite=overwrite)
     report = await copy_side(*sides, skip_same=False, overwrite=overwrite, copier=mover)
-    report.raise_failures()
+    if not all(isinstance(failure.error, InvalidPath) for failure in report.failures):
+        report.raise_failures()  # Names that cannot be served stay, and keep no other one from being moved.
     into = target if not target or target.endswith("/") else f"{target}/"
     if mover.renames:
         await _move_links(operator, source, into)
     changed = await _delete_copied(operator, source, into, mover.copied, is_empty=not report.objects)
+    report.raise_failures()
     if changed:
         raise ObjectChanged(
             _MEANWHILE,
@@ -241,8 +243,10 @@ async def _delete_copied(
         for path in directories or ([source] if is_empty and target else []):
             await accessor.create_dir(CreateDirRequest(path=target + path[len(source) :]))
     changed += await _delete_unless_changed(accessor, same)
+    # A listing may be too old to tell an object with bytes from an empty one, which stands for a directory.
+    empty = [path for path in (*sorted(directories, reverse=True), source) if not await has_bytes(accessor, path)]
     try:
-        await delete_paths(accessor, [*sorted(directories, reverse=True), source])
+        await delete_paths(accessor, empty)
     except IsADirectory as error:  # There is something in it, which stays.
         if _kinds(error) != {error.kind}:
             raise

@@ -38,6 +38,7 @@ from aioprefetch.runtime.task_group import stopped
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.transfer.sides import Side, Store, check_local_name
 from aioprefetch.values import Entry, Metadata, ReadHead, ReadRequest, WriteRequest
+from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.download import first_response_bytes, nanoseconds_of, receive
 from aioprefetch.verbs.ranged_read import first_bytes_of
 from aioprefetch.verbs.resumable_file import open_resumable
@@ -183,7 +184,9 @@ class Copier(Protocol):
     own_bytes: int
 
     def check(self, found: Entry | Metadata, path: str, below: str) -> None:
-        """Raise ``InvalidPath`` for an object that cannot have its name at the destination."""
+        """Raise ``InvalidPath`` for an object that cannot have its name at the destination, or cannot be read by it."""
+        for name in (found.path, path):
+            checked_path(name, "copy")
         ...
 
     async def copy(self, found: Entry | Metadata, path: str, below: str, on_bytes: Callable[[int], object]) -> Metadata:

@@ -322,9 +322,10 @@ def _refused(why: str, target: Side) -> InvalidArgument:
 async def is_there(target: Store, path: str) -> Metadata | None:
     """The object at a path, ``None`` if there is none."""
     try:
-        return await target.stat(path)
+        found = await target.stat(path)
     except NotFound:
         return None
+    return None if path.endswith("/") and found.is_directory else found
 
 
 def check_local_name(path: str, below: str, key: str) -> None:

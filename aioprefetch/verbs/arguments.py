@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 from aioprefetch.accessor.http_headers import unquote_etag
-from aioprefetch.errors import InvalidArgument, InvalidType, IsADirectory, NotADirectory
+from aioprefetch.accessor.path_hints import LIST_ADVICE, no_object
+from aioprefetch.errors import InvalidArgument, InvalidType, NotADirectory
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.services.keys import checked_key
 from aioprefetch.values import Checksum, PresignMethod
@@ -26,10 +27,10 @@ _METADATA_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # the characters of
 _METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
 
-def checked_path(path: object, operation: str) -> str:
-    """``path`` unchanged. ``InvalidType`` or ``InvalidPath`` for a path that no service takes."""
+def checked_path(path: object, operation: str, *, dots_allowed: bool = False) -> str:
+    """``path`` unchanged. ``InvalidType`` or ``InvalidPath`` for a path that no service takes, as ``checked_key``."""
     if isinstance(path, str):
-        return checked_key(path, operation=operation, bytes_max=_PATH_BYTES_MAX)
+        return checked_key(path, operation=operation, bytes_max=_PATH_BYTES_MAX, dots_allowed=dots_allowed)
     from pathlib import PurePath
 
     hint = ": keys are text, of which Path drops // and a trailing /; give path.as_posix()"
@@ -39,20 +40,19 @@ def checked_path(path: object, operation: str) -> str:
     )
 
 
-def check_file(path: str, operation: str, advice: str = "list() shows those below it") -> None:
-    """``IsADirectory`` for the path of a directory, and for an empty path."""
-    if not checked_path(path, operation) or path[-1] == "/":
-        what = f"the path names a directory, an object is needed; {advice}"
-        raise IsADirectory(
-            what if path else "the path is empty",
-            operation=operation,
-            path=path,
-        )
+def check_file(path: str, operation: str, advice: str = LIST_ADVICE, *, is_read: bool = False) -> None:
+    """``IsADirectory`` for the path of a directory, and for an empty path.
+
+    With ``is_read`` a path that ends with ``/`` may be that of an object: the store is asked.
+    """
+    is_file = checked_path(path, operation) and path[-1] != "/"
+    if not is_file and not (is_read and path.strip("/")):
+        raise no_object(path, operation, advice)
 
 
-def check_directory(path: str, operation: str) -> None:
+def check_directory(path: str, operation: str, *, dots_allowed: bool = False) -> None:
     """``NotADirectory`` for a path without a slash at its end; ``""`` is the root."""
-    if checked_path(path, operation) and not path.endswith("/"):
+    if checked_path(path, operation, dots_allowed=dots_allowed) and not path.endswith("/"):
         raise NotADirectory("the path of a directory ends with /", operation=operation, path=path)
 
 

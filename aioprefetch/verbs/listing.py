@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from types import TracebackType
 from typing import Protocol
 
-from aioprefetch.accessor.path_hints import path_hint
+from aioprefetch.accessor.path_hints import no_object, path_hint
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.errors import Error, InvalidArgument, InvalidType, ProtocolError, copy_of
+from aioprefetch.errors import (
+    Error,
+    InvalidArgument,
+    InvalidPath,
+    InvalidType,
+    IsADirectory,
+    NotFound,
+    ProtocolError,
+    copy_of,
+)
 from aioprefetch.plan.patterns import has_wildcard
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
@@ -211,7 +221,8 @@ class Listed(Protocol):
 
 def list_literally(operator: Listed, prefix: str, *, recursive: bool = False, start_after: str | None = None) -> Lister:
     """List like ``Operator.list``, but a prefix without entries is never an error, even if it looks like a pattern."""
-    request = ListRequest(path=checked_path(prefix, "list"), recursive=recursive, start_after=start_after)
+    path = checked_path(prefix, "list", dots_allowed=True)
+    request = ListRequest(path=path, recursive=recursive, start_after=start_after)
     return Lister(operator.accessor, operator.runtime, request, is_literal=True)
 
 
@@ -236,54 +247,100 @@ async def delete_object(accessor: Accessor, path: str, version: object = None, i
     await accessor.delete(DeleteRequest(path=path, paths=(path,), version=chosen, if_match=native))
 
 
-async def delete_paths(accessor: Accessor, paths: Iterable[str], if_match: Mapping[str, str] | None = None) -> None:
-    """Delete objects, all that can be deleted. The error at the end has ``failures``: each path left, and why.
+class Removal:
+    """Deletes paths batch by batch, all that can be deleted; ``check`` names those that are left.
 
-    ``if_match`` has ETags by path, for a store that takes such conditions.
-    A request that fails as a whole does not end it, for another one may reach the store, or be allowed. Only after two
-    in a row that the store did not answer the rest is left, and named with the error of the second.
+    A path that is refused leaves the others of its batch. A request that fails as a whole does not end it, for another
+    one may reach the store, or be allowed. It ``is_over`` after two in a row that the store did not answer: the rest is
+    left, and named with the error of the second.
     """
-    if not isinstance(paths, Iterable) or isinstance(paths, bytes | bytearray | Mapping):
-        raise InvalidType(f"a path or an iterable of paths is needed, not {type(paths).__name__}", operation="delete")
-    checked = [checked_path(path, "delete") for path in paths]
-    conditions = if_match if if_match and accessor.capability.delete_if_match else None
-    first: Error | None = None
-    failures: dict[str, str] = {}
-    unanswered = 0
-    for start in range(0, len(checked), DELETE_PATHS):
-        batch = tuple(checked[start : start + DELETE_PATHS])
-        try:
-            await accessor.delete(DeleteRequest(path=batch[0], paths=batch, if_match=conditions))
-        except Error as error:
-            named = error.context.get("failures")
-            first = first or copy_of(error)
-            failures |= named if isinstance(named, Mapping) else dict.fromkeys(batch, error.kind)
-            unanswered = unanswered + 1 if named is None and error.status != "permanent" else 0
-            if unanswered == 2:
-                failures |= dict.fromkeys(checked[start + DELETE_PATHS :], error.kind)
-                break
-        else:
-            unanswered = 0
-    if first is not None:
-        first.context |= {"failed": len(failures), "of": len(checked), "failures": failures}
+
+    def __init__(self, accessor: Accessor, if_match: Mapping[str, str] | None = None) -> None:
+        self._accessor = accessor
+        self._conditions = if_match if if_match and accessor.capability.delete_if_match else None
+        self.is_over = False
+        self._first: Error | None = None
+        self._failures: dict[str, str] = {}
+        self._count = 0
+        self._unanswered = ""  # The kind of the error of the last request, if the store did not answer it.
+
+    async def remove(self, paths: Sequence[str]) -> None:
+        """Delete a batch."""
+        self._count += len(paths)
+        while paths and not self.is_over:
+            try:
+                for path in paths:
+                    if not checked_path(path, "delete", dots_allowed=True):
+                        raise no_object(path, "delete")
+                await self._accessor.delete(DeleteRequest(path=paths[0], paths=tuple(paths), if_match=self._conditions))
+            except Error as error:
+                named = error.context.get("failures")
+                is_refused = isinstance(error, InvalidPath | IsADirectory) and error.path in paths
+                left = [error.path] if is_refused and named is None else paths
+                self._first = self._first or copy_of(error)
+                self._failures |= named if isinstance(named, Mapping) else dict.fromkeys(left, error.kind)
+                is_unanswered = named is None and error.status != "permanent"
+                self.is_over = bool(is_unanswered and self._unanswered)
+                self._unanswered = error.kind if is_unanswered else ""
+                paths = [path for path in paths if path not in left]
+            else:
+                self._unanswered, paths = "", ()
+        self._failures |= dict.fromkeys(paths, self._unanswered)
+
+    def check(self) -> None:
+        """Raise the first error, whose context has ``failures``: each path that is left, and why."""
+        first = self._first
+        if first is None:
+            return
+        first.context |= {"failed": len(self._failures), "of": self._count, "failures": self._failures}
         try:
             raise first
         finally:
             del first  # Its traceback holds this frame.
 
 
-async def delete_below(operator: Listed, prefix: str) -> None:
-    """Delete every object below a directory, and the directory. What cannot be deleted ends it."""
-    accessor = operator.accessor()
-    paths: list[str] = []
+async def delete_paths(accessor: Accessor, paths: Iterable[str], if_match: Mapping[str, str] | None = None) -> None:
+    """Delete objects, all that can be deleted; see ``Removal``. ``InvalidType`` for what is no path, before all.
+
+    ``if_match`` has ETags by path, for a store that takes such conditions.
+    """
+    if not isinstance(paths, Iterable) or isinstance(paths, bytes | bytearray | Mapping):
+        raise InvalidType(f"a path or an iterable of paths is needed, not {type(paths).__name__}", operation="delete")
+    removal, named = Removal(accessor, if_match), list(paths)
+    for path in named:
+        with suppress(InvalidPath):
+            checked_path(path, "delete")
+    for start in range(0, len(named), DELETE_PATHS):
+        await removal.remove(named[start : start + DELETE_PATHS])
+    removal.check()
+
+
+async def delete_below(operator: Listed, prefix: str, *, keeps_directory: bool = False) -> None:
+    """Delete every object below a directory, and the directory: all that can be deleted, as by ``delete_paths``.
+
+    The root stays, and with ``keeps_directory`` every directory; then the directories in it are deleted.
+    """
+    removal, paths, inner = Removal(operator.accessor()), list[str](), set[str]()
     async for entry in list_literally(operator, prefix, recursive=True):
         paths.append(entry.path)
+        inner.add(entry.path[: entry.path.find("/", len(prefix)) + 1])
         if len(paths) == DELETE_PATHS:
-            await delete_paths(accessor, paths)
-            paths.clear()
-    await delete_paths(accessor, paths)
-    if prefix:  # By itself and last: some stores refuse to delete a directory together with its contents.
-        await delete_paths(accessor, [prefix])
+            await removal.remove(paths)
+            paths = []
+            if removal.is_over:
+                break
+    await removal.remove(paths)
+    # By themselves and last: some stores refuse to delete a directory together with its contents.
+    await removal.remove([prefix] if prefix and not keeps_directory else sorted(inner - {""}))
+    removal.check()
+
+
+async def has_bytes(accessor: Accessor, path: str) -> bool:
+    """Whether an object with bytes has a path that ends with ``/``. It is asked for itself, not for a listing of it."""
+    try:
+        return bool((await accessor.stat(StatRequest(path=path, if_match="*"))).size)
+    except (NotFound, InvalidPath):
+        return False
 
 
 async def abort_uploads(accessor: Accessor, runtime: Runtime, prefix: str, older_than_seconds: float | None) -> int:

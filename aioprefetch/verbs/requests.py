@@ -68,7 +68,7 @@ def read_request(
     A read of more than ``first_bytes``, or of unknown length, is for that many first. ``TypeError`` for an option that
     there is not.
     """
-    check_file(path, "read")
+    check_file(path, "read", is_read=True)
     is_whole = size is None and suffix is None and type(offset) is int and offset == 0
     if not is_whole and (
         suffix is not None or not (type(offset) is type(size) is int and 0 <= offset < offset + size <= OFFSET_MAX)
@@ -125,8 +125,8 @@ def stat_request(path: str, options: Mapping[str, Any]) -> StatRequest:
 
 def list_request(prefix: str, *, recursive: bool, start_after: str | None, versions: bool) -> ListRequest:
     """The request of a listing."""
-    checked_path("" if start_after is None else start_after, "list")
-    checked_path(prefix, "list")
+    checked_path("" if start_after is None else start_after, "list", dots_allowed=True)
+    checked_path(prefix, "list", dots_allowed=True)
     arguments = Arguments("list", prefix)
     return ListRequest(
         path=prefix,
@@ -138,7 +138,7 @@ def list_request(prefix: str, *, recursive: bool, start_after: str | None, versi
 
 def presign_request(path: str, method: PresignMethod, expires_seconds: float, version: str | None) -> PresignRequest:
     """The request of a presigned URL."""
-    check_file(path, "presign")
+    check_file(path, "presign", is_read=method != "PUT")
     arguments = Arguments("presign", path)
     return PresignRequest(
         path=path,

@@ -16,7 +16,7 @@ from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from aioprefetch.accessor.path_hints import hint_at_directory
+from aioprefetch.accessor.path_hints import hint_at_directory, no_object
 from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.errors import (
     Closed,
@@ -48,6 +48,7 @@ from aioprefetch.values import (
     WriteRequest,
 )
 from aioprefetch.verbs.arguments import check_file
+from aioprefetch.verbs.listing import has_bytes
 from aioprefetch.verbs.progress import reported
 from aioprefetch.verbs.upload import (
     ABORT_SECONDS_MAX,
@@ -448,9 +449,12 @@ async def copy_object(
 
     ``on_progress`` costs a request for the size. ``conditions`` are those of ``copy_by_server``.
     """
-    for path in (source, target):
-        check_file(path, operation, "aioprefetch.copy copies what is below a directory")
+    advice = "aioprefetch.copy copies what is below a directory"
+    check_file(source, operation, advice, is_read=True)
+    check_file(target, operation, advice)
     try:
+        if source.endswith("/") and not await has_bytes(connected[0], source):
+            raise no_object(source, operation, advice)
         await check_two_objects(connected[0], source, target)
         with reported(on_progress, operation, source) as reporter:
             size: int | None = None

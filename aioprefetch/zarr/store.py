@@ -35,7 +35,7 @@ from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scheduler.pinned_file import TAIL_BYTES, PinnedFile
 from aioprefetch.values import ReadRequest
-from aioprefetch.verbs.listing import DELETE_PATHS, list_literally
+from aioprefetch.verbs.listing import delete_below, list_literally
 from aioprefetch.verbs.ranged_read import view_ranges_cut
 from aioprefetch.zarr.shard_reads import Part, PartsPlan, Piece, ShardReads, Surplus, plan_parts
 
@@ -350,18 +350,7 @@ class Store(ZarrStore):
         operator = await self._live()
         self._check_writable()
         self._forget_shard()
-        base = self._directory(prefix)
-        paths: list[str] = []
-        # Those that a file system has are empty at the end, and would be listed otherwise.
-        directories: set[str] = set()
-        async for entry in list_literally(operator, base, recursive=True):
-            paths.append(entry.path)
-            directories.add(base or "".join(entry.path.partition("/")[:2]))
-            if len(paths) == DELETE_PATHS:
-                await operator.delete(paths)
-                paths = []
-        if paths := [*paths, *sorted(one for one in directories if one.endswith("/"))]:
-            await operator.delete(paths)
+        await delete_below(operator, self._directory(prefix))
 
     # --- listing ------------------------------------------------------------------------------------------------
 

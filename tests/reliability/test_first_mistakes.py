@@ -373,8 +373,8 @@ async def test_a_directory_stands_where_a_file_should(places: dict[str, Operator
             await call
     with pytest.raises(errors.IsADirectory, match=r"an object is needed; aioprefetch\.copy copies"):
         await operator.copy("dir/", "x")
-    with pytest.raises(errors.IsADirectory, match="an object is needed"):
-        open_file("dir/", operator=operator)
+    with open_file("dir/", operator=operator) as file, pytest.raises(errors.IsADirectory, match="director"):
+        file.read()
     for url in ("s3://bucket", "file:///", "memory://name/"):
         with pytest.raises(errors.ConfigInvalid, match="names no object, but a store or a directory"):
             open_file(url)

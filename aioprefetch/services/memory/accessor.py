@@ -66,7 +66,8 @@ class MemoryAccessor(ServiceAccessor):
             raise ConditionNotMatch(why, operation=operation, path=path, context={"etag": etag})
 
     async def stat(self, request: StatRequest) -> Metadata:
-        if not request.path or request.path.endswith("/"):
+        stored = self.store.objects.get(self._root + request.path)
+        if not request.path or (request.path.endswith("/") and not (stored and stored.data)):
             if not request.path.strip("/") or self._is_directory(request.path):
                 return Metadata(path=request.path, kind="directory")
             raise NotFound("there is no such directory", operation="stat", path=request.path)

@@ -295,6 +295,7 @@ class ObspecAccessor(ServiceAccessor):
             return (await self.stat(asked)).size
 
     async def list_page(self, request: ListRequest) -> ListPage:
+        checked_key(request.path, operation=request.operation)
         return await self._listings.page(request)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:

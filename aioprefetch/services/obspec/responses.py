@@ -21,7 +21,7 @@ from aioprefetch.accessor.response_check import check_reply
 from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported, excerpt
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.services.keys import PAGE_ENTRIES, fold_page
+from aioprefetch.services.keys import PAGE_ENTRIES, fold_page, listed
 from aioprefetch.services.obspec.options import has, kind_of, lists_by_chunks
 from aioprefetch.values import (
     Capability,
@@ -124,9 +124,8 @@ def entry_of(meta: Any, request: Request) -> Entry:
     if not isinstance(path, str):
         raise _wrong(request, "the listing holds an entry without a path")
     size = _size_of(meta, request)
-    return Entry(
-        path=path, size=size, etag=_etag_of(meta, size), version=_version_of(meta), last_modified=_time_of(meta)
-    )
+    etag, version, modified = _etag_of(meta, size), _version_of(meta), _time_of(meta)
+    return listed(Entry(path=path, size=size, etag=etag, version=version, last_modified=modified))
 
 
 def write_attributes(request: WriteRequest, capability: Capability) -> dict[str, str]:
@@ -362,7 +361,7 @@ class StreamedListing:
                     raise _disordered(request, f"{excerpt(key)!r} after {excerpt(self._seen)!r}")
             self._seen = key
             if key.startswith(self._prefix):
-                if key > self._after:
+                if key > self._after and not (key == self._prefix and entry.is_directory):
                     self._ready.append(entry)
             elif key > self._prefix and self._is_ordered:
                 self._ended = True

@@ -21,21 +21,14 @@ from aioprefetch.errors import Error, InvalidArgument, RangeNotSatisfied, copy_o
 from aioprefetch.runtime.forks import cached_property
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all
-from aioprefetch.services.keys import checked_key, is_directory_bucket
+from aioprefetch.services.keys import checked_key, dot_segment, is_directory_bucket
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer, ListBucketsRequest
 from aioprefetch.services.s3.key_source import KeySource, SingleFlight
 from aioprefetch.services.s3.object_requests import ObjectRequests, SignedRequests, uploaded_part
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.outcomes import decided, etag_of_data, etag_of_parts
-from aioprefetch.services.s3.responses import (
-    directory_of,
-    in_utc,
-    list_page_of,
-    version_markers,
-    version_of,
-    written_etag,
-)
+from aioprefetch.services.s3.responses import in_utc, list_page_of, version_markers, version_of, written_etag
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.values import (
     AbortUploadRequest,
@@ -136,10 +129,16 @@ class S3Accessor(ServiceAccessor):
             return Metadata(path=request.path, kind="directory")
         key = self._key(request.path, request)
         requests = self.live.requests or await self.live.opened(request)
-        if request.path.endswith("/"):
+        if not request.path.endswith("/"):
+            return await requests.stat(request, key)
+        if request.version is request.if_match is None:  # These are of an object.
             page = await requests.list_page(request, self._options.root, request.path, {"max-keys": "1"})
-            return directory_of(page, request)
-        return await requests.stat(request, key)
+            if not page.entries:
+                raise errors.NotFound("there is no such directory", operation=request.operation, path=request.path)
+            if page.entries[0].is_directory or page.entries[0].path != request.path:
+                return Metadata(path=request.path, kind="directory")
+        found = await requests.stat(request, key)
+        return found if found.size else Metadata(path=request.path, kind="directory")
 
     def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
         # The coroutine of the way itself is returned, which saves a step.
@@ -290,17 +289,19 @@ class S3Accessor(ServiceAccessor):
 
     async def _delete(self, request: DeleteRequest) -> None:
         left: dict[str, Error | None] = dict.fromkeys(request.paths)
-        keys = {path: self._key(path, request) for path in left}
-        # XML 1.0 has no way to write most control characters, so these keys go one by one.
+        keys = {path: self._options.key_of(path, operation=request.operation, dots_allowed=True) for path in left}
+        # XML 1.0 has no way to write most control characters, so these keys go one by one. A key with the segment . or
+        # .. goes in a body alone: its URL is that of another object.
         plain = [path for path, key in keys.items() if key.isprintable()]
-        for start in range(0, len(plain) if len(plain) > 1 else 0, DELETE_KEYS_MAX):
+        is_body_needed = len(plain) > 1 or any(map(dot_segment, plain))
+        for start in range(0, len(plain) if is_body_needed else 0, DELETE_KEYS_MAX):
             batch = {keys[path]: path for path in plain[start : start + DELETE_KEYS_MAX]}
             await self._delete_batch(request, batch, left)
         requests = self.live.requests or await self.live.opened(request)
 
         async def delete_one(path: str) -> None:
             try:
-                await requests.delete(replace(request, path=path), keys[path])
+                await requests.delete(replace(request, path=path), self._key(path, request))
             except Error as error:
                 if isinstance(error, errors.ProtocolError):  # The next one would bring the same.
                     raise
@@ -317,8 +318,9 @@ class S3Accessor(ServiceAccessor):
     async def _delete_batch(self, request: DeleteRequest, paths: dict[str, str], left: dict[str, Error | None]) -> None:
         """Delete ``paths``, which are by key. Those that the response does not name stay ``left`` without an error."""
         etags = request.if_match or {}
+        version = {} if request.version is None else {"VersionId": request.version}
         objects = [
-            {"Key": key, **({"ETag": quote_etag(bare_etag(etags[path]))} if path in etags else {})}
+            {"Key": key, **version, **({"ETag": quote_etag(bare_etag(etags[path]))} if path in etags else {})}
             for key, path in paths.items()
         ]
         response = await self.client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": False})

@@ -234,12 +234,12 @@ class S3Options:
             presign=not (self.anonymous or self.sse_customer_key or self.request_payer),
         )
 
-    def key_of(self, path: str, *, operation: str) -> str:
-        """The key of a path below the prefix. Raises ``IsADirectory`` or ``InvalidPath``."""
+    def key_of(self, path: str, *, operation: str, dots_allowed: bool = False) -> str:
+        """The key of a path below the prefix. Raises ``IsADirectory`` or ``InvalidPath``, as ``checked_key``."""
         if not path:
             raise IsADirectory("the root is a directory", operation=operation, path=path)
-        root = self.root
-        return root + checked_key(path, operation=operation, bytes_max=KEY_BYTES_MAX - len(root.encode()))
+        room = KEY_BYTES_MAX - len(self.root.encode())
+        return self.root + checked_key(path, operation=operation, bytes_max=room, dots_allowed=dots_allowed)
 
     @property
     def root(self) -> str:

@@ -17,8 +17,9 @@ from urllib.parse import unquote_plus
 
 from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
 from aioprefetch.accessor.response_check import ETags, check_reply
-from aioprefetch.errors import InvalidArgument, NotFound, ProtocolError, excerpt
+from aioprefetch.errors import InvalidArgument, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
+from aioprefetch.services.keys import listed
 from aioprefetch.transport import ResponseHead
 from aioprefetch.values import (
     Entry,
@@ -179,13 +180,10 @@ class ListedPage:
         if not 0 <= size_bytes <= OFFSET_MAX:
             given = f": {excerpt(size)}" if size else ""
             raise ProtocolError(f"the listing gives no valid size for {excerpt(key)!r}{given}")
-        path = key[self._root_length :]
-        if path.endswith("/") or not path:
-            self.entries.append(Entry(path=path, kind="directory"))
-            return
         if etag is not None:  # The usual form needs no parsing.
             etag = etag[1:-1] if len(etag) > 2 and etag[0] == etag[-1] == '"' else unquote_etag(etag)
-        self.entries.append(Entry(path=path, size=size_bytes, etag=etag, last_modified=modified))
+        entry = Entry(path=key[self._root_length :], size=size_bytes, etag=etag, last_modified=modified)
+        self.entries.append(entry if size_bytes else listed(entry))
 
     def add_version(
         self,
@@ -489,15 +487,8 @@ def metadata_of(headers: Mapping[str, str], request: StatRequest, etags: ETags) 
     )
 
 
-def directory_of(page: ListedPage, request: StatRequest) -> Metadata:
-    """The metadata of a directory, from a listing of at most one entry below it."""
-    if not page.entries:
-        raise NotFound("there is no such directory", operation=request.operation, path=request.path)
-    return Metadata(path=request.path, kind="directory")
-
-
 def list_page_of(page: ListedPage, request: ListRequest, entries_max: int) -> ListPage:
-    """One page, in the order of keys, without the listed directory itself. ``entries_max`` were asked for.
+    """One page, in the order of keys, without the marker of the listed directory. ``entries_max`` were asked for.
 
     Raises ``ProtocolError`` for a page that cannot be right.
     """
@@ -514,17 +505,15 @@ def list_page_of(page: ListedPage, request: ListRequest, entries_max: int) -> Li
         raise wrong("the page is not the last one and names no next one")
     if token is not None and token == request.page_token:
         raise wrong("the page names itself as the next one: the listing would never end")
-    has_marker = False
-    if path.endswith("/") or not path:
-        own = [entry for entry in entries if entry.path == path]
-        has_marker = bool(own)
-        entries = [entry for entry in entries if entry.path != path] if own else entries
+    own = [entry for entry in entries if entry.path == path and entry.is_directory]
+    if own:
+        entries = [entry for entry in entries if entry not in own]
     if request.start_after is not None:
         # A directory that comes after its own name, as "a/x" does after "a/", is listed again by S3.
         entries = [entry for entry in entries if entry.path > request.start_after]
     # Some stores send the delete markers after the versions.
     ordered = sorted(entries, key=_by_version if request.versions else _path_of)
-    return ListPage(entries=tuple(ordered), next_token=token if page.is_truncated else None, has_marker=has_marker)
+    return ListPage(entries=tuple(ordered), next_token=token if page.is_truncated else None, has_marker=bool(own))
 
 
 def _by_version(entry: Entry) -> tuple[str, bool, float]:

@@ -169,14 +169,14 @@ class ReadChecks(ConformanceSuite):
             assert (caught.value.operation, caught.value.path) == ("read", "no/such")
 
     @checks("opendal:R20")
-    async def test_read_directory_is_refused_before_any_request(self, operator: Operator) -> None:
-        """A path with a slash at its end is not an object."""
+    async def test_read_directory_is_refused(self, operator: Operator) -> None:
+        """A path with a slash at its end is an object only if there is one of that key; the root costs no request."""
         log = RecordingLayer()
         watched = operator.layer(log)
         for path in ("folder/", "/", ""):
             with pytest.raises(IsADirectory):
                 await watched.read(path)
-        assert log.requests == []
+        assert {request.path for request in log.requests} <= {"folder/"}
 
     @checks("opendal:R21")
     async def test_read_special_keys(self, operator: Operator) -> None:

@@ -130,10 +130,11 @@ async def test_bad_input_is_a_typed_error_with_operation_and_path(name: str, op:
     "call",
     [
         lambda o: o.list(None),
-        lambda o: o.list("a/../b"),
+        lambda o: o.list("a\0b"),
         lambda o: o.list(glob=5),
         lambda o: o.list(glob="[z-a]"),
-        lambda o: o.reader("d/"),
+        lambda o: o.reader(""),
+        lambda o: o.reader("d/../k"),
         lambda o: o.reader(5),
         lambda o: o.reader("k", policy="x"),
         lambda o: o.layer("x"),

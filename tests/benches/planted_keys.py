@@ -1,0 +1,79 @@
+"""Stores with keys that no verb of ours writes, put there by a raw client; it also tells what the store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import S3Backend, s3_backends
+
+from aioprefetch import Operator
+from aioprefetch.operator.options import UriOptions
+from aioprefetch.services import Memory
+from aioprefetch.testing import CountingS3Server
+from aioprefetch.values import WriteRequest
+
+
+class Planted:
+    """A store, and a client of it that knows no rules for names."""
+
+    def __init__(self, url: str, options: UriOptions | None = None) -> None:
+        self.url = url
+        self.options = options or {}
+        self.operator = Operator.from_uri(url, **self.options)
+
+    def plant(self, objects: Mapping[str, bytes]) -> None:
+        """Store objects."""
+        raise NotImplementedError
+
+    def objects(self) -> dict[str, bytes]:
+        """All that the store holds."""
+        raise NotImplementedError
+
+
+class PlantedMemory(Planted):
+    """A store in memory."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"memory://{name}")
+        assert isinstance(self.operator.service, Memory)
+        self._store = self.operator.service.store
+
+    def plant(self, objects: Mapping[str, bytes]) -> None:
+        for key, data in objects.items():
+            self._store.put(WriteRequest(path=key), data)
+
+    def objects(self) -> dict[str, bytes]:
+        return {key: stored.data for key, stored in self._store.objects.items()}
+
+
+class PlantedBucket(Planted):
+    """A bucket of moto in this process."""
+
+    def __init__(self, server: CountingS3Server, name: str) -> None:
+        server.create_bucket(name)
+        self.server = server
+        self.name = name
+        self._backend: S3Backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+        super().__init__(
+            f"s3://{name}",
+            {
+                "endpoint_url": server.endpoint_url,
+                "access_key_id": server.access_key_id,
+                "secret_access_key": server.secret_access_key,
+                "region": "us-east-1",
+            },
+        )
+
+    def plant(self, objects: Mapping[str, bytes]) -> None:
+        for key, data in objects.items():
+            self._backend.put_object(self.name, key, data)
+
+    def objects(self) -> dict[str, bytes]:
+        return {key: found.value for key, found in self._backend.get_bucket(self.name).keys.items()}
+
+    def requests(self) -> list[str]:
+        """Methods and statuses of the requests since the last call."""
+        found = [f"{request.method} {request.status}" for request in self.server.requests]
+        self.server.reset()
+        return found
