@@ -183,7 +183,7 @@ def filesystem(operator: Operator) -> PyFileSystem:
 
 
 class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    """The verbs of Arrow's file systems over an operator. Paths are its keys, without a slash at the end.
+    """The verbs of Arrow's file systems over an operator. Paths are its keys, those of directories without a slash.
 
     Errors are those of ``aioprefetch.errors``: ``NotFound`` is a ``FileNotFoundError``, ``IsADirectory`` an
     ``IsADirectoryError``, and so on. Where the store has no directories, those are there by what is in them;
@@ -229,8 +229,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
 
         But for URLs, at which nothing is: they raise ``NotFound``, which says that paths are relative to the store.
         """
-        keys = [_key(path) for path in paths]
-        found = _run(tree.find_all(self.operator, keys))
+        found = _run(tree.find_all(self.operator, paths))
         for path, metadata in zip(paths, found, strict=True):
             if metadata is None and "://" in path:
                 missing = NotFound("there is no such object or directory", operation="stat", path=path)
@@ -276,7 +275,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
 
     def delete_file(self, path: str) -> None:
         """Delete an object. ``NotFound`` if there is none, ``IsADirectory`` for a directory."""
-        _run(tree.delete(self.operator, _key(path)))
+        _run(tree.delete(self.operator, path))
 
     def move(self, src: str, dest: str) -> None:
         """Move an object, or a directory with all below it, within the store where it can copy by itself.
@@ -287,7 +286,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
 
     def copy_file(self, src: str, dest: str) -> None:
         """Copy an object, within the store where it can. One at ``dest`` is replaced."""
-        _run(tree.copy(self.operator, _key(src), _key(dest)))
+        _run(tree.copy(self.operator, src, _key(dest)))
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -323,7 +322,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
         )
 
     def _opened(self, path: str, *, at_end: bool) -> pa.PythonFile:
-        key = _key(path)
+        key = _run(tree.key_of(self.operator, path)) if path.endswith("/") else path
         file = ReadFile(self.operator, key, self._footers)
         try:
             file.begin(at_end=at_end)

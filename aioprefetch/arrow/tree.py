@@ -14,16 +14,21 @@ from aioprefetch.errors import AlreadyExists, Error, InvalidPath, IsADirectory, 
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.values import Entry, Metadata
-from aioprefetch.verbs.listing import list_literally, parent_of
+from aioprefetch.verbs.listing import delete_below, has_bytes, list_literally, parent_of
 
-# Requests of one call that are made side by side, and directories that are deleted so.
+# Requests of one call that are made side by side.
 LOOKS_AT_ONCE = 64
-DELETIONS_AT_ONCE = 16
 
 
 def directory_of(path: str) -> str:
     """The path as that of a directory; ``""`` is the root."""
     return f"{path}/" if path else ""
+
+
+async def key_of(operator: Operator, path: str) -> str:
+    """The key of a path, in which a slash at the end says nothing, unless an object with bytes has that name."""
+    key = path.rstrip("/")
+    return path if key and key != path and await has_bytes(operator.accessor(), path) else key
 
 
 async def find(operator: Operator, path: str) -> Metadata | None:
@@ -43,14 +48,19 @@ async def find_directory(operator: Operator, path: str) -> Metadata | None:
     if not operator.capability.stat_directory:
         return None
     try:
-        return await operator.stat(directory_of(path))
+        found = await operator.stat(directory_of(path))
     except (NotFound, NotADirectory):
         return None
+    return found if found.is_directory else Metadata(path=found.path, kind="directory")  # An object is in it.
 
 
 async def find_all(operator: Operator, paths: Iterable[str]) -> list[Metadata | None]:
     """The object or directory at each of the paths, found side by side."""
-    return await gather_all((partial(find, operator, path) for path in paths), at_once=LOOKS_AT_ONCE)
+
+    async def find_one(path: str) -> Metadata | None:
+        return await find(operator, await key_of(operator, path))
+
+    return await gather_all((partial(find_one, path) for path in paths), at_once=LOOKS_AT_ONCE)
 
 
 async def check_directory(operator: Operator, path: str, operation: str) -> None:
@@ -73,12 +83,13 @@ async def check_object(operator: Operator, path: str, operation: str) -> None:
 async def below(operator: Operator, base: str, *, recursive: bool) -> list[Entry] | None:
     """The entries of a directory, or with ``recursive`` all below it, directories among them. Their paths are Arrow's.
 
-    ``None`` if there is nothing at ``base``; ``NotADirectory`` for an object.
+    An object whose key ends with ``/`` has that slash in its path, and is in the directory of its name. ``None`` if
+    there is nothing at ``base``; ``NotADirectory`` for an object.
     """
     found: dict[str, Entry] = {}
     async for entry in list_literally(operator, directory_of(base), recursive=recursive):
-        path = entry.path.removesuffix("/")
-        above = parent_of(path)
+        path = entry.path.removesuffix("/") if entry.is_directory else entry.path
+        above = path.rpartition("/")[0]
         while len(above) > len(base) and above not in found:
             found[above] = Entry(path=above, kind="directory")
             above = parent_of(above)
@@ -129,21 +140,21 @@ async def empty(operator: Operator, path: str, *, missing_allowed: bool) -> None
         if missing_allowed:
             return
         raise missing(operator, "directory", "delete_dir_contents", path)
-    await operator.delete([entry.path for entry in entries if not entry.is_directory])
-    directories = [directory_of(entry.path) for entry in entries if entry.is_directory]
-    await gather_all((partial(operator.delete_all, path) for path in directories), at_once=DELETIONS_AT_ONCE)
+    await delete_below(operator, directory_of(path), keeps_directory=True)
     if path and entries:  # Elsewhere than in files it may have been there by its contents alone.
         await operator.create_dir(directory_of(path))
 
 
 async def delete(operator: Operator, path: str) -> None:
     """Delete an object. ``NotFound`` if there is none, ``IsADirectory`` for a directory."""
+    path = await key_of(operator, path)
     await check_object(operator, path, "delete_file")
     await operator.delete(path)
 
 
 async def copy(operator: Operator, source: str, target: str) -> None:
     """Copy an object; one at ``target`` is replaced. ``IsADirectory`` if either is a directory."""
+    source = await key_of(operator, source)
     await check_object(operator, source, "copy_file")
     await _check_no_directory(operator, target, "copy_file")
     if source != target:
@@ -154,7 +165,7 @@ async def move(operator: Operator, source: str, target: str) -> None:
     """Move an object, which replaces one at ``target``, or a directory with all below it, to an empty one or none.
 
     A directory moves as ``Operator.move`` has it: after a failure each object is at one of both places, or at both.
-    What others write below either directory meanwhile stays where it is.
+    What others write below either directory meanwhile stays where it is; so do names that cannot be served.
     """
     there = await find(operator, source)
     if there is None:

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -162,6 +162,7 @@ def stem_of(side: Side) -> str:
 def selection_of(side: Side, *, is_recursive: bool = True, hint: str = "") -> Selection:
     """The objects that a place names: one, all that match, or with ``is_recursive`` all below a directory.
 
+    An object whose key ends with ``/`` is one without ``is_recursive``, and is in its directory with it.
     ``NotFound`` for a missing object, ``IsADirectory`` for a directory without ``is_recursive``, with the ``hint``.
     """
     hints: dict[str, object] = {"hint": hint} if hint else {}
@@ -172,6 +173,9 @@ def selection_of(side: Side, *, is_recursive: bool = True, hint: str = "") -> Se
             raise IsADirectory("it is a directory", path=side.label, context=hints) from None
         selection = run(select(replace(side, path=f"{side.path}/"), None))
     if not is_recursive and selection.single is None and selection.glob is None:
+        with suppress(NotFound):
+            if selection.base and not (found := run(side.operator.stat(selection.base))).is_directory:
+                return replace(selection, single=found)
         raise IsADirectory("it is a directory", path=side.label, context=hints)
     if not side.path and side.root is not None and not os.path.isdir(side.root):
         raise NotFound("there is no such directory", path=side.label)

@@ -266,7 +266,10 @@ def _listed(side: Side, *, is_recursive: bool, is_whole: bool) -> Iterator[tuple
     with BlockingListing(list_literally(side.operator, prefix, recursive=is_deep)) as entries:
         for entry in entries:
             if pattern is None or pattern.fullmatch(entry.path):
-                yield entry, path_text(stem + entry.path[cut:])
+                yield (
+                    entry,
+                    path_text(stem + entry.path[cut:] or side.label),
+                )  # The directory may have an object's name.
 
 
 def _pattern(glob: str, *, is_recursive: bool) -> re.Pattern[str]:
