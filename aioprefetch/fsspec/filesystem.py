@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks
@@ -15,7 +16,7 @@ from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 from fsspec.utils import isfilelike, stringify_path
 
-from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, NotFound, Unsupported, copy_of
+from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, Unsupported
 from aioprefetch.fsspec import opening
 from aioprefetch.fsspec.opening import AsyncReadFile, AsyncWriteFile, ReadFile, WholeTransaction, WriteFile
 from aioprefetch.fsspec.options import Instances, as_json, file_system_settings, portable
@@ -24,11 +25,16 @@ from aioprefetch.fsspec.verbs import (
     Bounds,
     blocking,
     by_path,
+    copied,
     copy_object,
     expand_path,
     get_object,
+    holds,
+    in_order,
     many,
     mirror,
+    name_of,
+    note_directories,
     of_one,
     placed,
     placed_in_files,
@@ -198,13 +204,13 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     # --- what is there ------------------------------------------------------------------------------------------------
 
     async def _info(self, path: str, refresh: bool = False, version_id: str | None = None, **options: Any) -> Info:
-        return await self._tree.info(self._strip_protocol(path), refresh=refresh, version=version_id)
+        return await self._tree.info(await name_of(self, path), refresh=refresh, version=version_id)
 
     async def _isdir(self, path: str) -> bool:
         return await self._tree.is_directory(self._strip_protocol(path))
 
     async def _isfile(self, path: str) -> bool:
-        return await self._tree.is_file(self._strip_protocol(path))
+        return await self._tree.is_file(await name_of(self, path))
 
     _expand_path = expand_path
 
@@ -238,6 +244,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         found = await (
             self._tree.below(path, prefix) if maxdepth is None else self._tree.levels(path, prefix, maxdepth)
         )
+        note_directories(path, found if maxdepth is None else ())
         if not withdirs:
             found = [info for info in found if info["type"] != "directory"]
         by_name = {info["name"]: info for info in sorted(found, key=lambda info: info["name"])}
@@ -270,7 +277,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     async def _sign(self, path: str, expiration: float = 100, **options: Any) -> str:
         """A URL whose bearer may read the object for ``expiration`` seconds; ``method="PUT"``: write it."""
-        place = self.place_of(path)
+        place = await self._versioned(path, None)
         return await place.operator.presign(place.key, expires_seconds=expiration, version=place.version, **options)
 
     sign = blocking(_sign)
@@ -281,9 +288,11 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     async def _cat_file(
         self, path: str, start: int | None = None, end: int | None = None, version_id: str | None = None, **options: Any
     ) -> bytes:
-        return await read_slice(self._versioned(path, version_id), (start, end))
+        return await read_slice(await self._versioned(path, version_id), (start, end))
 
     async def _cat(self, path: Any, **options: Any) -> Any:
+        if isinstance(path, str) and (name := await name_of(self, path)).endswith("/") and not options.get("recursive"):
+            return await self._cat_file(name, **options)
         async with many():
             return await super()._cat(path, **options)
 
@@ -306,7 +315,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         @of_one
         async def read(path: str, slices: list[tuple[int, Bounds]]) -> list[bytes]:
             ranges = [bounds for _, bounds in slices]
-            return await read_slices(self.place_of(path), ranges, max_gap)
+            return await read_slices(await self._versioned(path, None), ranges, max_gap)
 
         async with many():
             results = await _run_coros_in_chunks(
@@ -315,42 +324,30 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
                 nofiles=True,
                 return_exceptions=True,
             )
-        found: list[Any] = [None] * len(paths)
-        for slices, result in zip(wanted.values(), results, strict=True):
-            for order, (position, _) in enumerate(slices):
-                found[position] = result if isinstance(result, BaseException) else result[order]
-        if on_error != "return" and (error := next((one for one in found if isinstance(one, Exception)), None)):
-            raise copy_of(error)
-        return found
+        return in_order(wanted, results, raises=on_error != "return")
 
-    def _versioned(self, path: str, version_id: str | None) -> Place:
-        """The place of a path, at a version that is given beside it."""
-        place = self.place_of(path)
+    async def _versioned(self, path: str, version_id: str | None) -> Place:
+        """The place of an object that is read, at a version that is given beside it."""
+        place = self._stores.place_of(await name_of(self, path))
         return place._replace(version=version_id or place.version)
 
     @of_one
     async def _get_file(
         self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, version_id: str | None = None, **options: Any
     ) -> None:
-        place = self._versioned(rpath, version_id)
-        if isfilelike(lpath):
-            await get_object(place, lpath, callback)
-            return
-        try:
-            if self._tree.known_directory(self._strip_protocol(rpath)):
-                raise IsADirectory("a directory", operation="get", path=rpath)
-            await get_object(place, lpath, callback)
-        except (IsADirectory, NotFound):
-            # fsspec has directories copied too: they are made.
-            if place.version or not await self._isdir(rpath):
-                raise
-            await asyncio.to_thread(os.makedirs, lpath, exist_ok=True)
+        place = await self._versioned(rpath, version_id)
+        get = partial(get_object, place, lpath, callback)
+        if place.version or isfilelike(lpath):
+            await get()
+        else:
+            make = partial(asyncio.to_thread, os.makedirs, lpath, exist_ok=True)
+            await copied(self._tree, place.base + place.key, get, make)
 
     async def _get(
         self, rpath: Any, lpath: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
     ) -> Any:
-        names, targets = await placed_in_files(self, rpath, lpath, recursive=recursive, maxdepth=maxdepth)
         async with many():
+            names, targets = await placed_in_files(self, rpath, lpath, recursive=recursive, maxdepth=maxdepth)
             return await super()._get(names, targets, **options)
 
     def head(self, path: str, size: int = 1024) -> bytes:
@@ -382,8 +379,8 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         changes nothing, with ``compression`` and in text too. ``compression`` is a name of fsspec's, or ``infer``; text
         is UTF-8 without an ``encoding``. ``options`` are those of ``Operator.reader``, or of a write.
         """
-        path = self._strip_protocol(path)
         checked = opening.FileMode(mode, path=path)
+        path = loop_thread().run(name_of(self, path)) if checked.kind == "r" else self._strip_protocol(path)
         text = opening.text_options(checked, options, path)
         codec = opening.codec_of(compression, path)
         autocommit = options.pop("autocommit", not self._intrans)
@@ -406,8 +403,8 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     async def open_async(self, path: str, mode: str = "rb", **options: Any) -> Any:
         """A file of bytes of which ``read`` or ``write``, and ``close``, are awaited."""
-        place = self.place_of(path)
         checked = opening.checked_mode(mode, path)
+        place = await self._versioned(path, None) if checked.kind == "r" else self.place_of(path)
         if checked.is_text or options.get("compression"):
             raise Unsupported("open_async is for bytes as they are: 'rb', 'wb' and 'xb'", operation="open", path=path)
         if checked.kind == "r":
@@ -436,13 +433,14 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         self, lpath: Any, rpath: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
     ) -> Any:
         files, lpath = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), make_path_posix(lpath)
-        names, targets, _ = await placed(files, lpath, rpath, self._isdir, recursive=recursive, maxdepth=maxdepth)
+        levels: dict[str, Any] = {"recursive": recursive, "maxdepth": maxdepth}
+        names, targets, _ = await placed(files, lpath, rpath, partial(holds, self), **levels)
         async with many():
             return await super()._put(names, targets, **options)
 
     async def _refuse_existing(self, path: str) -> None:
         """Look first: there are stores that ignore the condition of a write."""
-        if await self._tree.is_file(self._strip_protocol(path)):
+        if await self._tree.is_object(self._strip_protocol(path)):
             raise self.place_of(path).error(AlreadyExists, "there is an object already", "write", path)
 
     def _writing(self, mode: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -465,32 +463,30 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     async def _copy(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
     ) -> None:
-        names, targets, _ = await placed(self, path1, path2, self._isdir, recursive=recursive, maxdepth=maxdepth)
         async with many():
+            names, targets, _ = await placed(self, path1, path2, recursive=recursive, maxdepth=maxdepth)
             await super()._copy(names, targets, recursive=recursive, **options)
 
     async def _mv(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
     ) -> None:
-        """Copy, and delete what was copied; options as for ``cp_file``.
+        """Copy, and delete what was copied; options as for ``cp_file``. Names that cannot be served stay.
 
         ``IsADirectory`` for a directory, unless ``recursive``; directories that a glob matches, or that lie deeper than
         ``maxdepth``, stay where they are. So does all if a copy fails, and what others write meanwhile.
         """
         if path1 == path2:
             return
-        names, targets, roots = await placed(self, path1, path2, self._isdir, recursive=recursive, maxdepth=maxdepth)
-        if not names and [self._strip_protocol(path1)] == roots:
-            raise IsADirectory("a directory: recursive=True moves what is below", operation="move", path=path1)
-        objects, directories = names, list[str]()
-        if recursive and maxdepth is None and not isinstance(path2, list):
-            objects, directories = await self._tree.contents(roots)
-        elif recursive or not isinstance(path1, str):  # A copy passes over directories.
-            objects = [name for name in names if not await self._isdir(name)]
-        copies: set[str] = set()
-        await self._copy(names, targets, recursive, maxdepth, on_error="raise", copies=copies, **options)
-        with self._changing(*roots):  # Of what has moved within a directory some may be where other objects were.
-            await self._stores.remove([path for path in objects if path not in copies], directories)
+        async with many():
+            names, targets, roots = await placed(self, path1, path2, recursive=recursive, maxdepth=maxdepth)
+            if not names and [self._strip_protocol(path1)] == roots:
+                raise IsADirectory("a directory: recursive=True moves what is below", operation="move", path=path1)
+            is_whole = recursive and maxdepth is None and not isinstance(path2, list)
+            directories = (await self._tree.contents(roots))[1] if is_whole else []
+            copies: dict[str, str] = {}
+            with self._changing(*roots):  # Of what has moved within a directory some may be where other objects were.
+                await self._copy(names, targets, recursive, maxdepth, on_error="raise", copies=copies, **options)
+                await self._stores.remove_copied(copies, directories)
 
     mv = blocking(_mv)
 
@@ -500,22 +496,27 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         path1: str,
         path2: str,
         preserve_etag: bool | None = None,
-        copies: set[str] | None = None,
+        copies: dict[str, str] | None = None,
         **options: Any,
     ) -> None:
         chosen = opening.copying_options(self._settings.write, options, preserve_etag=preserve_etag)
-        try:
-            if self._tree.known_directory(self._strip_protocol(path1)):
-                raise IsADirectory("a directory", operation="copy", path=path1)
+        name = await name_of(self, path1)
+        source, target = self._stores.place_of(name), self.place_of(path2)
+        if name.endswith("/") and path2.endswith("/"):
+            target = target._replace(key=target.directory)
+
+        async def copy() -> None:
             with self._changing(path2):
-                await copy_object(self.place_of(path1), self.place_of(path2), chosen)
+                await copy_object(source, target, chosen)
             if copies is not None:
-                copies.add(self._strip_protocol(path2))
-        except (IsADirectory, NotFound):
-            # fsspec has directories copied too: they are made, where there are any.
-            if not await self._isdir(path1) or await self._isfile(path1):
-                raise
+                copies[name] = self._strip_protocol(path2)
+
+        async def make() -> None:
             await self._makedirs(path2, exist_ok=True)
+            if source.operator is target.operator and target.key and not await self._tree.entries(name):
+                await target.operator.create_dir(target.directory)
+
+        await copied(self._tree, name, copy, make)
 
     async def _rm_file(self, path: str, **options: Any) -> None:
         with self._changing(path):

@@ -369,13 +369,14 @@ def opened(
     """A file of bytes of a file system, from the options of ``open`` and its own."""
     place: Place = fs.place_of(path)
     if mode.kind == "r":
+        place = place._replace(key=place.directory) if path.endswith("/") else place
         chosen = reading_options(settings.reader, place, options, block_size=block_size, version_id=version_id)
         return read_file_type(options)(fs, path, place.operator, place.key, chosen)
     if place.version is not None:
         raise InvalidArgument("a version is not written: leave ?versionId= out", operation="open", path=path)
     chosen = opened_write_options(settings.write, options)
     if mode.kind == "x":
-        if fs.isfile(path):
+        if loop_thread().run(_existing(place)) is not None:
             raise place.error(AlreadyExists, "mode='xb' is for an object that is not there yet", "open", path)
         chosen["if_not_exists"] = True
     found = loop_thread().run(_existing(place)) if mode.appends and place.operator.capability.write else None

@@ -19,7 +19,7 @@ from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Entry, ListRequest, Metadata
 from aioprefetch.verbs.arguments import checked_path
-from aioprefetch.verbs.listing import Pages, list_literally, parent_of
+from aioprefetch.verbs.listing import Pages, has_bytes, list_literally, parent_of
 
 # Operators that a file system keeps; of http each query is a store.
 OPERATORS_MAX = 64
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     @property
     def directory(self) -> str:
         """The key as that of a directory."""
-        return f"{self.key}/" if self.key else ""
+        return self.key if not self.key or self.key.endswith("/") else f"{self.key}/"
 
     def error(self, kind: type[Error], what: str, operation: str, path: str) -> Error:
         """An error at a path of the file system, with the store that it names."""
@@ -107,26 +107,28 @@ class Stores:
         await self._buckets(operator, "delete").delete()
 
     async def remove(self, objects: Iterable[str], directories: Iterable[str] = ()) -> None:
-        """Delete objects, by requests for many, and then directories, of which the root of a store stays.
+        """Delete objects, and then directories, of which the root of a store stays, by requests for many.
 
-        Where directories come and go with what is in them, only their markers are deleted, by the same requests.
+        Where directories come and go with what is in them, these are their markers.
         """
         keys: dict[Operator, list[str]] = {}
         for path in objects:
             place = self.place_of(path)
             if place.version is not None:
                 await place.operator.delete(place.key, version=place.version)
-                continue
-            keys.setdefault(place.operator, []).append(place.directory if path.endswith("/") else place.key)
-        places = [place for place in map(self.place_of, directories) if place.key]
-        for place in places:
-            if not place.has_directories:
+            else:
+                keys.setdefault(place.operator, []).append(place.key)
+        for place in map(self.place_of, directories):
+            if place.key:
                 keys.setdefault(place.operator, []).append(place.directory)
         for operator, those in keys.items():
             await operator.delete(those)
-        for place in places:
-            if place.has_directories:
-                await place.operator.delete(place.directory)
+
+    async def remove_copied(self, copies: Mapping[str, str], directories: Iterable[str]) -> None:
+        """Delete what was copied and is no copy itself, and the directories; an object with bytes is none of these."""
+        places = {name: self.place_of(name) for name in directories}
+        empty = [name for name, at in places.items() if not await has_bytes(at.operator.accessor(), at.directory)]
+        await self.remove(copies.keys() - copies.values(), empty)
 
     def _buckets(self, operator: Operator, operation: str) -> Any:
         buckets = getattr(operator.service, "buckets", None)
@@ -282,24 +284,32 @@ class Tree:
 
     def known(self, path: str) -> Info | None:
         """The entry of a path in a listing that is believed. ``NotFound`` if its directory was listed without it."""
-        parent = parent_of(path)
+        parent = path.rpartition("/")[0]
         listing = self._kept.get(parent)
         if listing is not None and (info := listing.find(path)) is not None:
             return dict(info)
-        children = self._kept.get(path)
-        if children is not None:
-            return dict(children.find(path) or directory_info(path))
+        if path in self._kept:  # Which says that there is a directory, and nothing of an object of the same name.
+            return None
         if listing is not None and parent != self._root:  # There are stores that are not listed: those of others.
             raise self._place_of(path).missing("info", path, "there is no such object in the listing of its directory")
         return None
 
-    def known_directory(self, path: str) -> bool:
-        """Whether a listing that is believed has the path as a directory."""
+    async def is_object(self, path: str) -> bool:
+        """Whether there is an object. The store is asked, whatever a listing says that is kept."""
+        place = self._place_of(path)
         try:
-            known = self.known(path)
-        except NotFound:
+            return not (await place.operator.stat(place.key, version=place.version, if_match="*")).is_directory
+        except ABSENT:
             return False
-        return known is not None and known["type"] == "directory"
+
+    async def is_directory_alone(self, path: str) -> bool:
+        """Whether there is a directory, and no object of its name. The store is asked, as by ``is_object``."""
+        try:
+            return path == self._root or (
+                await self._is_listed(path, self._place_of(path)) and not await self.is_object(path)
+            )
+        except ABSENT:
+            return False
 
     async def info(self, path: str, *, refresh: bool, version: str | None) -> Info:
         """The entry of a path: from a listing, or by a ``stat`` of the object, then of the directory."""
@@ -317,7 +327,7 @@ class Tree:
             except (NotFound, IsADirectory):
                 if version or not place.operator.capability.stat_directory:
                     raise
-        if not await self._is_listed(path, place):
+        if (refresh or path not in self._kept) and not await self._is_listed(path, place):
             raise place.missing("info", path)
         return directory_info(path)
 
@@ -327,7 +337,7 @@ class Tree:
             return True
         place = self._place_of(path)
         listing = self._kept.get(parent_of(path))
-        if listing is not None and listing.has_directory(path):
+        if path in self._kept or (listing is not None and listing.has_directory(path)):
             return True
         try:
             known = self.known(path)
@@ -424,25 +434,26 @@ class Tree:
         return [*roots, *(info for infos in levels.values() for info in infos)]
 
     async def contents(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Everything below some paths, or what they name, to be deleted: objects and markers, and then the directories.
+        """Everything below some paths, or what they name, to be deleted: the objects, and then the directories.
 
-        The directories of a path begin with the deepest. Raises ``NotFound``.
+        The directories of a path begin with the deepest; where these come and go they are markers. Raises ``NotFound``.
         """
         found = [await self._contents_of(path) for path in paths]
         return [name for objects, _ in found for name in objects], [name for _, above in found for name in above]
 
     async def _contents_of(self, path: str) -> tuple[list[str], list[str]]:
         self._check_below(path)
+        place = self._place_of(path)
         files, markers = await self._all_below(path, "")
         names = [info["name"] for info in files]
         if not (names or markers):
-            if any(info["type"] == "file" for info in await self._alone(path)):
+            if place.key and await self.is_object(path):
                 return [path], []
-            if not await self._is_listed(path, self._place_of(path)):
-                raise self._place_of(path).missing("delete", path)
+            if not await self._is_listed(path, place):
+                raise place.missing("delete", path)
             return [], [path]
-        if not self._place_of(path).has_directories:
-            return [*names, *(f"{marker}/" for marker in markers)], [path]
+        if not place.has_directories:
+            return names, [*markers, path]
         directories = {above for name in (*names, *markers) for above in parents_of(name, path)}
         return names, sorted({path, *markers, *directories}, key=len, reverse=True)
 
@@ -525,7 +536,7 @@ class Tree:
 
 def _pages_of(place: Place, prefix: str, *, versions: bool = False) -> Pages:
     """The listing of what begins with a prefix in the store of a place, page by page."""
-    operator, path = place.operator, checked_path(prefix, "list")
+    operator, path = place.operator, checked_path(prefix, "list", dots_allowed=True)
     return Pages(operator.accessor, operator.runtime, ListRequest(path=path, versions=versions))
 
 

@@ -20,17 +20,32 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from glob import has_magic
+from itertools import compress
+from operator import not_
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from fsspec.asyn import mirror_sync_methods, sync
 from fsspec.implementations.local import make_path_posix
-from fsspec.utils import common_prefix, isfilelike, other_paths
+from fsspec.utils import common_prefix, isfilelike, other_paths, stringify_path
 
 from aioprefetch.accessor.protocols import copies_from
-from aioprefetch.errors import InvalidArgument, InvalidPath, NotFound, RangeNotSatisfied, WrongLoop
-from aioprefetch.fsspec.tree import Place
+from aioprefetch.errors import (
+    Error,
+    InvalidArgument,
+    InvalidPath,
+    IsADirectory,
+    NotFound,
+    RangeNotSatisfied,
+    WrongLoop,
+    copy_of,
+)
+from aioprefetch.fsspec.tree import Place, Tree
 from aioprefetch.sync.loop_thread import loop_thread
+from aioprefetch.transfer.sides import check_local_name
+from aioprefetch.verbs.download import download
 from aioprefetch.verbs.progress import CopyProgress, ProgressBar, ProgressDisplay
+from aioprefetch.verbs.ranged_read import first_bytes_of
+from aioprefetch.verbs.requests import read_request
 from aioprefetch.verbs.writer import PLACEMENT, copy_by_server, description_of
 
 P = ParamSpec("P")
@@ -73,12 +88,18 @@ def mirror(fs: Any) -> None:
 
 
 class Scope:
-    """The tasks of one verb of many."""
+    """The tasks of one verb of many, and what it knows for all of them.
+
+    ``directories`` are those that the store has just listed for it, and that no object has the name of. Names that
+    cannot be served are ``refused``, to be raised when the others are done.
+    """
 
     def __init__(self) -> None:
         self.owner = asyncio.current_task()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.is_ended = False
+        self.directories: set[str] = set()
+        self.refused: dict[str, Error] = {}
 
     async def end(self) -> None:
         """Cancel the tasks, also those that have not begun, and wait until each has cleaned up."""
@@ -95,10 +116,14 @@ _scope: ContextVar[Scope | None] = ContextVar("aioprefetch_fsspec_scope", defaul
 @asynccontextmanager
 async def many() -> AsyncIterator[None]:
     """A verb of many: if the block fails or is cancelled, so are the verbs of one that it has begun."""
-    scope = Scope()
+    scope, above = Scope(), _scope.get()
+    if above is not None:  # A part of that verb.
+        scope.directories, scope.refused = above.directories, above.refused
     token = _scope.set(scope)
     try:
         yield
+        for error in scope.refused.values() if above is None else ():
+            raise error.add_context(failures={path: each.kind for path, each in scope.refused.items()})
     except BaseException:
         await scope.end()
         raise
@@ -126,6 +151,31 @@ def of_one(verb: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
             del task  # The traceback of its error holds this frame.
 
     return call
+
+
+def note_directories(root: str, found: Iterable[Mapping[str, Any]]) -> None:
+    """Tell the running verb of many which directories the store has just listed below ``root``."""
+    if (scope := _scope.get()) is not None:
+        names = {kind: {info["name"] for info in found if info["type"] == kind} for kind in ("file", "directory")}
+        scope.directories |= names["directory"] - names["file"] - {root}
+
+
+async def copied(
+    tree: Tree, name: str, copy: Callable[[], Awaitable[None]], make: Callable[[], Awaitable[None]]
+) -> None:
+    """Copy an object. fsspec has directories copied too: ``make`` makes one, where no object has the name."""
+    scope = _scope.get()
+    try:
+        if scope is None or name not in scope.directories:
+            await copy()
+            return
+    except (InvalidPath, IsADirectory, NotFound) as error:
+        if isinstance(error, InvalidPath) or not await tree.is_directory_alone(name):
+            if scope is None or isinstance(error, NotFound):
+                raise
+            scope.refused[name] = copy_of(error)
+            return
+    await make()
 
 
 # --- slices -----------------------------------------------------------------------------------------------------------
@@ -180,7 +230,25 @@ def by_path(paths: Sequence[str], starts: Any, ends: Any) -> dict[str, list[tupl
     return found
 
 
+def in_order(wanted: Mapping[str, list[tuple[int, Bounds]]], results: Iterable[Any], *, raises: bool) -> list[Any]:
+    """The results of the slices of ``by_path``, by their positions; of a path that failed its error."""
+    found: dict[int, Any] = {}
+    for slices, result in zip(wanted.values(), results, strict=True):
+        for order, (position, _) in enumerate(slices):
+            found[position] = result if isinstance(result, BaseException) else result[order]
+    if raises and (error := next((one for _, one in sorted(found.items()) if isinstance(one, Exception)), None)):
+        raise copy_of(error)
+    return [found[position] for position in range(len(found))]
+
+
 # --- names and patterns -----------------------------------------------------------------------------------------------
+
+
+async def name_of(fs: Any, path: Any) -> str:
+    """A path as the tree has it: with the slash at its end only if an object has that name, which is asked."""
+    name: str = fs._strip_protocol(path)
+    may_be = name and stringify_path(path).endswith("/") and hasattr(fs, "place_of")
+    return f"{name}/" if may_be and await fs._tree.is_object(f"{name}/") else name
 
 
 async def expanded(
@@ -195,7 +263,8 @@ async def expanded(
         raise InvalidArgument("maxdepth must be at least 1", operation="list")
     roots: list[str] = []
     names: set[str] = set()
-    for name in map(fs._strip_protocol, [path] if isinstance(path, str) else path):
+    for one in [path] if isinstance(path, str) else path:
+        name = fs._strip_protocol(one) if recursive else await name_of(fs, one)
         those, levels = [name], maxdepth
         if not is_literal and has_magic(name) and not await fs._lexists(name):
             those, levels = await fs._glob(name, maxdepth=maxdepth), maxdepth and maxdepth - 1
@@ -217,8 +286,14 @@ async def expand_path(
     return (await expanded(fs, path, recursive=recursive, maxdepth=maxdepth, is_literal=assume_literal))[1]
 
 
+async def holds(fs: Any, path: Any) -> bool:
+    """Whether what is copied to a path goes into it: into a directory, if no object has the name, which is asked."""
+    found: bool = await fs._tree.is_directory_alone(fs._strip_protocol(path))
+    return found
+
+
 async def placed(
-    fs: Any, source: Any, target: Any, is_directory: Callable[[str], Awaitable[bool]], **levels: Any
+    fs: Any, source: Any, target: Any, is_directory: Callable[[str], Awaitable[bool]] | None = None, **levels: Any
 ) -> tuple[list[str], list[str], list[str]]:
     """The names that a copy from a file system reads, the target of each by the rules of fsspec, and the roots of all.
 
@@ -226,30 +301,37 @@ async def placed(
     ``levels`` are ``recursive`` and ``maxdepth``.
     """
     if isinstance(source, list) and isinstance(target, list):
-        names = [fs._strip_protocol(one) for one in source]
+        names = [await name_of(fs, one) for one in source]
         return names, target, names
     is_one = isinstance(source, str)
     roots, names = await expanded(fs, source, **levels)
     if is_one and (not levels["recursive"] or levels["maxdepth"] is not None):
-        names = [name for name in names if not await fs._isdir(name)]
+        passed = [name for name in names if await fs._isdir(name)]
+        if not (passed == roots[:1] == roots and hasattr(fs, "place_of") and await fs._tree.is_object(roots[0])):
+            names = [name for name in names if name not in passed]
     if not names or not isinstance(target, str):
         return names, names and other_paths(names, target), roots
     is_inside = is_one and len(names) == 1
     if is_one and roots == [fs._strip_protocol(source)]:
-        is_inside = not source.endswith("/") and (target.endswith("/") or await is_directory(target))
+        is_inside = not source.endswith("/") and (
+            target.endswith("/") or await (is_directory(target) if is_directory is not None else holds(fs, target))
+        )
     if is_inside:
         target = f"{target.rstrip('/')}/{common_prefix(names).rpartition('/')[2]}"
     return names, other_paths(names, target, flatten=not is_one), roots
 
 
 async def placed_in_files(fs: Any, source: Any, target: Any, **levels: Any) -> tuple[list[str], list[str]]:
-    """The same for a copy into local files. ``InvalidPath`` for a name that leads out of the directory ``target``."""
+    """The same for a copy into local files. A name that leads out of the directory ``target`` is refused."""
     target = make_path_posix(target)
     names, targets, _ = await placed(fs, source, target, lambda path: asyncio.to_thread(os.path.isdir, path), **levels)
-    for name, file in zip(names, targets, strict=False) if isinstance(target, str) else ():
-        if not _is_within(target, file):
-            raise InvalidPath(f"the name leads out of {target}", operation="get", path=name)
-    return names, targets
+    if not isinstance(target, str):
+        return names, targets
+    scope, inside = _scope.get(), [_is_within(target, file) for file in targets]
+    for name in compress(names, map(not_, inside)):
+        if scope is not None and name not in scope.directories:
+            scope.refused[name] = InvalidPath(f"the name leads out of {target}", operation="get", path=name)
+    return list(compress(names, inside)), list(compress(targets, inside))
 
 
 def _is_within(directory: str, file: str) -> bool:
@@ -297,8 +379,13 @@ async def get_object(place: Place, target: Any, callback: Any) -> None:
     if isfilelike(target):
         await _stream_into(place, target, callback)
         return
+    if target.endswith("/") and place.key.endswith("/"):
+        check_local_name(place.key, "", place.key)
     await asyncio.to_thread(os.makedirs, os.path.dirname(target) or ".", exist_ok=True)
-    await place.operator.download(place.key, target, version=place.version, on_progress=SizeFirst(callback))
+    operator = place.operator
+    request = read_request(first_bytes_of(operator.options), place.key, 0, None, options={"version": place.version})
+    assert request is not None
+    await download(operator.accessor(), operator.runtime(), request, target, SizeFirst(callback))
 
 
 async def put_object(source: str, place: Place, options: dict[str, Any], callback: Any) -> None:
@@ -319,7 +406,7 @@ async def copy_object(source: Place, target: Place, options: Mapping[str, Any]) 
     """
     reads, writes = source.operator, target.operator
     placement = {name: options[name] for name in PLACEMENT if options.get(name) is not None}
-    if source.version is None and reads is writes and not placement:
+    if source.version is None and reads is writes and not (placement or target.key.endswith("/")):
         await reads.copy(source.key, target.key)
         return
     connected = writes.accessor(), writes.runtime()

@@ -1,0 +1,96 @@
+"""Names that only a raw client writes, through the verbs of fsspec; and listings that are kept, which decide nothing."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from aioprefetch.fsspec import AioPrefetchFileSystem
+from tests.benches.planted_keys import PlantedMemory
+
+SITE = {"p/about/": b"page", "p/about/x": b"x", "p/deep/e/": b"", "p/i": b"i"}
+
+
+@pytest.fixture
+def planted(random_name: Callable[[], str]) -> PlantedMemory:
+    return PlantedMemory(random_name())
+
+
+@pytest.fixture
+def fs(planted: PlantedMemory) -> Iterator[AioPrefetchFileSystem]:
+    fs = AioPrefetchFileSystem(planted.operator)
+    yield fs
+    fs.close()
+
+
+def test_an_object_whose_key_ends_with_a_slash(
+    fs: AioPrefetchFileSystem, planted: PlantedMemory, tmp_path: Path
+) -> None:
+    planted.plant(SITE)
+    assert fs.find("p") == ["p/about/", "p/about/x", "p/i"]
+    assert fs.du("p") == 6
+    assert (fs.info("p/about/")["size"], fs.info("p/about")["type"]) == (4, "directory")
+    assert fs.cat("p/about/") == fs.open("p/about/").read() == b"page"
+    fs.get_file("p/about/", f"{tmp_path}/page")
+    assert (tmp_path / "page").read_bytes() == b"page"
+    with pytest.raises(ValueError, match="no file can"):
+        fs.get("p", f"{tmp_path}/all", recursive=True)
+    assert (tmp_path / "all" / "i").read_bytes() == b"i"
+    fs.mv("p", "q", recursive=True)
+    assert planted.objects() == {key.replace("p/", "q/", 1): data for key, data in SITE.items()}
+    fs.mv("q/about/", "single")
+    fs.rm("q", recursive=True)
+    assert planted.objects() == {"single": b"page"}
+
+
+def test_markers_below_a_directory_go_with_it(fs: AioPrefetchFileSystem, planted: PlantedMemory) -> None:
+    planted.plant({"d/x": b"1", "d/s/": b"", "d/s/t/": b"", "d/s/t/y": b"2"})
+    fs.rm("d", recursive=True)
+    assert planted.objects() == {}
+    assert not fs.exists("d")
+
+
+def test_what_lies_below_a_name_hides_no_object(
+    fs: AioPrefetchFileSystem, planted: PlantedMemory, tmp_path: Path
+) -> None:
+    planted.plant({"d/a": b"object", "d/a/x": b"below"})
+    fs.ls("d/a")
+    assert (fs.isfile("d/a"), fs.isdir("d/a"), fs.info("d/a")["size"]) == (True, True, 6)
+    for get in (fs.get_file, fs.get):
+        fs.ls("d/a")
+        get("d/a", f"{tmp_path}/o")
+        assert (tmp_path / "o").read_bytes() == b"object"
+    for copy in (fs.cp_file, fs.cp):
+        fs.ls("d/a")
+        copy("d/a", "copied")
+        assert planted.objects()["copied"] == b"object"
+    fs.ls("d/a")
+    fs.mv("d/a", "moved")
+    assert planted.objects() == {"d/a/x": b"below", "copied": b"object", "moved": b"object"}
+
+
+def test_an_old_listing_decides_nothing(fs: AioPrefetchFileSystem, planted: PlantedMemory, tmp_path: Path) -> None:
+    planted.plant({"d/a/x": b"below"})
+    fs.ls("d")
+    planted.operator.service.store.remove("d/a/x")  # type: ignore[attr-defined]
+    planted.plant({"d/a": b"object"})
+    fs.cp_file("d/a", "copied")
+    fs.get_file("d/a", f"{tmp_path}/o")
+    assert planted.objects() == {"d/a": b"object", "copied": b"object"}
+    assert (tmp_path / "o").read_bytes() == b"object"
+
+
+def test_names_with_dots_stop_nothing_else(fs: AioPrefetchFileSystem, planted: PlantedMemory, tmp_path: Path) -> None:
+    names = {"t/a": b"1", "t/b/../c": b"2", "t/./x": b"3", "t/../../evil": b"4"}
+    planted.plant(names)
+    assert fs.find("t") == sorted(names)
+    assert {name for name, _, _ in fs.walk("t")} >= {"t", "t/.", "t/.."}
+    with pytest.raises(ValueError, match="leads out|segment"):
+        fs.get("t", f"{tmp_path}/in/out", recursive=True)
+    assert (tmp_path / "in" / "out" / "a").read_bytes() == b"1"
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    with pytest.raises(ValueError, match="segment"):
+        fs.mv("t", "u", recursive=True)
+    assert sorted(planted.objects()) == ["t/../../evil", "t/./x", "t/b/../c", "u/a"]
+    fs.rm("t", recursive=True)
+    assert sorted(planted.objects()) == ["u/a"]
