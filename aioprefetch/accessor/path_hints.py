@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.errors import Error, IsADirectory
+from aioprefetch.errors import Error
 from aioprefetch.values import ServiceInfo, StatRequest
 
 _PATTERN = "a path is taken as it stands: list(prefix, glob=...) finds those that match a pattern"
@@ -35,15 +35,6 @@ def hint_at_path(error: Error, service: ServiceInfo) -> Error:
     error.add_context(service=service.location)
     hint = path_hint(error.path, service)
     return error.add_context(hint=hint) if hint else error
-
-
-LIST_ADVICE = "list() shows those below it"
-
-
-def no_object(path: str, operation: str, advice: str = LIST_ADVICE) -> IsADirectory:
-    """The error for a path that is empty or a directory's, where an object is needed."""
-    what = f"the path names a directory, an object is needed; {advice}"
-    return IsADirectory(what if path else "the path is empty", operation=operation, path=path)
 
 
 async def hint_at_directory(accessor: Accessor, error: Error, path: str, advice: str) -> None:

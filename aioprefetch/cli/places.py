@@ -159,7 +159,7 @@ def stem_of(side: Side) -> str:
     return f"{side.operator.info.url.rstrip('/')}/"
 
 
-def selection_of(side: Side, *, is_recursive: bool = True, hint: str = "") -> Selection:
+def selection_of(side: Side, glob: str | None = None, *, is_recursive: bool = True, hint: str = "") -> Selection:
     """The objects that a place names: one, all that match, or with ``is_recursive`` all below a directory.
 
     An object whose key ends with ``/`` is one without ``is_recursive``, and is in its directory with it.
@@ -167,7 +167,7 @@ def selection_of(side: Side, *, is_recursive: bool = True, hint: str = "") -> Se
     """
     hints: dict[str, object] = {"hint": hint} if hint else {}
     try:
-        selection: Selection = run(select(side, None))
+        selection: Selection = run(select(side, glob))
     except IsADirectory:
         if not is_recursive:
             raise IsADirectory("it is a directory", path=side.label, context=hints) from None

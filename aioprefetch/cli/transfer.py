@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -201,6 +202,8 @@ def _copy(
     stores.check(*sources, target)
     if len(sources) > 1 and not (target.endswith("/") or (scheme_of(target) == "file" and os.path.isdir(target))):
         raise InvalidArgument(f"several sources go into a directory: {printable(redact(target))}/", operation="copy")
+    if len(sources) > 1:
+        _check_one_each(sources, partial(_names_of, stores, src_texts, glob, is_recursive=is_recursive))
     began = time.monotonic()
     options = {
         "glob": glob,
@@ -231,6 +234,30 @@ def _copy(
     else:
         _show(total, time.monotonic() - began)
     return EXIT_FAILED if total.failures else 0
+
+
+def _check_one_each(sources: Sequence[str], names_of: Callable[[str], Iterable[str]]) -> None:
+    """``InvalidArgument`` if objects of two sources would have one name below the target."""
+    seen: dict[str, str] = {}
+    for source in sources:
+        for name in names_of(source):
+            other = seen.setdefault(name, source)
+            if other != source:
+                both = f"{printable(redact(other))} and {printable(redact(source))}"
+                raise InvalidArgument(f"{both} would both be copied to {name!r} at the target", operation="copy")
+
+
+def _names_of(stores: Stores, texts: Any, glob: str | None, source: str, *, is_recursive: bool) -> Iterator[str]:
+    """The names that the objects of a source get below a target. It asks only for what the name alone does not say."""
+    side = stores.side(source, texts)
+    if not (is_recursive or glob or side.has_wildcard):
+        yield side.name or side.path.rpartition("/")[2]
+        return
+    with suppress(Error):  # The copy says what is wrong.
+        selection = selection_of(side, glob=glob, is_recursive=is_recursive)
+        for found in objects_of(selection):
+            below = found.path[len(selection.base) :]
+            yield below if selection.single is None else side.name or below
 
 
 async def _copy_place(source: str, target: str, options: Mapping[str, Any], *, is_recursive: bool) -> CopyReport:

@@ -25,14 +25,19 @@ from aioprefetch.fsspec.verbs import (
     Bounds,
     blocking,
     by_path,
+    check_pairs,
     copied,
     copy_object,
     expand_path,
     get_object,
     holds,
+    identity_in,
     in_order,
+    local_identity_of,
     many,
     mirror,
+    move_object,
+    move_objects,
     name_of,
     note_directories,
     of_one,
@@ -348,6 +353,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     ) -> Any:
         async with many():
             names, targets = await placed_in_files(self, rpath, lpath, recursive=recursive, maxdepth=maxdepth)
+            await check_pairs(names, targets, partial(identity_in, self), local_identity_of)
             return await super()._get(names, targets, **options)
 
     def head(self, path: str, size: int = 1024) -> bytes:
@@ -434,8 +440,9 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     ) -> Any:
         files, lpath = AsyncFileSystemWrapper(LocalFileSystem(), asynchronous=True), make_path_posix(lpath)
         levels: dict[str, Any] = {"recursive": recursive, "maxdepth": maxdepth}
-        names, targets, _ = await placed(files, lpath, rpath, partial(holds, self), **levels)
         async with many():
+            names, targets, _ = await placed(files, lpath, rpath, partial(holds, self), **levels)
+            await check_pairs(names, targets, local_identity_of, partial(identity_in, self))
             return await super()._put(names, targets, **options)
 
     async def _refuse_existing(self, path: str) -> None:
@@ -465,39 +472,15 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     ) -> None:
         async with many():
             names, targets, _ = await placed(self, path1, path2, recursive=recursive, maxdepth=maxdepth)
+            await check_pairs(names, targets, partial(identity_in, self), partial(identity_in, self))
             await super()._copy(names, targets, recursive=recursive, **options)
 
-    async def _mv(
-        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
-    ) -> None:
-        """Copy, and delete what was copied; options as for ``cp_file``. Names that cannot be served stay.
-
-        ``IsADirectory`` for a directory, unless ``recursive``; directories that a glob matches, or that lie deeper than
-        ``maxdepth``, stay where they are. So does all if a copy fails, and what others write meanwhile.
-        """
-        if path1 == path2:
-            return
-        async with many():
-            names, targets, roots = await placed(self, path1, path2, recursive=recursive, maxdepth=maxdepth)
-            if not names and [self._strip_protocol(path1)] == roots:
-                raise IsADirectory("a directory: recursive=True moves what is below", operation="move", path=path1)
-            is_whole = recursive and maxdepth is None and not isinstance(path2, list)
-            directories = (await self._tree.contents(roots))[1] if is_whole else []
-            copies: dict[str, str] = {}
-            with self._changing(*roots):  # Of what has moved within a directory some may be where other objects were.
-                await self._copy(names, targets, recursive, maxdepth, on_error="raise", copies=copies, **options)
-                await self._stores.remove_copied(copies, directories)
-
+    _mv = move_objects
     mv = blocking(_mv)
 
     @of_one
     async def _cp_file(
-        self,
-        path1: str,
-        path2: str,
-        preserve_etag: bool | None = None,
-        copies: dict[str, str] | None = None,
-        **options: Any,
+        self, path1: str, path2: str, preserve_etag: bool | None = None, is_move: bool = False, **options: Any
     ) -> None:
         chosen = opening.copying_options(self._settings.write, options, preserve_etag=preserve_etag)
         name = await name_of(self, path1)
@@ -507,9 +490,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
         async def copy() -> None:
             with self._changing(path2):
-                await copy_object(source, target, chosen)
-            if copies is not None:
-                copies[name] = self._strip_protocol(path2)
+                await (move_object if is_move else copy_object)(source, target, chosen)
 
         async def make() -> None:
             await self._makedirs(path2, exist_ok=True)

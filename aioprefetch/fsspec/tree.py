@@ -19,7 +19,7 @@ from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Entry, ListRequest, Metadata
 from aioprefetch.verbs.arguments import checked_path
-from aioprefetch.verbs.listing import Pages, has_bytes, list_literally, parent_of
+from aioprefetch.verbs.listing import Pages, delete_empty, list_literally, parent_of
 
 # Operators that a file system keeps; of http each query is a store.
 OPERATORS_MAX = 64
@@ -124,11 +124,14 @@ class Stores:
         for operator, those in keys.items():
             await operator.delete(those)
 
-    async def remove_copied(self, copies: Mapping[str, str], directories: Iterable[str]) -> None:
-        """Delete what was copied and is no copy itself, and the directories; an object with bytes is none of these."""
-        places = {name: self.place_of(name) for name in directories}
-        empty = [name for name, at in places.items() if not await has_bytes(at.operator.accessor(), at.directory)]
-        await self.remove(copies.keys() - copies.values(), empty)
+    async def remove_directories(self, directories: Iterable[str]) -> None:
+        """Delete directories, as ``delete_empty``; the root of a store stays."""
+        places: dict[Operator, list[str]] = {}
+        for place in map(self.place_of, directories):
+            if place.key:
+                places.setdefault(place.operator, []).append(place.directory)
+        for operator, paths in places.items():
+            await delete_empty(operator.accessor(), paths)
 
     def _buckets(self, operator: Operator, operation: str) -> Any:
         buckets = getattr(operator.service, "buckets", None)
@@ -295,7 +298,7 @@ class Tree:
         return None
 
     async def is_object(self, path: str) -> bool:
-        """Whether there is an object. The store is asked, whatever a listing says that is kept."""
+        """Whether there is an object. The store is asked, not a kept listing."""
         place = self._place_of(path)
         try:
             return not (await place.operator.stat(place.key, version=place.version, if_match="*")).is_directory

@@ -16,15 +16,17 @@ import functools
 import inspect
 import mimetypes
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from glob import has_magic
 from itertools import compress
 from operator import not_
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
-from fsspec.asyn import mirror_sync_methods, sync
+from fsspec.asyn import AsyncFileSystem, mirror_sync_methods, sync
 from fsspec.implementations.local import make_path_posix
 from fsspec.utils import common_prefix, isfilelike, other_paths, stringify_path
 
@@ -40,14 +42,20 @@ from aioprefetch.errors import (
     copy_of,
 )
 from aioprefetch.fsspec.tree import Place, Tree
+from aioprefetch.local_files.identity import local_identity
+from aioprefetch.plan.overlap import conflict, folded
+from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.sync.loop_thread import loop_thread
+from aioprefetch.transfer.moving import delete_moved, prove
 from aioprefetch.transfer.sides import check_local_name
+from aioprefetch.values import Identity, Metadata
 from aioprefetch.verbs.download import download
 from aioprefetch.verbs.progress import CopyProgress, ProgressBar, ProgressDisplay
 from aioprefetch.verbs.ranged_read import first_bytes_of
 from aioprefetch.verbs.requests import read_request
 from aioprefetch.verbs.writer import PLACEMENT, copy_by_server, description_of
 
+Identify = Callable[[str], Coroutine[Any, Any, Identity]]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -122,8 +130,9 @@ async def many() -> AsyncIterator[None]:
     token = _scope.set(scope)
     try:
         yield
-        for error in scope.refused.values() if above is None else ():
-            raise error.add_context(failures={path: each.kind for path, each in scope.refused.items()})
+        if scope.refused and above is None:
+            failures = {path: each.kind for path, each in scope.refused.items()}
+            raise next(iter(scope.refused.values())).add_context(failures=failures)
     except BaseException:
         await scope.end()
         raise
@@ -334,6 +343,40 @@ async def placed_in_files(fs: Any, source: Any, target: Any, **levels: Any) -> t
     return list(compress(names, inside)), list(compress(targets, inside))
 
 
+async def identity_in(fs: Any, path: str) -> Identity:
+    """The identity of what a path of a file system names."""
+    place: Place = fs.place_of(path)
+    return await place.operator.accessor().identity(place.directory if path.endswith("/") else place.key)
+
+
+async def local_identity_of(path: str) -> Identity:
+    """The identity of a local file."""
+    return await asyncio.to_thread(local_identity, path)
+
+
+async def check_pairs(names: Sequence[str], targets: Any, reads: Identify, writes: Identify) -> None:
+    """Raise ``InvalidArgument`` before a run that would write two objects to one place, or over one that it reads."""
+    scope = _scope.get()
+    left = scope.directories.union(scope.refused) if scope is not None else ()
+    pairs = [pair for pair in zip(names, targets, strict=False) if pair[0] not in left]
+    if len(pairs) < 2:
+        return
+    spelled = Counter(folded(target) for _, target in pairs)
+    try:
+        is_one_store = (await reads(pairs[0][0])).store == (await writes(pairs[0][1])).store
+        pairs = [pair for pair in pairs if is_one_store or spelled[folded(pair[1])] > 1]
+        sources = await gather_all((partial(reads, name) for name, _ in pairs), at_once=64)
+        places = await gather_all((partial(writes, target) for _, target in pairs), at_once=64)
+    except (OSError, Error):  # The verb says what is wrong with a name.
+        return
+    files = [number for number, one in enumerate(sources) if one.kind != "directory"]
+    if found := conflict([sources[number] for number in files], [places[number] for number in files]):
+        (name, target), (other, _) = (pairs[files[number]] for number in found[:2])
+        both = f"{other!r} and {name!r} would be one object"
+        what = f"{name!r} would be copied over {other!r}, which is to be copied itself" if found[2] else both
+        raise InvalidArgument(what, operation="copy", path=target)
+
+
 def _is_within(directory: str, file: str) -> bool:
     return os.path.relpath(file, directory).split(os.sep)[0] != os.pardir
 
@@ -398,21 +441,77 @@ async def put_object(source: str, place: Place, options: dict[str, Any], callbac
     await place.operator.upload(source, place.key, on_progress=callback.relative_update, **options)
 
 
-async def copy_object(source: Place, target: Place, options: Mapping[str, Any]) -> None:
+async def move_objects(
+    fs: Any, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any
+) -> None:
+    """The method ``mv`` of a file system: move objects as ``Operator.move`` does; options as for ``cp_file``.
+
+    ``IsADirectory`` for a directory, unless ``recursive``; directories that a glob matches, or that lie deeper than
+    ``maxdepth``, stay where they are. After a failure each object is at one of both places, or at both. Names that
+    cannot be served stay, and so does what others write meanwhile, with ``ObjectChanged``.
+    """
+    if path1 == path2:
+        return
+    async with many():
+        names, targets, roots = await placed(fs, path1, path2, recursive=recursive, maxdepth=maxdepth)
+        if not names and [fs._strip_protocol(path1)] == roots:
+            raise IsADirectory("a directory: recursive=True moves what is below", operation="move", path=path1)
+        await check_pairs(names, targets, partial(identity_in, fs), partial(identity_in, fs))
+        is_whole = recursive and maxdepth is None and not isinstance(path2, list)
+        with fs._changing(*roots, *targets[: len(roots)]):
+            if is_whole and not options and roots == names[:1] and await _move_directory(fs, names[0], targets[0]):
+                return
+            directories = (await fs._tree.contents(roots))[1] if is_whole else []
+            options |= {"recursive": recursive, "on_error": "raise", "is_move": True}
+            await AsyncFileSystem._copy(fs, names, targets, **options)
+            await fs._stores.remove_directories(directories)
+
+
+async def _move_directory(fs: Any, name: str, path: str) -> bool:
+    """Move a directory as ``Operator.move``; ``False`` if it is none, or goes elsewhere, or into itself."""
+    source, target = fs.place_of(name), fs.place_of(path)
+    if source.operator is not target.operator or not source.key or not target.key or placement_in(fs._settings.write):
+        return False
+    if target.directory.startswith(source.directory) or not await fs._tree.is_directory_alone(name):
+        return False
+    await source.operator.move(source.directory, target.directory)
+    return True
+
+
+async def move_object(source: Place, target: Place, options: Mapping[str, Any]) -> None:
+    """Move an object: as ``Operator.move`` within a store, otherwise by a copy, with the same proof and second look."""
+    reads, writes = source.operator, target.operator
+    is_named = not (source.key.endswith("/") or target.key.endswith("/"))
+    if is_named and source.version is None and reads is writes and not placement_in(options):
+        await reads.move(source.key, target.key)
+        return
+    before = await reads.stat(source.key, version=source.version)
+    await prove(writes.accessor(), before, await copy_object(source, target, options), target.key)
+    if source.version is not None:
+        await reads.delete(source.key, version=source.version)
+    else:
+        await delete_moved(reads.accessor(), before)
+
+
+def placement_in(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a write that say how a copy is stored, which the store does by itself."""
+    return {name: options[name] for name in PLACEMENT if options.get(name) is not None}
+
+
+async def copy_object(source: Place, target: Place, options: Mapping[str, Any]) -> Metadata:
     """Copy an object within its store, or into another one; between two buckets the store does it alone.
 
     A version is read and written. The copy has the description of its source, and for the rest the ``options`` of a
     write. Raises ``Unsupported`` where the store cannot obey them.
     """
     reads, writes = source.operator, target.operator
-    placement = {name: options[name] for name in PLACEMENT if options.get(name) is not None}
+    placement = placement_in(options)
     if source.version is None and reads is writes and not (placement or target.key.endswith("/")):
-        await reads.copy(source.key, target.key)
-        return
+        return await reads.copy(source.key, target.key)
     connected = writes.accessor(), writes.runtime()
     if source.version is None and (reads is writes or copies_from(writes.service, reads.service)):
         other = None if reads is writes else reads
-        await copy_by_server(
+        return await copy_by_server(
             connected,
             source.key,
             target.key,
@@ -420,12 +519,11 @@ async def copy_object(source: Place, target: Place, options: Mapping[str, Any]) 
             store=None if other is None else other.service.info,
             placement=placement,
         )
-        return
     found = await reads.stat(source.key, version=source.version)
     described = {**options, **description_of(found, writes.capability)}
     reader = reads.reader(source.key, policy="sequential", etag=found.etag, version=source.version)
     async with reader, reader.stream() as chunks:
-        await writes.write(target.key, chunks, **described)
+        return await writes.write(target.key, chunks, **described)
 
 
 async def _stream_into(place: Place, file: BinaryIO, callback: Any) -> None:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from aioprefetch.accessor.list_pages import checked_page, page_after
-from aioprefetch.accessor.path_hints import no_object
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_etag, check_times
 from aioprefetch.accessor.service_base import CollectedWriteBody, not_deleted
@@ -36,7 +35,7 @@ from aioprefetch.errors import (
     excerpt,
 )
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.keys import checked_key
+from aioprefetch.services.keys import checked_key, no_object
 from aioprefetch.values import (
     Capability,
     CopyRequest,

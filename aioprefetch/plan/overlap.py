@@ -7,6 +7,7 @@ is there already. Then what is copied depends on which of the two is read first,
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from typing import Literal
 
 from aioprefetch.values import Identity
@@ -29,6 +30,21 @@ def path_between(outer: Identity, inner: Identity) -> str:
     """The path of a place from one around it, with ``/`` at its end: ``"b/"`` from ``a/`` to ``a/b/``."""
     depth = len(inner.within) - inner.within.index(outer.name)
     return "/".join(inner.path.removesuffix("/").split("/")[-depth:]) + "/"
+
+
+def conflict(sources: Sequence[Identity], targets: Sequence[Identity]) -> tuple[int, int, bool] | None:
+    """Two pairs of a run, by number: the target of the first one is the source of the second one, or its target.
+
+    The last value is ``True`` for a source. ``None`` if no target is read, or written twice.
+    """
+    read = {identity: number for number, identity in enumerate(sources)}
+    written: dict[Identity, int] = {}
+    for number, target in enumerate(targets):
+        if read.get(target, number) != number:
+            return number, read[target], True
+        if written.setdefault(target, number) != number:
+            return number, written[target], False
+    return None
 
 
 def folded(path: str) -> str:

@@ -5,15 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
-from aioprefetch.errors import InvalidPath
+from aioprefetch.errors import InvalidPath, IsADirectory
 from aioprefetch.values import Entry, ListPage, ListRequest
 
 KEY_BYTES_MAX = 1024
+LIST_ADVICE = "list() shows those below it"
 
 
 def is_directory_bucket(bucket: str) -> bool:
     """Whether a bucket of S3 lists in no order, from no key on, and below prefixes that end with a slash alone."""
     return bucket.endswith(("--x-s3", "--xa-s3"))
+
+
+def no_object(path: str, operation: str, advice: str = LIST_ADVICE) -> IsADirectory:
+    """The error for a path that is empty or a directory's, where an object is needed."""
+    what = f"the path names a directory, an object is needed; {advice}"
+    return IsADirectory(what if path else "the path is empty", operation=operation, path=path)
 
 
 def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX, dots_allowed: bool = False) -> str:

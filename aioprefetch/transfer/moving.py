@@ -23,7 +23,6 @@ from aioprefetch.errors import (
     Error,
     InvalidArgument,
     InvalidPath,
-    IsADirectory,
     NotFound,
     ObjectChanged,
     ProtocolError,
@@ -35,7 +34,7 @@ from aioprefetch.transfer.object_copy import ObjectCopier, is_digest
 from aioprefetch.transfer.sides import Side, Store
 from aioprefetch.values import CreateDirRequest, DeleteRequest, Entry, Metadata, RenameRequest, StatRequest
 from aioprefetch.verbs.arguments import check_file
-from aioprefetch.verbs.listing import delete_paths, has_bytes, list_literally
+from aioprefetch.verbs.listing import delete_empty, delete_paths, kinds_of, list_literally
 from aioprefetch.verbs.writer import copy_object
 
 # Two objects of equal size are compared in pieces of this size.
@@ -89,14 +88,20 @@ async def _move_object(
     if version is not None:
         await accessor.delete(DeleteRequest(path=source, paths=(source,), version=version))
         return moved
-    now = await _found(accessor, source)
-    if now is not None and not is_same(before, now):
-        raise ObjectChanged(_MEANWHILE, expected_etag=before.etag, actual_etag=now.etag, path=source)
-    try:
-        await delete_paths(accessor, [source], _etags([before]))
-    except ConditionNotMatch as error:
-        raise ObjectChanged(_MEANWHILE, expected_etag=before.etag, path=source) from cause_of(error)
+    await delete_moved(accessor, before)
     return moved
+
+
+async def delete_moved(accessor: Accessor, before: Metadata) -> None:
+    """Delete an object that has been copied; ``ObjectChanged`` if it is no longer what the first look showed."""
+    path = before.path
+    now = await _found(accessor, path)
+    if now is not None and not is_same(before, now):
+        raise ObjectChanged(_MEANWHILE, expected_etag=before.etag, actual_etag=now.etag, operation="move", path=path)
+    try:
+        await delete_paths(accessor, [path], _etags([before]))
+    except ConditionNotMatch as error:
+        raise ObjectChanged(_MEANWHILE, expected_etag=before.etag, operation="move", path=path) from cause_of(error)
 
 
 async def prove(accessor: Accessor, source: Entry | Metadata, copied: Metadata, target: str) -> None:
@@ -243,13 +248,7 @@ async def _delete_copied(
         for path in directories or ([source] if is_empty and target else []):
             await accessor.create_dir(CreateDirRequest(path=target + path[len(source) :]))
     changed += await _delete_unless_changed(accessor, same)
-    # A listing may be too old to tell an object with bytes from an empty one, which stands for a directory.
-    empty = [path for path in (*sorted(directories, reverse=True), source) if not await has_bytes(accessor, path)]
-    try:
-        await delete_paths(accessor, empty)
-    except IsADirectory as error:  # There is something in it, which stays.
-        if _kinds(error) != {error.kind}:
-            raise
+    await delete_empty(accessor, [*directories, source])
     return sorted(changed)
 
 
@@ -258,14 +257,8 @@ async def _delete_unless_changed(accessor: Accessor, objects: list[Entry]) -> li
     try:
         await delete_paths(accessor, [entry.path for entry in objects], _etags(objects))
     except ConditionNotMatch as error:
-        if _kinds(error) != {error.kind}:
+        if kinds_of(error) != {error.kind}:
             raise
         failures = error.context.get("failures")
         return [*failures] if isinstance(failures, Mapping) else [error.path]
     return []
-
-
-def _kinds(error: Error) -> set[str]:
-    """The kinds of the failures of a deletion."""
-    failures = error.context.get("failures")
-    return {*failures.values()} if isinstance(failures, Mapping) else {error.kind}

@@ -184,9 +184,7 @@ class Copier(Protocol):
     own_bytes: int
 
     def check(self, found: Entry | Metadata, path: str, below: str) -> None:
-        """Raise ``InvalidPath`` for an object that cannot have its name at the destination, or cannot be read by it."""
-        for name in (found.path, path):
-            checked_path(name, "copy")
+        """Raise ``InvalidPath`` for an object that cannot have its name at the destination, or be read by it."""
         ...
 
     async def copy(self, found: Entry | Metadata, path: str, below: str, on_bytes: Callable[[int], object]) -> Metadata:
@@ -228,7 +226,9 @@ class ObjectCopier:
             self.own_bytes = first_response_bytes(self._source.options)
 
     def check(self, found: Entry | Metadata, path: str, below: str) -> None:
-        """Raise ``InvalidPath`` for an object that cannot have its name at the destination."""
+        """Raise ``InvalidPath`` for an object that cannot have its name at the destination, or be read by it."""
+        for name in (found.path, path):
+            checked_path(name, "copy")
         if self._names_files:
             check_local_name(path, below, found.path)
 

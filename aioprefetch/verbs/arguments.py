@@ -12,10 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 from aioprefetch.accessor.http_headers import unquote_etag
-from aioprefetch.accessor.path_hints import LIST_ADVICE, no_object
 from aioprefetch.errors import InvalidArgument, InvalidType, NotADirectory
 from aioprefetch.runtime.options import checked_seconds
-from aioprefetch.services.keys import checked_key
+from aioprefetch.services.keys import LIST_ADVICE, checked_key, no_object
 from aioprefetch.values import Checksum, PresignMethod
 
 # Longer than the longest key of a store, since the root goes before a path: the service has the last word.

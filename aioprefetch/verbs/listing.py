@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import Protocol
 
-from aioprefetch.accessor.path_hints import no_object, path_hint
+from aioprefetch.accessor.path_hints import path_hint
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import (
     Error,
@@ -25,6 +26,8 @@ from aioprefetch.errors import (
 )
 from aioprefetch.plan.patterns import has_wildcard
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.task_group import gather_all
+from aioprefetch.services.keys import no_object
 from aioprefetch.values import (
     AbortUploadRequest,
     DeleteRequest,
@@ -36,6 +39,8 @@ from aioprefetch.values import (
 )
 from aioprefetch.verbs.arguments import Arguments, checked_path
 
+# Directories that are looked at side by side.
+_LOOKS_AT_ONCE = 64
 OnPassedOver = Callable[[str, str], object]
 
 _path_of, _name_of_version = attrgetter("path"), attrgetter("path", "version")
@@ -300,7 +305,7 @@ class Removal:
 
 
 async def delete_paths(accessor: Accessor, paths: Iterable[str], if_match: Mapping[str, str] | None = None) -> None:
-    """Delete objects, all that can be deleted; see ``Removal``. ``InvalidType`` for what is no path, before all.
+    """Delete objects, all that can be deleted; see ``Removal``. ``InvalidType`` for one that is not text: none is.
 
     ``if_match`` has ETags by path, for a store that takes such conditions.
     """
@@ -341,6 +346,26 @@ async def has_bytes(accessor: Accessor, path: str) -> bool:
         return bool((await accessor.stat(StatRequest(path=path, if_match="*"))).size)
     except (NotFound, InvalidPath):
         return False
+
+
+async def delete_empty(accessor: Accessor, directories: Iterable[str]) -> None:
+    """Delete directories, the deepest first. Those that hold something stay, and so do objects with such a name.
+
+    A listing may be too old to tell an object with bytes from an empty one, which stands for a directory: it is asked.
+    """
+    paths = sorted(directories, reverse=True)
+    found = await gather_all((partial(has_bytes, accessor, path) for path in paths), at_once=_LOOKS_AT_ONCE)
+    try:
+        await delete_paths(accessor, [path for path, is_object in zip(paths, found, strict=True) if not is_object])
+    except IsADirectory as error:
+        if kinds_of(error) != {error.kind}:
+            raise
+
+
+def kinds_of(error: Error) -> set[str]:
+    """The kinds of the failures of a deletion."""
+    failures = error.context.get("failures")
+    return {*failures.values()} if isinstance(failures, Mapping) else {error.kind}
 
 
 async def abort_uploads(accessor: Accessor, runtime: Runtime, prefix: str, older_than_seconds: float | None) -> int:

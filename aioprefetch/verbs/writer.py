@@ -16,7 +16,7 @@ from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from aioprefetch.accessor.path_hints import hint_at_directory, no_object
+from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.errors import (
     Closed,
@@ -38,6 +38,7 @@ from aioprefetch.local_files.identity import refuse_same_file
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime, fork_generation
+from aioprefetch.services.keys import no_object
 from aioprefetch.values import (
     Capability,
     CopyPartRequest,

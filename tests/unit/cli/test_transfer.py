@@ -91,6 +91,21 @@ def test_cp_says_what_it_refuses(folder: Path, bucket: Bucket, tmp_path: Path) -
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("a/x", "b/x"), ("-r", "a/", "b/"), ("a/*", "b/x"), ("-r", "a/", "b/x"), ("-r", "--glob", "*", "a/", "b/")],
+)
+def test_cp_copies_no_two_objects_to_one(bucket: Bucket, tmp_path: Path, arguments: Sequence[str]) -> None:
+    bucket.put(a__x=b"1", b__x=b"2", b__y=b"3")
+    options = [one for one in arguments if one[0] in "-*"]
+    sources = [bucket.url(one) for one in arguments if one not in options]
+    result = run("cp", *options, *sources, f"{tmp_path}/out/", code=2)
+    assert f"{sources[0]} and {sources[1]} would both be copied to 'x' at the target" in result.stderr
+    assert not (tmp_path / "out").exists()
+    run("cp", *options, *sources[1:], f"{tmp_path}/out/")
+    assert tree(tmp_path / "out")["x"] == b"2"
+
+
 def test_one_failure_leaves_the_others(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
     bucket.put(a=b"1", d__b=b"2")
     bucket.put(**{"d////c": b"no file has such a name"})

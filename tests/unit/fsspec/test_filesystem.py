@@ -362,9 +362,9 @@ class TestTransfers:
         assert seen == ([(size, 0), (size, size)] if size else [(0, 0)])
 
     def test_an_object_is_moved_with_no_more_requests_than_it_takes(self, bucket: Bucket) -> None:
-        """Both names may be those of directories. Then it is copied and deleted."""
+        """Both names may be those of directories. It is looked at, copied, looked at again, and deleted."""
         bucket.fs.mv(f"{bucket.name}/top", f"{bucket.name}/moved")
-        assert bucket.requests() == [*["GET 200"] * 2, "PUT 200", "DELETE 204"]
+        assert bucket.requests() == [*["GET 200"] * 2, "HEAD 200", "PUT 200", "HEAD 200", "DELETE 204"]
 
     def test_of_a_glob_ask_only_for_what_is_below_each(self, bucket: Bucket, tmp_path: Path) -> None:
         bucket.fs.get(f"{bucket.name}/d/*", f"{tmp_path}/got/", recursive=True)

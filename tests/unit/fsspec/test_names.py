@@ -1,4 +1,4 @@
-"""Names that only a raw client writes, through the verbs of fsspec; and listings that are kept, which decide nothing."""
+"""Names that only a raw client writes, through the verbs of fsspec; and kept listings, which decide nothing."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_names_with_dots_stop_nothing_else(fs: AioPrefetchFileSystem, planted: P
     planted.plant(names)
     assert fs.find("t") == sorted(names)
     assert {name for name, _, _ in fs.walk("t")} >= {"t", "t/.", "t/.."}
-    with pytest.raises(ValueError, match="leads out|segment"):
+    with pytest.raises(ValueError, match=r"leads out|segment"):
         fs.get("t", f"{tmp_path}/in/out", recursive=True)
     assert (tmp_path / "in" / "out" / "a").read_bytes() == b"1"
     assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.accessor.service_base import identity_of_key
-from aioprefetch.plan.overlap import folded, path_between, position
+from aioprefetch.plan.overlap import conflict, folded, path_between, position
 from aioprefetch.values import Identity, ServiceInfo
 
 ROOTS = st.sampled_from(["", "a", "a/b"])
@@ -58,3 +58,20 @@ def test_a_store_is_one_with_any_spelling_of_its_endpoint_and_with_any_credentia
 
 def test_a_folded_name_has_neither_case_nor_a_form_of_its_letters() -> None:
     assert folded("\u00c9/A") == folded("e\u0301/a") != folded("e/a")
+
+
+NAMES = st.lists(st.sampled_from("abcdef"), max_size=4)
+
+
+@given(NAMES.map(lambda names: list(dict.fromkeys(names))), NAMES)
+def test_a_target_that_is_read_or_written_twice_is_found(sources: list[str], targets: list[str]) -> None:
+    targets = targets[: len(sources)]
+    found = conflict([place("", name) for name in sources], [place("", name) for name in targets])
+    read = any(target in sources and sources.index(target) != number for number, target in enumerate(targets))
+    if found is None:
+        assert not read
+        assert len(set(targets)) == len(targets)
+    else:
+        first, second, is_read = found
+        assert first != second
+        assert targets[first] == (sources if is_read else targets)[second]

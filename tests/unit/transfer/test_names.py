@@ -1,4 +1,4 @@
-"""Keys that end with ``/`` and have bytes, and names that cannot be served: planted by a raw client, nothing is lost."""
+"""Keys that end with ``/`` and have bytes, and names that cannot be served; a raw client plants them."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -124,7 +124,7 @@ async def test_names_with_dots_keep_no_other_from_being_copied_and_moved(planted
     assert {failure.path for failure in report.failures} == {"t/b/../c", "t/./x"}
     with pytest.raises(InvalidPath) as caught:
         await op.move("t/", "u/")
-    assert sorted(caught.value.context["failures"]) == ["t/./x", "t/b/../c"]
+    assert caught.value.context["failures"] == dict.fromkeys(["t/./x", "t/b/../c"], "InvalidPath")
     assert sorted(planted.objects()) == ["c/a", "c/d", "t/./x", "t/b/../c", "u/a", "u/d"]
 
 

@@ -1,0 +1,105 @@
+"""``mv`` deletes what has been copied, if it is still that; a run that would write over what it reads is refused."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import aioprefetch as ap
+from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.fsspec import AioPrefetchFileSystem
+from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import CopyRequest, Metadata, WriteRequest
+
+
+class OverwritingAccessor(WrappedAccessor):
+    """Another client writes an object as soon as it is copied."""
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        copied = await self.inner.copy(request)
+        await self.inner.write(WriteRequest(path=request.path), b"newer")
+        return copied
+
+
+class Overwriting(Layer):
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return OverwritingAccessor(inner)
+
+
+@pytest.fixture
+def overwritten(random_name: Callable[[], str]) -> Iterator[AioPrefetchFileSystem]:
+    operator = ap.Operator.from_uri(f"memory://{random_name()}").layer(Overwriting(), inside=ErrorContextLayer)
+    fs = AioPrefetchFileSystem(operator)
+    fs.pipe({"d/a": b"old", "d/e/b": b"old too"})
+    yield fs
+    fs.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("d/a", "moved"), (["d/a", "d/e/b"], "to/"), ("d", "to"), ("d/*", "to/"), (["d", "none"], "to/")],
+)
+def test_what_was_overwritten_meanwhile_stays(
+    overwritten: AioPrefetchFileSystem, source: str | list[str], target: str
+) -> None:
+    if source == ["d", "none"]:
+        overwritten.pipe("none/x", b"old")
+    with pytest.raises(ap.ObjectChanged, match="at its old place too"):
+        overwritten.mv(source, target, recursive=source != "d/a")
+    there = {path: overwritten.cat_file(path) for path in overwritten.find("")}
+    assert there["d/a"] == b"newer"
+    assert b"old" in there.values()
+
+
+@pytest.mark.parametrize("verb", ["cp", "mv"])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("o/b/", "o"),
+        (["o/b/x", "o/z/x"], "o/all/"),
+        (["o/b/x", "o/z/x"], ["o/1", "o/1"]),
+        (["o/y", "o/z/x"], ["o/z/x", "o/1"]),
+        (["o/b/", "o/z/"], "o/all/"),
+    ],
+)
+def test_a_run_that_would_write_over_what_it_reads_is_refused(
+    fs: AioPrefetchFileSystem, verb: str, source: str | list[str], target: str | list[str]
+) -> None:
+    tree = {"o/b/x": b"1", "o/b/b/x": b"2", "o/z/x": b"3", "o/y": b"4"}
+    fs.pipe(tree)
+    before = fs.find("")
+    with pytest.raises(ap.InvalidArgument, match="would be"):
+        getattr(fs, verb)(source, target, recursive=source == "o/b/" or source == ["o/b/", "o/z/"])
+    assert fs.find("") == before
+    assert fs.cat(list(tree)) == tree
+
+
+def test_two_objects_get_no_one_file_and_two_files_no_one_object(fs: AioPrefetchFileSystem, tmp_path: Path) -> None:
+    fs.pipe({"o/b/x": b"1", "o/z/x": b"3"})
+    with pytest.raises(ap.InvalidArgument, match="would be one object"):
+        fs.get(["o/b/x", "o/z/x"], f"{tmp_path}/all/")
+    assert not (tmp_path / "all").exists()
+    for name in ("b", "z"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_bytes(b"x")
+    with pytest.raises(ap.InvalidArgument, match="would be one object"):
+        fs.put([f"{tmp_path}/b/x", f"{tmp_path}/z/x"], "o/all/")
+    assert not fs.exists("o/all")
+
+
+def test_files_are_renamed(tmp_path: Path) -> None:
+    """With their modes, and two names of one file are not taken for two files."""
+    file = tmp_path / "private"
+    file.write_bytes(b"secret")
+    file.chmod(0o600)
+    (tmp_path / "other").hardlink_to(file)
+    fs = AioPrefetchFileSystem(ap.Operator.from_uri(tmp_path.as_uri()))
+    fs.mv("private", "other")
+    assert not file.exists()
+    fs.mv("other", "d/moved")
+    moved = tmp_path / "d" / "moved"
+    assert (moved.read_bytes(), moved.stat().st_mode & 0o777) == (b"secret", 0o600)
+    fs.mv("d", "e", recursive=True)
+    assert (tmp_path / "e" / "moved").stat().st_mode & 0o777 == 0o600
+    fs.close()
