@@ -59,10 +59,12 @@ from aioprefetch.runtime.options import check_count, checked_seconds, keep_byte_
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     CompleteUploadRequest,
+    CopyRequest,
     Metadata,
     ReadHead,
     ReadReply,
     ReadRequest,
+    RenameRequest,
     Request,
     WriteRequest,
 )
@@ -153,8 +155,6 @@ class TokenBucket:
 class RetryAccessor(WrappedAccessor):
     """The live layer. A cancellation ends a pause at once."""
 
-    rename = WrappedAccessor.rename  # Neither bytes nor names are changed here.
-
     def __init__(self, layer: RetryLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
         self.read_now = read_now_of(inner)
@@ -188,10 +188,22 @@ class RetryAccessor(WrappedAccessor):
     def complete_upload(self, request: CompleteUploadRequest) -> Coroutine[Any, Any, Metadata]:
         return self._changing(request, lambda: self.inner.complete_upload(request))
 
+    def copy(self, request: CopyRequest) -> Coroutine[Any, Any, Metadata]:
+        if not request.if_not_exists:  # The other conditions are those of the source, which a copy leaves as it is.
+            return super().copy(request)
+        return self._once(request, lambda: self.inner.copy(request))
+
+    def rename(self, request: RenameRequest) -> Coroutine[Any, Any, Metadata]:
+        return self._once(request, lambda: self.inner.rename(request))
+
     def _changing(self, request: WriteRequest, call: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
         """A call that lets an object appear, repeated unless it has a condition."""
         if not request.if_not_exists and request.if_match is None:
             return self.around(request, lambda _: call())
+        return self._once(request, call)
+
+    def _once(self, request: Request, call: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+        """A call that would fail after it has succeeded: repeated only if it has certainly not happened."""
         return self._repeat(call, self.attempts(request, self._now()), conditional=True)
 
     async def _repeat(self, call: Callable[[], Awaitable[T]], attempts: Attempts, *, conditional: bool = False) -> T:
@@ -203,7 +215,7 @@ class RetryAccessor(WrappedAccessor):
                 if not error.is_temporary:
                     raise
                 if conditional and not isinstance(error, Throttled):
-                    raise attempts.give_up(error, "a conditional write that may have happened") from error.__cause__
+                    raise attempts.give_up(error, "a conditional change that may have happened") from error.__cause__
                 pause = attempts.failed(error)
             else:
                 attempts.succeeded()

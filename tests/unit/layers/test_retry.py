@@ -22,6 +22,7 @@ from aioprefetch.errors import (
     TimedOut,
     Unavailable,
 )
+from aioprefetch.layers import WrappedAccessor
 from aioprefetch.layers.retry import RetryLayer, TokenBucket, backoff_seconds
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import (
@@ -29,7 +30,9 @@ from aioprefetch.values import (
     CreateDirRequest,
     DeleteRequest,
     ListRequest,
+    Metadata,
     ReadRequest,
+    RenameRequest,
     StatRequest,
     WriteRequest,
 )
@@ -306,6 +309,34 @@ async def test_a_conditional_write_that_may_have_happened_is_not_repeated(error:
         assert len(stack.faults.requests) == 1
         etag = stack.store.objects["new"].metadata.etag
         assert await stack.accessor.write(WriteRequest(path="new", if_match=etag), b"2")
+
+
+async def test_a_copy_that_must_not_replace_and_may_have_happened_is_not_repeated() -> None:
+    plan = [Injection(operation="copy", at="reply", error=Unavailable)]
+    async with open_stack(RetryLayer(), plan=plan, data=b"1") as stack:
+        with pytest.raises(Unavailable) as caught:
+            await stack.accessor.copy(CopyRequest(path="k", target="new", if_not_exists=True))
+        assert "conditional" in str(caught.value.context["gave_up"])
+        assert stack.store.objects["new"].data == b"1"
+
+
+class LosingAccessor(WrappedAccessor):
+    """Its renames are done, and their responses are lost."""
+
+    renamed = 0
+
+    async def rename(self, request: RenameRequest) -> Metadata:
+        self.renamed += 1
+        raise Unavailable("lost", operation="rename", path=request.path)
+
+
+async def test_a_rename_that_may_have_happened_is_not_repeated() -> None:
+    async with open_stack() as stack:
+        losing = LosingAccessor(stack.accessor)
+        with pytest.raises(Unavailable) as caught:
+            await RetryLayer().wrap(losing, stack.runtime).rename(RenameRequest(path="k", target="new"))
+        assert "conditional" in str(caught.value.context["gave_up"])
+        assert losing.renamed == 1
 
 
 async def test_a_conditional_write_that_was_throttled_is_repeated() -> None:
