@@ -31,7 +31,7 @@ from aioprefetch.values import (
     UploadPage,
     WriteRequest,
 )
-from tests.benches.foreign_service import OPTIONAL, READS, WRITES, Foreign
+from tests.benches.dict_store import NEEDED, OPTIONAL, DictStore
 
 DATA = bytes(range(100))
 SHORT = {
@@ -48,7 +48,7 @@ SHORT = {
 }
 REQUESTS = ("get", "head", "list", "put", "copy", "delete")
 
-STORES_OF_ALL = ["memory", "file", "obspec", "foreign", "foreign with all"]
+STORES_OF_ALL = ["memory", "file", "obspec", "dict", "dict with all"]
 
 
 def service_of(name: str, folder: Path) -> Any:
@@ -57,8 +57,8 @@ def service_of(name: str, folder: Path) -> Any:
         "memory": Memory,
         "file": lambda: Fs(str(folder)),
         "obspec": lambda: ObspecStore(MemoryStore()),
-        "foreign": Foreign.new,
-        "foreign with all": lambda: Foreign.new(READS | WRITES | OPTIONAL),
+        "dict": DictStore,
+        "dict with all": lambda: DictStore(can=NEEDED | OPTIONAL, recursive=True),
     }
     return makes[name]()
 
@@ -141,7 +141,7 @@ async def test_each_call_counts(op: Operator, name: str) -> None:
 
 async def test_a_copy_is_one_request_where_the_store_has_it(op: Operator) -> None:
     """Elsewhere it is what it is made of."""
-    native = {"copy": 1} if op.info.scheme != "foreign" else {"get": 1, "put": 1, "read": 100, "sent": 100}
+    native = {"copy": 1} if op.info.scheme != "dict" else {"get": 1, "put": 1, "read": 100, "sent": 100}
     with Spent(op) as spent:
         await op.copy("k", "copied")
     assert spent.counts == native
@@ -153,7 +153,7 @@ async def test_a_suffix_is_what_the_store_is_asked_for(op: Operator) -> None:
         assert await op.read("k", suffix=7) == DATA[-7:]
     is_emulated = spent.counts.pop("head", 0)
     assert spent.counts == {"get": 1, "read": 7}
-    assert op.info.scheme == "foreign" or not is_emulated
+    assert op.info.scheme == "dict" or not is_emulated
 
 
 async def test_deletes_are_requests(op: Operator) -> None:
@@ -161,7 +161,7 @@ async def test_deletes_are_requests(op: Operator) -> None:
     await op.write("other", b"")
     with Spent(op) as spent:
         await op.delete(["k", "other"])
-    assert spent.counts == {"delete": 2 if op.info.scheme == "foreign" else 1}
+    assert spent.counts == {"delete": 2 if op.info.scheme == "dict" else 1}
 
 
 async def test_readers_count_for_themselves(op: Operator, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_a_write_that_is_left_before_its_first_byte_is_none(op: Operator) 
                 await body.write(piece)
             await body.abort()
             await body.abort()
-        counted = spent.counts if op.capability.write_stream and op.info.scheme != "foreign" else expected
+        counted = spent.counts if op.capability.write_stream and op.info.scheme != "dict" else expected
         assert counted == expected
     assert not await op.exists("w")
 
