@@ -390,12 +390,14 @@ class ListPage:
 
     ``has_marker``: whether an object stands for the listed directory itself. It is left out of the entries.
     ``None`` where the store does not tell. ``passed_over``: paths that are there and are not listed, and why.
+    ``left_out`` stands for what the store sent and the request did not ask for, as a hash: 0 is nothing.
     """
 
     entries: tuple[Entry, ...]
     next_token: str | None = None
     has_marker: bool | None = None
     passed_over: tuple[tuple[str, str], ...] = ()
+    left_out: int = 0
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from operator import attrgetter
+from typing import Generic, TypeVar
 
 from aioprefetch.errors import ProtocolError, excerpt
-from aioprefetch.values import ListPage, ListRequest, ListUploadsRequest, UploadPage
+from aioprefetch.values import ListPage, ListRequest, ListUploadsRequest
 
 R = TypeVar("R", ListRequest, ListUploadsRequest)
+T = TypeVar("T")
 
 # No path is longer, in characters: a directory that is, is one within itself.
 PATH_LENGTH_MAX = 4096
+# A store may send empty pages for keys that were deleted. A listing with this many in a row does not go on.
+PAGES_IN_VAIN_MAX = 10_000
 
 
 def checked_page(page: ListPage, request: ListRequest, *, is_walked: bool) -> ListPage:
@@ -48,20 +53,48 @@ def checked_page(page: ListPage, request: ListRequest, *, is_walked: bool) -> Li
     return replace(page, entries=tuple(entries), has_marker=has_marker)
 
 
-def page_after(page: ListPage | UploadPage, request: R, tokens: set[int]) -> R | None:
-    """The request for the page after one, ``None`` after the last. ``ProtocolError`` if it was named before.
+class Paging(Generic[R]):
+    """One listing, page by page: ``request`` is that for the next page, ``None`` after the last one.
 
-    ``tokens`` are those that were, as hashes: one may be long.
+    A listing that does not go on is a ``ProtocolError``: its token was named before, or ``PAGES_IN_VAIN_MAX`` pages in
+    a row brought nothing new. An item is not new if it came in this page or the one before, or if its page came before.
     """
-    token = page.next_token
-    if token is None:
-        return None
-    if hash(token) in tokens:
-        raise ProtocolError(
-            "the store named the same page of a listing twice as the next one",
-            operation=request.operation,
-            path=request.path,
-            status="permanent",
-        )
-    tokens.add(hash(token))
-    return replace(request, page_token=token)
+
+    def __init__(self, request: R) -> None:
+        self.request: R | None = request
+        is_versioned = isinstance(request, ListRequest) and request.versions
+        id_of = ("upload_id",) if isinstance(request, ListUploadsRequest) else ("version",) if is_versioned else ()
+        self._name_of: Callable[[object], object] = attrgetter("path", *id_of)
+        self._names: frozenset[object] = frozenset()
+        # Tokens and pages that have been, as hashes: they may be long.
+        self._tokens: set[int] = set()
+        self._pages: set[int] = set()
+        self._in_vain = 0
+
+    def turn(self, items: Sequence[T], token: str | None, left_out: int = 0) -> list[T]:
+        """Go on to the page that ``token`` names; returns the items of this one that are new.
+
+        ``left_out`` is that of ``ListPage``. After an error ``request`` is the one that it was.
+        """
+        assert self.request is not None
+        before, self._names = self._names, frozenset(map(self._name_of, items))
+        page = hash((self._names, left_out))
+        is_known = page in self._pages
+        fresh = [] if is_known else [*items]
+        if fresh and (len(self._names) < len(items) or not self._names.isdisjoint(before)):
+            fresh = [item for name, item in {self._name_of(item): item for item in items}.items() if name not in before]
+        self._in_vain = 0 if fresh or (left_out and not is_known) else self._in_vain + 1
+        if token is not None:
+            if hash(token) in self._tokens:
+                raise self._endless("named the same page of a listing twice as the next one")
+            if self._in_vain >= PAGES_IN_VAIN_MAX:
+                raise self._endless(f"sent {self._in_vain} pages of a listing in a row that brought nothing new")
+            self._pages.add(page)
+            self._tokens.add(hash(token))
+        self.request = None if token is None else replace(self.request, page_token=token)
+        return fresh
+
+    def _endless(self, what: str) -> ProtocolError:
+        assert self.request is not None
+        operation, path = self.request.operation, self.request.path
+        return ProtocolError(f"the store {what}", operation=operation, path=path, status="permanent")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from aioprefetch.accessor.list_pages import checked_page, page_after
+from aioprefetch.accessor.list_pages import Paging, checked_page
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_etag, check_times
 from aioprefetch.accessor.service_base import CollectedWriteBody, not_deleted
@@ -219,45 +219,46 @@ class CompleteAccessor(WrappedAccessor):
             return Metadata(path=path, kind="directory")
         if not path.endswith("/") or self._native.stat_directory:
             return await self.inner.stat(request)
-        following: ListRequest | None = ListRequest(path=path, page_entries_max=1, deadline=request.deadline)
-        tokens: set[int] = set()
-        while following is not None:
-            page = await self._page(following)
+        paging = Paging(ListRequest(path=path, page_entries_max=1, deadline=request.deadline))
+        while paging.request is not None:
+            page = await self._page(paging.request)
             if page.entries and page.entries[0].path == path:  # A directory is not in its own listing.
                 with suppress(InvalidPath):
                     return await self.inner.stat(request)
             if page.entries or page.has_marker:
                 return Metadata(path=path, kind="directory")
-            following = page_after(page, following, tokens)
+            paging.turn(page.entries, page.next_token)
         raise NotFound("there is no such directory")
 
     async def list_page(self, request: ListRequest) -> ListPage:
         if request.versions and not self._native.list_versions:
             raise self._unsupported(request, "versions")
-        emulated = request.recursive and not self._native.list_recursive
-        native = replace(request, start_after=None) if not self._native.list_start_after else request
-        page = await (self._walk(native) if emulated else self._page(native))
-        if request.start_after is None or self._native.list_start_after:
+        is_walked, after = request.recursive and not self._native.list_recursive, request.start_after
+        if is_walked or not self._native.list_start_after:
+            request = replace(request, start_after=None)
+        page = await (self._walk(request) if is_walked else self._page(request))
+        if after is None or all(entry.path > after for entry in page.entries):
             return page
-        after = request.start_after
-        return replace(page, entries=tuple(entry for entry in page.entries if entry.path > after))
+        # A directory before it, in which there are keys after it, is one of them.
+        kept = tuple(entry for entry in page.entries if entry.path > after)
+        return replace(page, entries=kept, left_out=hash((page.entries, page.left_out)))
 
     async def _walk(self, request: ListRequest) -> ListPage:
         """One page of a recursive listing; its token is the stack of directories that are to be listed."""
         stack = [request.path] if request.page_token is None else request.page_token.split("\0")
-        following: ListRequest | None = replace(request, path=stack.pop(), recursive=False, page_token=None)
-        tokens: set[int] = set()
+        directory = stack.pop()
+        paging = Paging(replace(request, path=directory, recursive=False, page_token=None))
         entries: dict[tuple[str, str | None], Entry] = {}
         passed_over: list[tuple[str, str]] = []
-        while following is not None:
-            page = await self._page(following)
+        while paging.request is not None:
+            page = await self._page(paging.request)
             entries |= {(entry.path, entry.version): entry for entry in page.entries}
             passed_over += page.passed_over
-            following = page_after(page, following, tokens)
+            paging.turn(page.entries, page.next_token)
         stack += reversed([entry.path for entry in entries.values() if entry.is_directory])
         files = tuple(entry for entry in entries.values() if not entry.is_directory)
         token = "\0".join(stack) if stack else None
-        return ListPage(entries=files, next_token=token, passed_over=tuple(passed_over))
+        return ListPage(entries=files, next_token=token, passed_over=tuple(passed_over), left_out=hash(directory))
 
     async def _page(self, request: ListRequest) -> ListPage:
         """A page of the service, by the rules of ``ListPage``, which not every service knows."""

@@ -6,16 +6,16 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from types import TracebackType
 from typing import Protocol
 
+from aioprefetch.accessor.list_pages import Paging
 from aioprefetch.accessor.path_hints import path_hint
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import (
     Error,
+    InOperation,
     InvalidArgument,
     InvalidPath,
     InvalidType,
@@ -32,7 +32,6 @@ from aioprefetch.values import (
     AbortUploadRequest,
     DeleteRequest,
     Entry,
-    ListPage,
     ListRequest,
     ListUploadsRequest,
     StatRequest,
@@ -43,8 +42,6 @@ from aioprefetch.verbs.arguments import Arguments, checked_path
 _LOOKS_AT_ONCE = 64
 OnPassedOver = Callable[[str, str], object]
 
-_path_of, _name_of_version = attrgetter("path"), attrgetter("path", "version")
-
 
 def parent_of(path: str) -> str:
     """The directory that a path is in, without a slash at its end; ``""`` is the root."""
@@ -54,54 +51,39 @@ def parent_of(path: str) -> str:
 class Pages:
     """The pages of one listing, each fetched on demand. After a failure the next call fetches the same page again.
 
-    An entry that comes again with the next page is dropped and counted (``list_duplicates``). A token that was seen
-    before is a ``ProtocolError``, and so is an entry outside of the prefix; these are counted too
-    (``list_strangers``). ``finished`` is set after the last page. ``has_marker`` is that of ``ListPage``, of all pages
-    so far, and ``passed_over`` that of the last page.
+    An entry that comes again is dropped and counted (``list_duplicates``); a listing that does not go on is a
+    ``ProtocolError``: see ``Paging``. So is an entry outside of the prefix; these are counted too (``list_strangers``).
+    ``has_marker`` is that of ``ListPage``, of all pages so far, and ``passed_over`` that of the last page.
     """
 
     def __init__(self, accessor: Callable[[], Accessor], runtime: Callable[[], Runtime], request: ListRequest) -> None:
         self._accessor = accessor
         self._runtime = runtime
-        self._request = request
-        self._tokens: set[str] = set()
-        self._page_names: frozenset[object] = frozenset()
-        self.finished = False
+        self._paging = Paging(request)
         self.has_marker: bool | None = None
         self.passed_over: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def finished(self) -> bool:
+        """Whether the last page was fetched."""
+        return self._paging.request is None
+
     async def next(self) -> list[Entry]:
         """The entries of the next page, which may be empty."""
+        assert self._paging.request is not None
         try:
-            page = await self._accessor().list_page(self._request)
+            page = await self._accessor().list_page(self._paging.request)
         except ProtocolError as error:
             # The service alone knows which keys it asked for: below a root they are others than the caller's.
             strangers = error.context.get("strangers")
             if isinstance(strangers, int):
                 self._runtime().counters["list_strangers"] += strangers
             raise
-        return self._take(page)
-
-    def _take(self, page: ListPage) -> list[Entry]:
-        before, name_of = self._page_names, _name_of_version if self._request.versions else _path_of
-        self._page_names = frozenset(map(name_of, page.entries))
-        fresh = [entry for entry in page.entries if name_of(entry) not in before]
+        fresh = self._paging.turn(page.entries, page.next_token, page.left_out)
         if len(fresh) < len(page.entries):
             self._runtime().counters["list_duplicates"] += len(page.entries) - len(fresh)
         self.has_marker = self.has_marker or page.has_marker
         self.passed_over = page.passed_over
-        if page.next_token is None:
-            self.finished = True
-        elif page.next_token in self._tokens:
-            raise ProtocolError(
-                "the store named the same page of a listing twice as the next one",
-                operation="list",
-                path=self._request.path,
-                status="permanent",
-            )
-        else:
-            self._tokens.add(page.next_token)
-        self._request = replace(self._request, page_token=page.next_token)
         return fresh
 
 
@@ -243,11 +225,8 @@ async def delete_object(accessor: Accessor, path: str, version: object = None, i
     etag = arguments.etag("if_match", if_match)
     chosen = arguments.version(version)
     if etag is not None:
-        try:
+        with InOperation("delete"):
             await accessor.stat(StatRequest(path=path, if_match=etag, version=chosen))
-        except Error as error:
-            error.operation = "delete"
-            raise
     native = {path: etag} if etag is not None and chosen is None and accessor.capability.delete_if_match else None
     await accessor.delete(DeleteRequest(path=path, paths=(path,), version=chosen, if_match=native))
 
@@ -371,14 +350,13 @@ def kinds_of(error: Error) -> set[str]:
 async def abort_uploads(accessor: Accessor, runtime: Runtime, prefix: str, older_than_seconds: float | None) -> int:
     """Abort the uploads below a prefix that began so long ago; returns their number."""
     before = None if older_than_seconds is None else runtime.wall_now() - older_than_seconds
-    token, aborted = None, 0
-    while True:
-        page = await accessor.list_uploads(ListUploadsRequest(path=prefix, page_token=token))
-        for upload in page.uploads:
-            if before is not None and (upload.started is None or upload.started.timestamp() > before):
-                continue
-            await accessor.abort_upload(AbortUploadRequest(path=upload.path, upload_id=upload.upload_id))
-            aborted += 1
-        token = page.next_token
-        if token is None:
-            return aborted
+    paging, aborted = Paging(ListUploadsRequest(path=prefix)), 0
+    with InOperation("abort_uploads"):
+        while paging.request is not None:
+            page = await accessor.list_uploads(paging.request)
+            for upload in paging.turn(page.uploads, page.next_token):
+                if before is not None and (upload.started is None or upload.started.timestamp() > before):
+                    continue
+                await accessor.abort_upload(AbortUploadRequest(path=upload.path, upload_id=upload.upload_id))
+                aborted += 1
+    return aborted

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from aioprefetch.accessor.http_headers import is_weak
+from aioprefetch.accessor.list_pages import Paging
 from aioprefetch.accessor.protocols import Accessor, WriteBody, read_now_of
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import CollectSink, Sink
@@ -263,15 +264,18 @@ class CacheStore:
     async def _list(self) -> dict[str, Entry]:
         """The entries in the store by name. Files of earlier format versions are deleted."""
         listed: dict[str, Entry] = {}
-        token: str | None = None
-        while True:
-            request = ListRequest(path=FOLDER, recursive=True, page_token=token)
-            page = await self.calls.call("list", lambda cache, request=request: cache.list_page(request))  # type: ignore[misc]
-            listed.update((entry.path, entry) for entry in page.entries if is_entry_name(entry.path))
-            self._delete_later([entry.path for entry in page.entries if is_old_name(entry.path)])
-            token = page.next_token
-            if token is None:
-                return listed
+        paging = Paging(ListRequest(path=FOLDER, recursive=True))
+
+        async def next_page(cache: Accessor) -> list[Entry]:
+            assert paging.request is not None
+            page = await cache.list_page(paging.request)
+            return paging.turn(page.entries, page.next_token, page.left_out)
+
+        while paging.request is not None:
+            entries = await self.calls.call("list", next_page)
+            listed.update((entry.path, entry) for entry in entries if is_entry_name(entry.path))
+            self._delete_later([entry.path for entry in entries if is_old_name(entry.path)])
+        return listed
 
     def _evict(self, need_bytes: int) -> list[str]:
         """Take the least recently read entries out of the index; returns their names, whose files are to be deleted."""

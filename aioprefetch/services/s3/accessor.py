@@ -177,10 +177,12 @@ class S3Accessor(ServiceAccessor):
         if is_directory_bucket(self._options.bucket):
             prefix = prefix[: prefix.rfind("/") + 1]
         page = await requests.list_page(request, root, prefix, parameters)
+        received = page.entries
         if prefix != request.path:
-            page.entries = [entry for entry in page.entries if entry.path.startswith(request.path)]
+            page.entries = [entry for entry in received if entry.path.startswith(request.path)]
+        left_out = hash(tuple(received)) if len(page.entries) < len(received) else 0
         page.entries = requests.etags.dated_entries(page.entries)
-        return list_page_of(page, request, limit)
+        return replace(list_page_of(page, request, limit), left_out=left_out)
 
     def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
         requests = self.live.requests

@@ -508,9 +508,6 @@ def list_page_of(page: ListedPage, request: ListRequest, entries_max: int) -> Li
     own = [entry for entry in entries if entry.path == path and entry.is_directory]
     if own:
         entries = [entry for entry in entries if entry not in own]
-    if request.start_after is not None:
-        # A directory that comes after its own name, as "a/x" does after "a/", is listed again by S3.
-        entries = [entry for entry in entries if entry.path > request.start_after]
     # Some stores send the delete markers after the versions.
     ordered = sorted(entries, key=_by_version if request.versions else _path_of)
     return ListPage(entries=tuple(ordered), next_token=token if page.is_truncated else None, has_marker=bool(own))
