@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.accessor.request_events import publish_reply, served
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound
+from aioprefetch.errors import ConfigInvalid, InOperation, InvalidArgument, NotFound
 from aioprefetch.operator.from_uri import configured
 from aioprefetch.operator.stack import bare_stack, check_order, default_stack, live_stack, with_layer
 from aioprefetch.ranges import ByteCount, Range, checked_ranges
@@ -412,11 +413,10 @@ class Operator:
 
     async def exists(self, path: str) -> bool:
         """Whether an object (or, with a trailing ``/``, a directory) is there."""
-        try:
+        with InOperation("exists"), suppress(NotFound):
             await self.stat(path)
-        except NotFound:
-            return False
-        return True
+            return True
+        return False
 
     def list(
         self,
@@ -496,9 +496,8 @@ class Operator:
         from aioprefetch.verbs.listing import abort_uploads
 
         checked_path(prefix, "abort_uploads")
-        arguments = Arguments("abort_uploads", prefix)
         if older_than_seconds is not None:
-            older_than_seconds = arguments.seconds("older_than_seconds", older_than_seconds)
+            older_than_seconds = Arguments("abort_uploads", prefix).seconds("older_than_seconds", older_than_seconds)
         return await abort_uploads(*self._connect(), prefix, older_than_seconds)
 
     async def copy(self, source: str, target: str, **options: Unpack[CopyOptions]) -> Metadata:
@@ -551,7 +550,8 @@ class Operator:
         from aioprefetch.verbs.listing import delete_below
 
         check_directory(prefix, "delete_all", dots_allowed=True)
-        await delete_below(self, prefix)
+        with InOperation("delete_all"):
+            await delete_below(self, prefix)
 
     async def create_dir(self, path: str) -> None:
         """Create a directory and its parents. ``path`` ends with ``/``. An existing directory is kept."""
