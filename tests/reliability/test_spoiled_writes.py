@@ -10,37 +10,12 @@ import pytest
 from aioprefetch import Operator
 from aioprefetch.errors import Error
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.faulty_bucket import FAULTS, PART_BYTES, Call, FaultyBucket
+from tests.benches.faulty_bucket import FAULTS, Call, FaultyBucket
 from tests.benches.search import SECONDS, SEED
+from tests.benches.written_tree import STEPS, TREE
 from tests.model.verbs.doors import BucketPlace, by_operator
-from tests.model.verbs.tree import Step, Tree, check
+from tests.model.verbs.tree import Step, check
 
-LARGE = b"large" * (PART_BYTES // 4)
-TREE: Tree = {"a/x": b"one", "a/y/z": b"two", "a b": b"three", "b/x": b"four", "b/only": b"five", "[a]": b"six"}
-NEW = {"data": b"new", "if_match": None}
-CONDITIONS = {"if_not_exists": False, "if_match": None}
-BELOW = {"source": "a/", "target": "b/", "glob": None, "overwrite": True}
-STEPS = {
-    "write": Step("write", {"path": "a b", **NEW, "if_not_exists": False}),
-    "write new": Step("write", {"path": "new", **NEW, "if_not_exists": True}),
-    "write the current": Step("write", {"path": "a b", **NEW, "if_not_exists": False, "if_match": "current"}),
-    "write in parts": Step("write", {**NEW, "path": "a b", "data": LARGE, "if_not_exists": False}),
-    "write new in parts": Step("write", {**NEW, "path": "new", "data": LARGE, "if_not_exists": True}),
-    "upload": Step("upload", {"path": "a b", **NEW, "if_not_exists": False}),
-    "copy": Step("copy", {"source": "a/x", "target": "b/x", **CONDITIONS}),
-    "copy to nothing": Step("copy", {"source": "a/x", "target": "new", **CONDITIONS, "if_not_exists": True}),
-    "move": Step("move", {"source": "a/x", "target": "b/x", **CONDITIONS}),
-    "move to nothing": Step("move", {"source": "a/x", "target": "new", **CONDITIONS, "if_not_exists": True}),
-    "delete": Step("delete", {"path": "a/x", "if_match": None}),
-    "delete the current": Step("delete", {"path": "a/x", "if_match": "current"}),
-    "delete many": Step("delete_many", {"paths": ("a/x", "a b", "none")}),
-    "delete all": Step("delete_all", {"path": "a/"}),
-    "copy tree": Step(
-        "copy_tree", {"source": "a/", "target": "b/", "glob": None, "overwrite": True, "delete_extra": False}
-    ),
-    "sync": Step("copy_tree", {"source": "a/", "target": "b/", "glob": None, "overwrite": True, "delete_extra": True}),
-    "move tree": Step("move_tree", {"source": "a/", "target": "b/", "if_not_exists": False}),
-}
 # The uploads that no error names and that nothing ends: their name was in a response that was lost or spoiled.
 UNNAMED = {"lost", "500 after the deed", "hollow", "page", "cut XML", "error in a 200"}
 
