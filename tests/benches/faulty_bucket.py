@@ -157,20 +157,17 @@ class FaultyBucket:
 
     def operator(self, **options: Any) -> Operator:
         """An operator of the bucket, quick to try again."""
-        given: dict[str, Any] = {"retry_seconds": 0.001, "attempts_max": 3, "part_bytes": PART_BYTES, **options}
-        return Operator.from_uri(
-            f"s3://{self.name}",
-            endpoint_url=self.endpoint_url,
-            region="us-east-1",
-            access_key_id="AKIAEXAMPLE",
-            secret_access_key="secret",
-            **given,
-        )
+        return operator_at(self.endpoint_url, self.name, **options)
 
     def put(self, key: str, data: bytes) -> None:
         """Another client writes an object."""
         self.objects[key] = data
         self._times[key] = next(self._clock)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all clients are gone and their requests are done."""
+        while self._connections:
+            await asyncio.wait(self._connections)
 
     # --- the wire -----------------------------------------------------------------------------------------------
 
@@ -384,6 +381,19 @@ class FaultyBucket:
         is_cut = "false" if token is None else "true"
         text = f"<ListBucketResult><IsTruncated>{is_cut}</IsTruncated>{text}</ListBucketResult>"
         return Answer(200, text.encode())
+
+
+def operator_at(endpoint_url: str, name: str = "bucket", **options: Any) -> Operator:
+    """An operator of a bucket that is served there, quick to try again."""
+    given: dict[str, Any] = {"retry_seconds": 0.001, "attempts_max": 3, "part_bytes": PART_BYTES, **options}
+    return Operator.from_uri(
+        f"s3://{name}",
+        endpoint_url=endpoint_url,
+        region="us-east-1",
+        access_key_id="AKIAEXAMPLE",
+        secret_access_key="secret",
+        **given,
+    )
 
 
 def etag_of(data: bytes) -> str:

@@ -1,0 +1,19 @@
+"""Processes that are killed while they write, copy, move, delete, upload, download or sync."""
+
+import sys
+
+from aioprefetch.testing.conformance.suite import checks
+from tests.benches.programs import completed
+from tests.benches.search import SECONDS, SEED
+
+# In `make test` a second of it; all of them where there is time.
+SHARE = 5
+KILLS_MAX = 240
+
+
+@checks("reliability:W01")
+def test_a_process_that_is_killed_at_any_time_loses_nothing() -> None:
+    arguments = (str(SECONDS / SHARE), str(SEED), str(KILLS_MAX))
+    run = completed([sys.executable, "-m", "tests.benches.killed_verbs", *arguments], timeout_seconds=SECONDS + 600)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) >= 1
