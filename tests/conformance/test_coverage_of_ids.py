@@ -1,7 +1,5 @@
 """Every line of both conformance lists is checked by a test, or listed with the reason why it does not apply."""
 
-import ast
-import itertools
 import re
 
 import pytest
@@ -9,20 +7,10 @@ import pytest
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.conformance.suite import ALL_IDS, CHECKED, NOT_APPLICABLE, ConformanceSuite, checks
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.benches.source_tree import ROOT, parse, python_files
+from tests.benches.reliability_page import marked_tests
+from tests.benches.source_tree import ROOT
 
 DOCUMENT = ROOT / "docs" / "reference" / "conformance.md"
-
-
-def ids_in_tests() -> set[str]:
-    """The ids in `@checks(...)` decorators of the tests that stand beside the suites."""
-    marked = [path for path in python_files(ROOT / "tests") if b"@checks(" in path.read_bytes()]  # Parsing is slow.
-    ids: set[str] = set()
-    for node in itertools.chain.from_iterable(ast.walk(parse(path)) for path in marked):
-        for mark in node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ():
-            if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "checks":
-                ids |= {one.value for one in mark.args if isinstance(one, ast.Constant)}  # type: ignore[misc]
-    return ids
 
 
 def ids_in_suites() -> set[str]:
@@ -39,7 +27,7 @@ def ids_in_suites() -> set[str]:
 
 def test_every_id_is_checked_or_explained() -> None:
     """No line of the lists is forgotten."""
-    checked = ids_in_suites() | ids_in_tests()
+    checked = ids_in_suites() | marked_tests().keys()
     assert sorted(ALL_IDS - checked - NOT_APPLICABLE.keys()) == []
     assert sorted(checked - ALL_IDS) == []
     assert sorted(checked & NOT_APPLICABLE.keys()) == []

@@ -105,7 +105,7 @@ def swept(run: Callable[[Turns, int | None], Coroutine[object, object, None]], k
 
 
 @needs_proc
-@checks("reliability:W01")
+@checks("reliability:W39", "reliability:W40", "reliability:W41")
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_verb_is_cancelled_at_every_turn(name: str, where: str) -> None:
@@ -113,7 +113,7 @@ def test_a_verb_is_cancelled_at_every_turn(name: str, where: str) -> None:
 
 
 @needs_proc
-@checks("reliability:W01")
+@checks("reliability:W39", "reliability:W40", "reliability:W41")
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("name", TRANSFERS)
 def test_a_transfer_is_cancelled_at_every_turn(name: str, where: str) -> None:

@@ -35,7 +35,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@checks("reliability:W01")
+@checks("reliability:W34", "reliability:W35")
 @pytest.mark.parametrize("name", WRITING)
 async def test_a_write_that_finds_no_room_leaves_the_old_file(name: str) -> None:
     step = STEPS[name]
@@ -50,7 +50,7 @@ async def test_a_write_that_finds_no_room_leaves_the_old_file(name: str) -> None
             assert descriptors_below(place.root) == []
 
 
-@checks("reliability:W01")
+@checks("reliability:W34", "reliability:W35")
 async def test_a_download_that_finds_no_room_leaves_the_old_file() -> None:
     transfer = TRANSFERS["resumable download"]
     for size in (1 << 20, SOURCE.randrange(1 << 20, len(LONG)), len(LONG) - 1):

@@ -11,7 +11,7 @@ SHARE = 5
 KILLS_MAX = 240
 
 
-@checks("reliability:W01")
+@checks("reliability:W36", "reliability:W37")
 def test_a_process_that_is_killed_at_any_time_loses_nothing() -> None:
     arguments = (str(SECONDS / SHARE), str(SEED), str(KILLS_MAX))
     run = completed([sys.executable, "-m", "tests.benches.killed_verbs", *arguments], timeout_seconds=SECONDS + 600)

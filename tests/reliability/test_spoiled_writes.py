@@ -44,7 +44,7 @@ async def _made(op: Operator, step: Step) -> Error | None:
     return None
 
 
-@checks("reliability:W01", "reliability:W02", "reliability:W03", "reliability:W04", "reliability:W05")
+@checks("reliability:W01", "reliability:W02", "reliability:W03", "reliability:W06", "reliability:W07")
 @pytest.mark.parametrize("name", STEPS)
 async def test_the_nth_response_spoiled_loses_nothing(name: str) -> None:
     count = await spoiled(name, "500", lambda call: False)

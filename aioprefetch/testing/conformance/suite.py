@@ -2,7 +2,7 @@
 
 A test is marked with the lines of the conformance lists that it stands for: `opendal:R9` is from the list of OpenDAL's
 behaviour tests, `s3a:P09` from that of Hadoop's contract tests for S3A streams, `reliability:D06` a fault that block
-files must survive, `reliability:S35` a fault at the wire, `source:L5` a line of the design of the file source.
+files must survive, `reliability:S35` a fault at the wire, `reliability:W07` one of a change, `source:L5` a line of the design of the file source.
 docs/reference/conformance.md explains the lists.
 
 Shared are keys that break clients which quote, unquote or normalise paths wrongly, and layers that record, hold back or
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPENDAL = {"R": 34, "S": 10, "L": 12, "W": 11, "D": 6, "C": 7, "P": 4, "E": 6}
 _S3A = {"S": 20, "C": 10, "P": 14, "V": 24}
-_RELIABILITY = {"D": 32, "S": 70, "W": 5}
+_RELIABILITY = {"D": 32, "S": 70, "W": 46}
 _SOURCE = {"L": 12, "F": 10, "R": 2, "Q": 8}
 
 OPENDAL_IDS = [f"opendal:{letter}{n}" for letter, last in _OPENDAL.items() for n in range(1, last + 1)]

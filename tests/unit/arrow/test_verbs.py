@@ -22,6 +22,7 @@ from aioprefetch.arrow.handler import Footers, ReadFile, WriteFile, wait_for_dro
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, ListRequest, Metadata, ReadRequest, RenameRequest, StatRequest, WriteRequest
 from tests.benches.arrow_stores import STORES, filesystem_over, s3_options
 
@@ -213,6 +214,7 @@ class TestObjects:
         assert set(found(before)) == {"a", "b", *copies, *(f"a/{name}" for name in range(6))}
         before.handler.close()
 
+    @checks("reliability:W12")
     def test_what_others_write_below_a_directory_that_moves_stays(self, fs: Any) -> None:
         for path in ("a/1", "a/b/2"):
             write(fs, path)
@@ -225,6 +227,7 @@ class TestObjects:
         if not fs.handler.operator.capability.rename:  # Files move before the directories that are empty by then.
             assert fs.get_file_info("x/empty").type == FileType.Directory
 
+    @checks("reliability:W10")
     def test_a_move_that_fails_leaves_each_object_at_one_place_or_at_both(self, fs: Any) -> None:
         verb = "rename" if fs.handler.operator.capability.rename else "copy"
         for path in ("a/1", "a/2", "a/b/3"):
@@ -389,6 +392,7 @@ class TestWriting:
         with pytest.raises(ap.Unsupported, match="open_output_stream"):
             memory.open_append_stream("k")
 
+    @checks("reliability:W43")
     def test_a_stream_that_is_dropped_writes_nothing(self, fs: Any, caplog: pytest.LogCaptureFixture) -> None:
         stream = fs.open_output_stream("k")
         stream.write(bytes(3 << 20))

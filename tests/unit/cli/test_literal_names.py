@@ -9,6 +9,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch import Operator
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.cli.commands import Bucket, lines, objects, run
 from tests.unit.transfer.trees import Tree, put_tree, tree_of
 
@@ -49,6 +50,7 @@ def place(request: pytest.FixtureRequest, bucket: Bucket, tmp_path: Path) -> Pla
     return made
 
 
+@checks("reliability:W26", "reliability:W27")
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_object_of_the_name_is_what_each_command_takes(place: Place, name: str, tmp_path: Path) -> None:
     url = place.url + name
@@ -137,6 +139,7 @@ def test_one_request_asks_for_the_name_and_others_cost_none(bucket: Bucket) -> N
     assert bucket.server.count("DELETE") == bucket.server.count("POST") == 0
 
 
+@checks("reliability:W32")
 def test_a_name_that_may_not_be_looked_at_is_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     stat: Callable[..., Any] = Operator.stat
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from aioprefetch.testing import FaultServer
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.faults import Fault, Rule
 from tests.benches.programs import run_program
 from tests.benches.source_tree import ROOT
@@ -102,6 +103,7 @@ os.kill(os.getpid(), signal.SIGINT)
     assert (done.returncode, done.stderr) == (code, "")
 
 
+@checks("reliability:W43")
 async def test_ctrl_c_ends_it_soon(tmp_path: Path) -> None:
     """Also while the store does not respond; nothing half-written is under its name."""
     async with FaultServer({"k": bytes(1000)}) as server:

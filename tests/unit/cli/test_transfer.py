@@ -12,6 +12,7 @@ import pytest
 from aioprefetch.cli import main
 from aioprefetch.errors import PermissionDenied
 from aioprefetch.operator.operator import Operator
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.verbs.progress import CopyProgress, CopyReport, ProgressDisplay
 from tests.unit.cli.commands import Bucket, lines, objects, run
 
@@ -91,6 +92,7 @@ def test_cp_says_what_it_refuses(folder: Path, bucket: Bucket, tmp_path: Path) -
     assert not (tmp_path / "x").exists()
 
 
+@checks("reliability:W24")
 @pytest.mark.parametrize(
     "arguments",
     [("a/x", "b/x"), ("-r", "a/", "b/"), ("a/*", "b/x"), ("-r", "a/", "b/x"), ("-r", "--glob", "*", "a/", "b/")],
@@ -106,6 +108,7 @@ def test_cp_copies_no_two_objects_to_one(bucket: Bucket, tmp_path: Path, argumen
     assert tree(tmp_path / "out")["x"] == b"2"
 
 
+@checks("reliability:W10")
 def test_one_failure_leaves_the_others(folder: Path, bucket: Bucket, tmp_path: Path) -> None:
     bucket.put(a=b"1", d__b=b"2")
     bucket.put(**{"d////c": b"no file has such a name"})
@@ -154,6 +157,7 @@ def test_sync_deletes_what_only_the_destination_has(folder: Path, bucket: Bucket
     assert "is one object" in run("sync", "--delete", f"{folder}/big", bucket.url("x/big"), code=2).stderr
 
 
+@checks("reliability:W33")
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 def test_sync_deletes_no_more_than_its_limit(folder: Path, bucket: Bucket, dry: list[str]) -> None:
     """It copies all, deletes nothing and fails. A dry run prints the steps, and fails too."""
@@ -182,6 +186,7 @@ def test_a_limit_that_is_none_is_refused(folder: Path, bucket: Bucket, most: str
     assert bucket.paths() == []
 
 
+@checks("reliability:W30")
 def test_what_is_passed_over_is_said_and_stays_at_the_destination(
     folder: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +246,7 @@ def test_rm(folder: Path, bucket: Bucket) -> None:
     assert bucket.paths() == ["a"]
 
 
+@checks("reliability:W28")
 @pytest.mark.parametrize("name", ["link", "to-folder"])
 def test_rm_of_a_link_removes_nothing(folder: Path, tmp_path: Path, name: str) -> None:
     """Neither what it leads to nor the link; with a slash it is what it leads to."""
@@ -254,6 +260,7 @@ def test_rm_of_a_link_removes_nothing(folder: Path, tmp_path: Path, name: str) -
     assert tree(folder) == {} if folder.exists() else True
 
 
+@checks("reliability:W09")
 def test_rm_goes_on_behind_a_place_that_fails(
     folder: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.testing import FaultLayer, Injection, content
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.layer_stack import was_cancelled
 from tests.benches.programs import run_program
 from tests.profile import IS_FULL
@@ -127,6 +128,7 @@ def whole(store: Store) -> None:
             assert (Path(folder) / name).read_bytes() in contents, name
 
 
+@checks("reliability:W10")
 @pytest.mark.parametrize("name", JOBS)
 def test_the_nth_request_fails_for_every_n(make: Callable[..., Store], name: str) -> None:
     job, right = JOBS[name], None
@@ -169,6 +171,7 @@ def test_what_is_tried_again_is_no_failure(make: Callable[..., Store], name: str
         assert JOBS[name](store.fs, store.folder) == right
 
 
+@checks("reliability:W40")
 @pytest.mark.parametrize("verb", ["_cat_file", "_info", "_ls", "_find", "_get_file", "_put_file", "_pipe_file"])
 async def test_a_verb_is_cancelled_at_every_suspension(make: Callable[..., Store], verb: str, tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(DATA)
@@ -213,6 +216,7 @@ def test_an_error_of_time_comes_out_as_it_is(make: Callable[..., Store]) -> None
         store.fs.cat("a")
 
 
+@checks("reliability:W43")
 def test_an_interrupt_ends_the_work() -> None:
     """Ctrl-C while a verb waits: the request is given up before the program goes on."""
     program = """

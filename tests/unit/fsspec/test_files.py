@@ -18,6 +18,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.testing import CountingS3Server, FaultServer, content
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.programs import run_program
 from tests.benches.source_tree import ROOT
 
@@ -105,6 +106,7 @@ class TestWriting:
         with pytest.raises(ValueError, match="closed"):
             file.write(b"1")
 
+    @checks("reliability:W43")
     def test_a_block_that_fails_leaves_nothing(self, fs: AioPrefetchFileSystem) -> None:
         def write() -> None:
             with fs.open("w", "wb") as file:

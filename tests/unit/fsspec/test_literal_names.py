@@ -14,6 +14,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.fsspec import AioPrefetchFileSystem, LocalFileSystem
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
 from tests.benches.s3_words import Bucket
 
@@ -74,6 +75,7 @@ def without(*names: str) -> Tree:
 class TestAnObject:
     """Given alone and in a list, with ``recursive`` and without."""
 
+    @checks("reliability:W27")
     def test_is_read_and_removed(self, folder: Folder, options: Any, in_list: bool) -> None:
         for name in ("q?", "data[1].csv"):
             path = folder.of(name)
@@ -82,6 +84,7 @@ class TestAnObject:
             folder.fs.rm([path] if in_list else path, **options)
         assert folder.tree() == without("q?", "data[1].csv")
 
+    @checks("reliability:W26")
     def test_is_copied_and_moved(self, folder: Folder, options: Any, in_list: bool) -> None:
         for name in ("q?", "data[1].csv"):
             path: Any = [folder.of(name)] if in_list else folder.of(name)
@@ -153,6 +156,7 @@ def test_without_the_name_it_is_a_pattern(folder: Folder) -> None:
         fs.rm(folder.of("data[1].csv"))
 
 
+@checks("reliability:W27")
 def test_a_listing_that_is_kept_does_not_decide(folder: Folder) -> None:
     """Another client has written the object, or deleted it, since."""
     fs, other = folder.fs, Folder(folder.fs, folder.of("other"))
@@ -176,6 +180,7 @@ def test_glob_takes_patterns_and_expand_path_names_first(folder: Folder) -> None
     ]
 
 
+@checks("reliability:W32")
 def test_a_refusal_is_no_absence(random_name: Callable[[], str]) -> None:
     op = ap.Operator.from_uri(f"memory://{random_name()}")
     AioPrefetchFileSystem(op).pipe("data1.csv", b"other")
@@ -188,6 +193,7 @@ def test_a_refusal_is_no_absence(random_name: Callable[[], str]) -> None:
     fs.close()
 
 
+@checks("reliability:W28")
 def test_a_link_that_leads_nowhere_is_removed_itself(tmp_path: Path) -> None:
     (tmp_path / "data[1].csv").symlink_to("nowhere")
     (tmp_path / "data1.csv").write_bytes(b"other")

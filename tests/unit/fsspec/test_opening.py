@@ -19,6 +19,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, HttpFileSystem
 from aioprefetch.testing import FaultLayer, Injection
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.s3_words import Bucket
 
 TEXT = "äöü\nline two\n" * 100
@@ -184,6 +185,7 @@ class TestAppending:
         with fs.open("log", "r", compression=compression) as file:
             assert file.read() == "one\ntwo\n"
 
+    @checks("reliability:W18")
     @pytest.mark.parametrize(("path", "error"), [("a", ap.ConditionNotMatch), ("new", ap.AlreadyExists)])
     def test_loses_no_other_write(self, fs: AioPrefetchFileSystem, path: str, error: type[ap.Error]) -> None:
         file = fs.open(path, "ab")
@@ -193,6 +195,7 @@ class TestAppending:
             file.close()
         assert fs.cat(path) == b"of another writer"
 
+    @checks("reliability:W18", "reliability:W43")
     @pytest.mark.parametrize("is_in_transaction", [False, True])
     def test_that_fails_changes_nothing(self, fs: AioPrefetchFileSystem, is_in_transaction: bool) -> None:
         def append() -> None:

@@ -14,6 +14,7 @@ from moto.s3.models import s3_backends
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, S3FileSystem
 from aioprefetch.testing import FaultLayer, Injection, content
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Capability
 from tests.benches.part_store import PartStore
 from tests.benches.s3_words import Bucket
@@ -126,6 +127,7 @@ class TestFiles:
         assert fs.cat("put") == DATA
         putting.close()
 
+    @checks("reliability:W13")
     def test_a_file_that_is_written_to_while_it_is_put_is_no_object(
         self, fs: AioPrefetchFileSystem, tmp_path: Path
     ) -> None:
@@ -152,6 +154,7 @@ class TestMoves:
                 move("d", "e")
         assert fs.find("") == before
 
+    @checks("reliability:W30")
     def test_what_no_copy_was_made_of_stays(self, fs: AioPrefetchFileSystem) -> None:
         """Objects that share the name of a directory, and what lies deeper than ``maxdepth``."""
         for keeps in (True, False):

@@ -22,6 +22,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import run_virtual
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import (
     Capability,
     CopyRequest,
@@ -242,6 +243,7 @@ async def test_a_copy_reads_one_part_at_a_time() -> None:
         assert [(part.offset, part.size) for part in reads] == [(at, 4) for at in range(0, len(data) or 1, 4)]
 
 
+@checks("reliability:W11")
 async def test_the_parts_of_a_copy_are_pinned_to_the_first() -> None:
     _, poor, memory = build(dataclasses.replace(POOR, read_if_match=True), k=b"0123456789")
     await CompleteAccessor(poor, copy_part_bytes=4).copy(CopyRequest(path="k", target="t"))
@@ -249,6 +251,7 @@ async def test_the_parts_of_a_copy_are_pinned_to_the_first() -> None:
     assert [one.if_match for one in poor.asked if isinstance(one, ReadRequest)] == [None, etag, etag]
 
 
+@checks("reliability:W11")
 @pytest.mark.parametrize("capability", [POOR, dataclasses.replace(POOR, read_if_match=True)])
 @pytest.mark.parametrize("has_etag", [True, False])
 async def test_a_copy_never_mixes_two_versions(capability: Capability, has_etag: bool) -> None:

@@ -24,6 +24,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.layers.retry import RetryLayer, TokenBucket, backoff_seconds
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import (
     CopyRequest,
@@ -298,6 +299,7 @@ async def test_control_operations_are_repeated(operation: str, at: str) -> None:
         assert ("k" in stack.store.objects) == (operation != "delete")
 
 
+@checks("reliability:W04")
 @pytest.mark.parametrize("error", [Unavailable, TimedOut, ProtocolError])
 async def test_a_conditional_write_that_may_have_happened_is_not_repeated(error: type[Unavailable]) -> None:
     plan = [Injection(operation="write", at="reply", error=error)]

@@ -12,6 +12,7 @@ from aioprefetch.local_files.identity import local_identity
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Identity
 
 
@@ -57,6 +58,7 @@ def test_what_exists(root: Path) -> None:
     assert local_identity("/").within == ()
 
 
+@checks("reliability:W20")
 def test_one_file_by_several_names(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root / "d")
     names = (f"{root}/d/a", f"{root}/d//./a", f"{root}/way/a", f"{root}/way/../d/a", f"{root}/link", "a", "../link")
@@ -68,6 +70,7 @@ def test_one_file_by_several_names(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert local_identity(f"{root}/link/").kind == "file"
 
 
+@checks("reliability:W20")
 def test_a_link_that_is_not_followed_is_itself(root: Path) -> None:
     for name in ("link", "way", "broken", "circle"):
         identity = local_identity(f"{root}/{name}", follow=False)

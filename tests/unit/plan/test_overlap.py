@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.accessor.service_base import identity_of_key
 from aioprefetch.plan.overlap import conflict, folded, path_between, position
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Identity, ServiceInfo
 
 ROOTS = st.sampled_from(["", "a", "a/b"])
@@ -19,6 +20,7 @@ def whole(root: str, path: str) -> str:
     return f"{root}/{path}" if root else path
 
 
+@checks("reliability:W22")
 @given(ROOTS, PLACES, ROOTS, PLACES)
 def test_two_directories_lie_as_their_whole_keys_say(root: str, path: str, other_root: str, other: str) -> None:
     target, source = place(root, path), place(other_root, other)
@@ -42,6 +44,7 @@ def test_a_key_that_begins_with_another_lies_apart() -> None:
     assert position(place("", "a"), place("", "a")) == "same"
 
 
+@checks("reliability:W21")
 def test_a_store_is_one_with_any_spelling_of_its_endpoint_and_with_any_credentials() -> None:
     def store(endpoint: str, **facts: str) -> tuple[str, ...]:
         return identity_of_key(ServiceInfo(scheme="s3", name="bucket", endpoint=endpoint, **facts), "k").store
@@ -56,6 +59,7 @@ def test_a_store_is_one_with_any_spelling_of_its_endpoint_and_with_any_credentia
     assert identity_of_key(info, "k") == identity_of_key(ServiceInfo(scheme="s3", name="bucket"), "k")
 
 
+@checks("reliability:W24")
 def test_a_folded_name_has_neither_case_nor_a_form_of_its_letters() -> None:
     assert folded("\u00c9/A") == folded("e\u0301/a") != folded("e/a")
 

@@ -9,6 +9,7 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, IsSameFile, NotFound, Unsupported
 from aioprefetch.services.memory import Memory
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, DeleteRequest, RenameRequest, WriteRequest
 
 
@@ -157,6 +158,7 @@ async def test_one_of_many_copies_finds_no_target() -> None:
         assert [isinstance(outcome, AlreadyExists) for outcome in outcomes].count(True) == 9
 
 
+@checks("reliability:W17")
 async def test_a_changed_object_is_not_deleted_and_the_others_are() -> None:
     async with Operator(Memory()) as operator:
         etags = {path: (await operator.write(path, b"x")).etag or "" for path in ("a", "b", "c", "d")}

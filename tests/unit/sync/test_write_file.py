@@ -30,6 +30,7 @@ from aioprefetch.errors import (
 from aioprefetch.sync import BlockingOperator, SyncFile, SyncWriteFile
 from aioprefetch.sync.codecs import TextWriteFile
 from aioprefetch.sync.write_file import PIECE_BYTES
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.benches.packed_files import ZSTD
 
@@ -368,6 +369,7 @@ def test_the_type_of_a_file_goes_by_its_mode(blocking: BlockingOperator) -> None
         assert_type(written, TextWriteFile)
 
 
+@checks("reliability:W43")
 @pytest.mark.parametrize("compression", CODECS)
 def test_a_codec_that_was_interrupted_writes_no_object(
     blocking: BlockingOperator, compression: Any, monkeypatch: pytest.MonkeyPatch

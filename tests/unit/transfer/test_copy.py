@@ -22,6 +22,7 @@ from aioprefetch.errors import (
     NotFound,
     Unsupported,
 )
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.transfer.trees import TREE, files_of, memory, put_tree, tree_of, wait_for_a_tick
 
 TOTAL = sum(map(len, TREE.values()))
@@ -228,6 +229,7 @@ async def test_what_is_there_is_not_replaced_where_the_caller_says_so(tmp_path: 
         assert await tree_of(other, "y/") == await tree_of(op, "y/") == TREE == files_of(tmp_path)
 
 
+@checks("reliability:W25")
 @pytest.mark.parametrize(
     "key",
     [
@@ -247,6 +249,7 @@ async def test_keys_that_no_file_can_have_fail_alone(tmp_path: Path, key: str) -
     assert files_of(tmp_path / "out") == {"a/b": b"right"}
 
 
+@checks("reliability:W25")
 async def test_a_file_and_a_directory_of_one_name(tmp_path: Path) -> None:
     """Stores have both; of files there is the one that came first."""
     async with memory() as op:
@@ -256,6 +259,7 @@ async def test_a_file_and_a_directory_of_one_name(tmp_path: Path) -> None:
     assert [(one.path, one.error.kind) for one in report.failures] == [("x/a/b", "NotADirectory")]
 
 
+@checks("reliability:W28")
 async def test_links_below_the_destination_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "out").mkdir()
@@ -381,6 +385,7 @@ async def test_a_directory_that_fails_in_part_says_where(tmp_path: Path) -> None
             await op.download("x/", 3)  # type: ignore[arg-type]
 
 
+@checks("reliability:W13")
 async def test_a_local_file_that_changes_while_it_is_uploaded_is_no_object(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(20 << 20))
@@ -447,6 +452,7 @@ async def test_a_local_file_that_cannot_be_read_is_an_error_of_ours(tmp_path: Pa
         assert await tree_of(op, "") == {}
 
 
+@checks("reliability:W42")
 @pytest.mark.parametrize("begins_with", ["open", "read"])
 async def test_a_file_whose_upload_is_cancelled_is_closed_by_the_thread_at_work(
     tmp_path: Path, begins_with: str, monkeypatch: pytest.MonkeyPatch

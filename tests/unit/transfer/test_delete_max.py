@@ -9,6 +9,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, InvalidType, NotFound
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.transfer.test_extra import Listing, backwards
 from tests.unit.transfer.trees import files_of, memory, put_tree, tree_of
 
@@ -17,6 +18,7 @@ def names(first: int, end: int) -> dict[str, bytes]:
     return {f"{number:03}": b"1" for number in range(first, end)}
 
 
+@checks("reliability:W33")
 @pytest.mark.parametrize(
     ("there", "stay", "delete_max", "is_allowed"),
     [
@@ -69,6 +71,7 @@ async def test_the_limit(there: int, stay: int, delete_max: float | None, is_all
         assert pickle.loads(pickle.dumps(caught.value)).message == caught.value.message
 
 
+@checks("reliability:W23")
 @pytest.mark.parametrize("orders", [(tuple, tuple), (backwards, tuple), (tuple, backwards), (backwards, backwards)])
 @pytest.mark.parametrize("skip_same", [False, True])
 async def test_what_the_run_has_copied_is_not_counted(orders: tuple[Any, Any], skip_same: bool) -> None:
@@ -102,6 +105,7 @@ async def test_what_stays_below_what_was_passed_over_is_counted(tmp_path: Path) 
         assert (await ap.copy(tmp_path, (op, "y/"), delete_extra=True)).deleted == 20
 
 
+@checks("reliability:W33")
 async def test_an_unmounted_volume_in_the_source(tmp_path: Path) -> None:
     for folder in ("disk", "volume"):
         (tmp_path / folder).mkdir()

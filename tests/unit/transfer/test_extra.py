@@ -16,6 +16,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidArgument, InvalidType, NotFound, PermissionDenied, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Capability, Entry, ListPage, ListRequest
 from tests.unit.transfer.trees import TREE, Tree, files_of, memory, put_tree, tree_of
 
@@ -136,6 +137,7 @@ async def test_files_are_deleted_too_and_a_dry_run_touches_nothing(tmp_path: Pat
         assert "deleted=2" in repr(report)
 
 
+@checks("reliability:W10")
 async def test_nothing_is_deleted_after_a_failure() -> None:
     """For what could not be read may be what is there under another name."""
     deleted = 0
@@ -172,6 +174,7 @@ async def test_what_cannot_be_deleted_is_a_failure_of_its_own() -> None:
         assert "y/old" in repr(report)
 
 
+@checks("reliability:W23")
 async def test_a_source_inside_of_the_destination_is_not_deleted_with_it(tmp_path: Path) -> None:
     async with memory() as op:
         await put_tree(op, "x/y/", TREE)
@@ -184,6 +187,7 @@ async def test_a_source_inside_of_the_destination_is_not_deleted_with_it(tmp_pat
     assert files_of(tmp_path / "in" / "side") == TREE
 
 
+@checks("reliability:W33")
 async def test_an_empty_source_deletes_nothing(tmp_path: Path) -> None:
     """A disk that is not mounted looks like that."""
     (tmp_path / "empty").mkdir()

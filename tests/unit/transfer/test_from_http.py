@@ -10,6 +10,7 @@ from aioprefetch.errors import Unavailable
 from aioprefetch.layers import RetryLayer
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import PartRequest, UploadedPart
 from tests.benches.gated_reader import MIB
 from tests.benches.layer_stack import was_cancelled
@@ -85,6 +86,7 @@ async def test_a_response_that_breaks_off_begins_again(later: bytes) -> None:
         await copies.aclose()
 
 
+@checks("reliability:W10")
 async def test_a_server_that_always_breaks_off_leaves_nothing() -> None:
     broken = Fault(ignore_range=True, headers=NO_VERSION, close_after_bytes=4 * MIB)
     rules = [Rule(fault=broken, method="GET", times=None), Rule(fault=UNPROVEN)]
@@ -125,6 +127,7 @@ async def test_a_response_waits_for_a_target_that_is_slower() -> None:
         await copies.aclose()
 
 
+@checks("reliability:W39")
 async def test_cancelled_anywhere_it_is_there_or_not() -> None:
     for suspension in [*range(1, 12), *range(12, 400, chosen(quick=17, full=3))]:
         async with FaultServer({"k": DATA}, [Rule(fault=UNPROVEN, times=None)]) as server:

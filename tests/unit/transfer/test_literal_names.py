@@ -10,6 +10,7 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, InvalidPath, IsADirectory, NotFound, PermissionDenied
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.transfer.trees import Tree, memory, put_tree, tree_of
 
 NAMES: Tree = {
@@ -38,6 +39,7 @@ async def op(
         yield op
 
 
+@checks("reliability:W26")
 async def test_the_object_or_the_directory_of_the_name_is_copied(op: Operator) -> None:
     async with memory() as to:
         await ap.copy((op, "data[1].csv"), (to, "a/"))
@@ -82,6 +84,7 @@ async def test_a_glob_is_always_a_pattern(op: Operator) -> None:
         assert [entry.path for entry in listed] == ["data1.csv"]
 
 
+@checks("reliability:W26")
 async def test_a_name_that_is_no_pattern_may_still_be_there() -> None:
     async with memory() as op, memory() as to:
         await put_tree(op, "", {"a[": b"1"})
@@ -91,6 +94,7 @@ async def test_a_name_that_is_no_pattern_may_still_be_there() -> None:
             await ap.copy((op, "b["), (to, "b"))
 
 
+@checks("reliability:W32")
 @pytest.mark.parametrize("path", ["data[1].csv", "data[1].csv/"])
 async def test_a_refusal_is_no_absence(path: str) -> None:
     """Of the object and of the directory: what may not be looked at may be there."""

@@ -16,6 +16,7 @@ import aioprefetch as ap
 from aioprefetch.errors import Error, ObjectChanged, PermissionDenied, Unavailable, Unexpected
 from aioprefetch.layers import RetryLayer
 from aioprefetch.testing import FaultLayer, Injection
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.gated_reader import KIB, MIB
 from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen
@@ -35,6 +36,7 @@ def kinds(report: ap.CopyReport) -> dict[str, str]:
     return {failure.path: failure.error.kind for failure in report.failures}
 
 
+@checks("reliability:W10")
 @pytest.mark.parametrize(
     ("place", "point"),
     [
@@ -68,6 +70,7 @@ async def test_whichever_request_of_the_source_fails_only_its_object_is_missing(
     assert failed >= (1 if isinstance(point, int) else 4)
 
 
+@checks("reliability:W10")
 async def test_whichever_request_of_the_target_fails_only_its_object_is_missing() -> None:
     failed = 0
     for number in range(20):
@@ -95,6 +98,7 @@ async def test_what_fails_for_a_while_is_tried_again(tmp_path: Path) -> None:
             assert files_of(tmp_path / f"{number}") == TREES
 
 
+@checks("reliability:W40")
 @pytest.mark.parametrize("place", ["files", "memory"])
 async def test_cancelled_anywhere_every_object_is_whole_or_not_there(tmp_path: Path, place: str) -> None:
     suspensions = [*range(1, 12), *range(12, 400, chosen(quick=17, full=3))]
@@ -138,6 +142,7 @@ class Overwritten(ap.Layer):
         return OverwritingAccessor(inner, *self._made)
 
 
+@checks("reliability:W11")
 @pytest.mark.parametrize("place", ["files", "memory"])
 async def test_an_object_that_changes_while_it_is_copied_is_a_failure(tmp_path: Path, place: str) -> None:
     """Between any two of its requests; none of its bytes are at the destination."""
@@ -163,6 +168,7 @@ async def test_an_object_that_changes_while_it_is_copied_is_a_failure(tmp_path: 
     assert changed >= 2
 
 
+@checks("reliability:W11")
 async def test_an_object_that_was_overwritten_since_it_was_listed_is_the_newer_one(tmp_path: Path) -> None:
     async with memory(block_bytes=BLOCK) as op, memory() as other:
         await put_tree(op, "x/", TREES)
@@ -265,6 +271,7 @@ async def test_what_is_there_is_not_copied_again(tmp_path: Path) -> None:
         assert (await ap.copy(tmp_path, (other, "z/"), skip_same=True)).skipped == len(TREES)
 
 
+@checks("reliability:W45")
 async def test_another_object_of_the_same_size_is_never_left_out_by_itself(tmp_path: Path) -> None:
     """Although the one at the destination was written after it: only the caller can say that time is enough."""
     async with memory() as op, memory() as other:
@@ -275,6 +282,7 @@ async def test_another_object_of_the_same_size_is_never_left_out_by_itself(tmp_p
         assert (tmp_path / "f").read_bytes() == await other.read("k") == b"2" * 100
 
 
+@checks("reliability:W45")
 async def test_what_was_written_since_is_copied_again(tmp_path: Path) -> None:
     """Of the same size too, and at once."""
     async with memory() as op, memory() as other:

@@ -12,6 +12,7 @@ from aioprefetch.errors import InvalidArgument, IsADirectory, IsSameFile, NotFou
 from aioprefetch.layers import ErrorContextLayer, Layer, RetryLayer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, Metadata, WriteRequest
 from tests.benches.layer_stack import was_cancelled
 from tests.unit.transfer.trees import TREE, Tree, memory, put_tree, tree_of
@@ -45,6 +46,7 @@ async def test_all_below_a_directory_is_moved(tmp_path: Path, place: str) -> Non
         assert set(TREE) < set(await tree_of(op, ""))
 
 
+@checks("reliability:W10")
 @pytest.mark.parametrize("point", ["call", "reply"])
 async def test_whichever_request_fails_nothing_is_lost(point: Literal["call", "reply"]) -> None:
     for number in range(60):
@@ -67,6 +69,7 @@ async def test_whichever_request_fails_nothing_is_lost(point: Literal["call", "r
     raise AssertionError("each request failed")
 
 
+@checks("reliability:W40")
 async def test_a_move_cancelled_anywhere_loses_nothing() -> None:
     for suspension in range(1, 200):
         async with memory() as op:
@@ -96,6 +99,7 @@ class WritingAccessor(WrappedAccessor):
         return copied
 
 
+@checks("reliability:W12")
 async def test_what_is_written_meanwhile_stays() -> None:
     async with memory() as op:
         await put_tree(op, "x/", TREE)

@@ -19,6 +19,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.layers import CompleteLayer, ErrorContextLayer, Layer, RetryLayer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, WriteRequest
 from tests.unit.transfer.trees import memory, put_tree, tree_of
 
@@ -70,6 +71,7 @@ async def overwritten_after(inner: Accessor, request: CopyRequest) -> Metadata:
     return copied
 
 
+@checks("reliability:W02")
 @pytest.mark.parametrize("name", ["k", "d/"])
 @pytest.mark.parametrize("copied", [nothing_copied, another_copied])
 async def test_without_a_proof_nothing_is_deleted(name: str, copied: Copied) -> None:
@@ -81,6 +83,7 @@ async def test_without_a_proof_nothing_is_deleted(name: str, copied: Copied) -> 
         assert (await op.read("k"), await op.read("d/k")) == (b"one", b"two")
 
 
+@checks("reliability:W12")
 async def test_what_is_overwritten_after_the_copy_stays() -> None:
     async with memory() as op:
         await op.write("k", b"old")
@@ -90,6 +93,7 @@ async def test_what_is_overwritten_after_the_copy_stays() -> None:
         assert await tree_of(op, "") == {"k": b"newer", "to": b"old"}
 
 
+@checks("reliability:W12")
 @pytest.mark.parametrize("name", ["k", "d/"])
 async def test_what_is_overwritten_at_the_last_moment_stays_where_the_store_can_tell(name: str) -> None:
     async def overwritten(inner: Accessor, request: DeleteRequest) -> None:
@@ -105,6 +109,7 @@ async def test_what_is_overwritten_at_the_last_moment_stays_where_the_store_can_
         assert await op.read(name + "k" if name == "d/" else name) == b"newer"
 
 
+@checks("reliability:W16")
 async def test_conditions_of_a_copy_and_of_a_move() -> None:
     async with memory() as op:
         etag = (await op.write("k", b"one")).etag
@@ -133,6 +138,7 @@ async def test_conditions_of_a_copy_and_of_a_move() -> None:
         assert (await op.read("d/k"), await op.read("k")) == (b"three", b"four")
 
 
+@checks("reliability:W17")
 async def test_a_deletion_of_one_version_of_the_bytes() -> None:
     async with memory() as op:
         etag = (await op.write("k", b"one")).etag
@@ -148,6 +154,7 @@ async def test_a_deletion_of_one_version_of_the_bytes() -> None:
         assert not await op.exists("k")
 
 
+@checks("reliability:W12")
 async def test_a_store_without_conditions_moves_by_two_looks() -> None:
     class Plain(Layer):
         def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:

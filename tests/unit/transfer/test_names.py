@@ -12,6 +12,7 @@ from aioprefetch.errors import InvalidPath, IsADirectory
 from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Entry, ListPage, ListRequest
 from tests.benches.planted_keys import Planted, PlantedBucket, PlantedMemory
 
@@ -70,6 +71,7 @@ async def test_it_is_copied_moved_and_deleted_with_its_directory(planted: Plante
     assert planted.objects() == copied
 
 
+@checks("reliability:W25")
 async def test_no_file_has_its_name(planted: Planted, tmp_path: Path) -> None:
     planted.plant(SITE)
     with pytest.raises(InvalidPath) as caught:
@@ -117,6 +119,7 @@ async def test_names_with_dots_are_listed_and_deleted_with_the_others(planted: P
     assert planted.objects() == {}
 
 
+@checks("reliability:W25")
 async def test_names_with_dots_keep_no_other_from_being_copied_and_moved(planted: Planted) -> None:
     planted.plant(DOTTED)
     op = planted.operator
@@ -128,6 +131,7 @@ async def test_names_with_dots_keep_no_other_from_being_copied_and_moved(planted
     assert sorted(planted.objects()) == ["c/a", "c/d", "t/./x", "t/b/../c", "u/a", "u/d"]
 
 
+@checks("reliability:W27")
 async def test_no_url_of_a_deletion_has_dots(s3_server: CountingS3Server, random_name: Callable[[], str]) -> None:
     store = PlantedBucket(s3_server, random_name())
     async with store.operator as op:

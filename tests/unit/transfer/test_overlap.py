@@ -11,6 +11,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidArgument, IsSameFile
 from aioprefetch.layers import Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Identity
 from tests.unit.transfer.trees import Tree, memory, put_tree, tree_of
 
@@ -30,6 +31,7 @@ def op(request: pytest.FixtureRequest, tmp_path: Path) -> Operator:
     return memory() if request.param == "memory" else Operator.from_uri(tmp_path)
 
 
+@checks("reliability:W22")
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize(
     ("source", "target", "tree"),
@@ -75,6 +77,7 @@ async def test_what_the_run_makes_below_its_source_is_no_source(op: Operator, co
         assert await tree_of(op, "") == {**tree, **moved}
 
 
+@checks("reliability:W22")
 async def test_a_move_up_keeps_what_it_makes_below_its_source(op: Operator) -> None:
     async with op:
         await put_tree(op, "", {"a/b/b/x": b"one", "a/b/y": b"two"})
@@ -82,6 +85,7 @@ async def test_a_move_up_keeps_what_it_makes_below_its_source(op: Operator) -> N
         assert await tree_of(op, "") == {"a/b/x": b"one", "a/y": b"two"}
 
 
+@checks("reliability:W21", "reliability:W22")
 async def test_places_under_two_roots_are_compared_whole(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "b").mkdir(parents=True)
     (tmp_path / "a/b/x").write_bytes(b"one")
@@ -111,6 +115,7 @@ class _Folding(WrappedAccessor):
         return await self.inner.identity(path.casefold())
 
 
+@checks("reliability:W24")
 async def test_two_sources_of_one_target_are_refused_and_both_named() -> None:
     async with memory() as op, memory() as plain:
         folding = plain.layer(FoldingLayer())

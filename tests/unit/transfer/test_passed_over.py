@@ -14,6 +14,7 @@ from aioprefetch import Operator
 from aioprefetch.errors import InvalidPath, PermissionDenied
 from aioprefetch.local_files.files import partial_name
 from aioprefetch.testing import FaultLayer, Injection
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Capability
 from tests.unit.transfer.test_extra import Listing, backwards
 from tests.unit.transfer.trees import Tree, files_of, memory, put_tree, tree_of
@@ -48,6 +49,7 @@ def source(tmp_path: Path) -> Path:
     return place
 
 
+@checks("reliability:W30")
 async def test_the_report_names_all_that_was_passed_over(source: Path) -> None:
     async with memory() as op:
         for how in ({}, {"dry_run": True}, {"delete_extra": True}):
@@ -63,6 +65,7 @@ async def test_the_report_names_all_that_was_passed_over(source: Path) -> None:
         assert await tree_of(op, "x/") == {"keep.csv": b"k", "in/keep.csv": b"k"}
 
 
+@checks("reliability:W30")
 @pytest.mark.parametrize("is_reversed", [False, True])
 @pytest.mark.parametrize("skip_same", [None, True, False])
 async def test_what_has_its_name_or_lies_below_stays(source: Path, skip_same: bool | None, is_reversed: bool) -> None:
@@ -93,6 +96,7 @@ async def test_where_a_glob_chose(source: Path, glob: str, kept: set[str]) -> No
         assert kept <= (await tree_of(op, "dst/")).keys()
 
 
+@checks("reliability:W30")
 async def test_at_a_local_destination_too(source: Path, tmp_path: Path) -> None:
     """Where the place of a link is a directory of files."""
     out = tmp_path / "out"
@@ -126,6 +130,7 @@ async def test_links_that_are_followed_are_there(source: Path, tmp_path: Path) -
         assert (await tree_of(op, "dst/")).keys() == {"to nowhere/x", "out/x", "to a file", "keep.csv", "in/keep.csv"}
 
 
+@checks("reliability:W30")
 async def test_a_key_that_no_file_can_have_deletes_nothing(tmp_path: Path) -> None:
     """It is a failure: what is at its place stays, as does all else."""
     async with memory() as op:
@@ -140,6 +145,7 @@ async def test_a_key_that_no_file_can_have_deletes_nothing(tmp_path: Path) -> No
         assert files_of(tmp_path).keys() == {"a", "b/old"}
 
 
+@checks("reliability:W32")
 async def test_a_directory_that_cannot_be_listed_ends_the_run_and_deletes_nothing(source: Path) -> None:
     async with Operator(ap.services.Fs(source)) as plain, memory() as op:
         await put_tree(op, "dst/", THERE)

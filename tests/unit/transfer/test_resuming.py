@@ -17,6 +17,7 @@ from aioprefetch.errors import NotFound, ObjectChanged, PermissionDenied, Unexpe
 from aioprefetch.local_files.writer import RESUMABLE_SECONDS
 from aioprefetch.operator.options import UriOptions
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.gated_reader import MIB
 from tests.benches.layer_stack import was_cancelled
 
@@ -99,6 +100,7 @@ async def test_any_number_of_runs_may_end_early(tmp_path: Path, way: Way) -> Non
         assert target.read_bytes() == DATA
 
 
+@checks("reliability:W14")
 @pytest.mark.parametrize("way", WAYS)
 async def test_another_version_begins_again(tmp_path: Path, way: Way) -> None:
     """Whether or not the server compares ETags by itself."""
@@ -126,6 +128,7 @@ async def test_an_object_that_is_gone_leaves_nothing(tmp_path: Path, way: Way) -
         assert names(tmp_path) == []
 
 
+@checks("reliability:W14")
 @pytest.mark.parametrize("way", WAYS)
 async def test_overwritten_meanwhile_nothing_is_left(tmp_path: Path, way: Way) -> None:
     """After any of its requests; no byte of two versions is in one file."""
@@ -203,6 +206,7 @@ async def test_a_cut_off_line_does_not_count(tmp_path: Path) -> None:
         assert (tmp_path / "file").read_bytes() == DATA
 
 
+@checks("reliability:W37")
 @pytest.mark.parametrize("synced", [0, 2, 5])
 async def test_after_a_restart_of_the_machine_only_what_was_synchronised_counts(tmp_path: Path, synced: int) -> None:
     async with FaultServer({"k": DATA}) as server:
@@ -257,6 +261,7 @@ async def test_the_mode_is_that_of_the_first_run(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_mode == mode
 
 
+@checks("reliability:W24")
 async def test_two_at_once_do_not_share_a_file(tmp_path: Path) -> None:
     """The second one takes a temporary file; the last to end has the name."""
     async with FaultServer({"k": DATA}) as server:
@@ -265,6 +270,7 @@ async def test_two_at_once_do_not_share_a_file(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
+@checks("reliability:W35")
 async def test_a_full_disk_gets_its_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, calls = os.pwrite, 0
 
@@ -303,6 +309,7 @@ async def test_listings_show_and_remove_nothing_of_it_for_a_week(tmp_path: Path)
         assert names(tmp_path) == []
 
 
+@checks("reliability:W39")
 async def test_cancelled_anywhere_there_is_a_file_or_what_the_next_run_goes_on_with(tmp_path: Path) -> None:
     """And nothing else."""
     for suspension in (1, 5, 20, 60, 120, 200):
@@ -324,6 +331,7 @@ ap.sync.copy(sys.argv[1], sys.argv[2], src_options={"block_bytes": 1 << 20, "con
 """
 
 
+@checks("reliability:W37")
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 async def test_a_process_that_is_killed_leaves_what_it_has(tmp_path: Path, ending: signal.Signals) -> None:
     target = tmp_path / "file"

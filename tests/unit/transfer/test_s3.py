@@ -13,6 +13,7 @@ from aioprefetch import Operator
 from aioprefetch.errors import AlreadyExists, InvalidPath, NotFound
 from aioprefetch.operator.options import UriOptions
 from aioprefetch.testing import CountingS3Server, RcloneS3Server
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.gated_reader import MIB
 from tests.unit.transfer.trees import TREE, files_of, memory, put_tree, tree_of
 
@@ -215,6 +216,7 @@ async def test_an_object_above_the_limit_of_one_copy_goes_in_parts(moto: Buckets
     assert await op.abort_uploads() == 0
 
 
+@checks("reliability:W16")
 async def test_a_copy_that_must_not_replace_asks_the_store(moto: Buckets) -> None:
     await put_tree(moto.one, "x/", {"a": b"1", "empty": b""})
     await moto.copy(moto.url("x/"), moto.url("y/"), overwrite=False)

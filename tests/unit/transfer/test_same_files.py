@@ -8,9 +8,11 @@ import pytest
 import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import IsSameFile, NotFound
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.transfer.trees import files_of, memory
 
 
+@checks("reliability:W20")
 async def test_a_file_is_not_uploaded_or_downloaded_onto_itself(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root/k").write_bytes(b"data")
@@ -30,6 +32,7 @@ async def test_a_file_is_not_uploaded_or_downloaded_onto_itself(tmp_path: Path) 
     assert files_of(tmp_path / "root") == {"k": b"data", "other": b"data", "third": b"data"}
 
 
+@checks("reliability:W31")
 @pytest.mark.parametrize("verb", ["ap.copy", "op.copy", "directory", "move"])
 async def test_a_copy_of_a_private_file_is_private(tmp_path: Path, verb: str) -> None:
     (tmp_path / "a").mkdir()
@@ -49,6 +52,7 @@ async def test_a_copy_of_a_private_file_is_private(tmp_path: Path, verb: str) ->
     assert (tmp_path / "b/key").read_bytes() == b"private"
 
 
+@checks("reliability:W19")
 async def test_a_file_under_a_linked_directory_is_moved_onto_itself_by_no_verb(tmp_path: Path) -> None:
     (tmp_path / "mnt").mkdir()
     (tmp_path / "data").symlink_to("mnt")
@@ -66,6 +70,7 @@ async def test_a_file_under_a_linked_directory_is_moved_onto_itself_by_no_verb(t
     assert files_of(tmp_path) == {"mnt/x": b"DATA"}
 
 
+@checks("reliability:W28")
 async def test_a_link_below_the_destination_leads_no_copy_into_the_source(tmp_path: Path) -> None:
     for path in ("source/sub/f", "source/f"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +91,7 @@ async def test_an_upload_into_memory_asks_no_file(tmp_path: Path) -> None:
     assert files_of(tmp_path) == {"k": b"data"}
 
 
+@checks("reliability:W29")
 async def test_links_move_with_their_directory_and_what_is_no_file_stays(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/f").write_bytes(b"data")

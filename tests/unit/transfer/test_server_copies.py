@@ -12,6 +12,7 @@ from aioprefetch.errors import AlreadyExists, ObjectChanged, PermissionDenied, U
 from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Injection
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyPartRequest, UploadedPart, WriteRequest
 from tests.benches.gated_reader import settle
 from tests.benches.layer_stack import was_cancelled
@@ -66,6 +67,7 @@ async def test_a_larger_one_goes_in_parts(way: Any) -> None:
         assert bed.parts.uploads == {}
 
 
+@checks("reliability:W16")
 @pytest.mark.parametrize("size", [0, 1, len(LARGE)])
 async def test_nothing_is_replaced_by_a_copy_that_must_not(size: int) -> None:
     """The store decides, when the object is to appear: another writer may have been faster."""
@@ -80,6 +82,7 @@ async def test_nothing_is_replaced_by_a_copy_that_must_not(size: int) -> None:
         assert bed.parts.uploads == {}
 
 
+@checks("reliability:W08")
 @pytest.mark.parametrize("way", WAYS)
 async def test_whichever_request_fails_nothing_is_left(way: Any) -> None:
     for number in range(WRITE_REQUESTS, WRITE_REQUESTS + 30):
@@ -110,6 +113,7 @@ async def test_a_part_that_fails_once_is_copied_again_alone(way: Any) -> None:
         assert operations(bed).count("copy") == 8 + (way is by_verb)
 
 
+@checks("reliability:W39")
 @pytest.mark.parametrize("way", WAYS)
 async def test_cancelled_anywhere_it_is_there_or_not(way: Any) -> None:
     for suspension in range(1, 500):
@@ -149,6 +153,7 @@ class Overwriting(Layer):
         return OverwritingAccessor(inner, self.number)
 
 
+@checks("reliability:W11")
 @pytest.mark.parametrize("number", range(6))
 async def test_overwritten_between_its_parts_there_is_no_copy(number: int) -> None:
     async with part_bed() as bed:

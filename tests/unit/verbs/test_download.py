@@ -28,6 +28,7 @@ from aioprefetch.errors import (
 from aioprefetch.layers import LruCacheLayer, RetryLayer
 from aioprefetch.local_files.threads import FileThreads
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.benches.layer_stack import was_cancelled
 from tests.benches.tls_servers import Authority
@@ -60,6 +61,7 @@ async def test_the_file_has_the_bytes_of_the_object(tmp_path: Path, size: int) -
         await nothing_left(b)
 
 
+@checks("reliability:W31")
 async def test_the_mode_is_that_of_a_new_file_or_of_the_replaced_one(tmp_path: Path) -> None:
     (tmp_path / "new").touch()
     (tmp_path / "script").touch(0o750)
@@ -96,6 +98,7 @@ class HeldWrites:
         await asyncio.to_thread(self.reached.wait)
 
 
+@checks("reliability:W42")
 @pytest.mark.parametrize("layers", [(), (FirstParts(),)], ids=["one response", "parallel"])
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the kernel lists no descriptors")
 async def test_an_operator_that_is_closed_meanwhile_leaves_nothing(
@@ -159,6 +162,7 @@ async def test_any_request_may_fail_for_a_while(tmp_path: Path, point: Any) -> N
             await nothing_left(b)
 
 
+@checks("reliability:W39")
 async def test_cancelled_at_every_suspension_the_file_is_whole_or_not_there(tmp_path: Path) -> None:
     suspension, cancelled = 0, True
     target = tmp_path / "file"
@@ -177,6 +181,7 @@ async def test_cancelled_at_every_suspension_the_file_is_whole_or_not_there(tmp_
     assert suspension > 5
 
 
+@checks("reliability:W14")
 @pytest.mark.parametrize(("same_size", "ignores_conditions"), combinations([True, False], [True, False]))
 async def test_an_object_that_is_overwritten_meanwhile_is_not_written(
     tmp_path: Path, same_size: bool, ignores_conditions: bool
@@ -201,6 +206,7 @@ async def test_an_object_that_is_overwritten_meanwhile_is_not_written(
             await nothing_left(b)
 
 
+@checks("reliability:W34", "reliability:W35")
 async def test_a_full_disk_is_an_error_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever write meets it."""
     write, calls = os.pwrite, 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aioprefetch.local_files.files import ConfinedRoot
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import WriteRequest
 from aioprefetch.verbs.resumable_file import ReceivedVersion, ResumableFile, open_resumable
 
@@ -39,6 +40,7 @@ def test_a_new_file_has_the_mode_of_its_source_less_the_umask(
     assert mode_of(tmp_path / "d" / "k") == expected
 
 
+@checks("reliability:W31")
 @pytest.mark.parametrize(("source_mode", "expected"), [(None, 0o664), (0o640, 0o640), (0o755, 0o644)])
 def test_a_replaced_file_keeps_its_mode_less_what_the_source_forbids(
     tmp_path: Path, source_mode: int | None, expected: int

@@ -20,6 +20,7 @@ from aioprefetch.errors import (
 from aioprefetch.layers import Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import CompleteUploadRequest, Metadata, PartRequest, WriteRequest
 from aioprefetch.verbs.upload import ABORT_SECONDS_MAX, PARTS_AT_ONCE
@@ -57,6 +58,7 @@ async def test_pieces_of_any_size_become_parts_of_one_size(piece_bytes: int) -> 
         assert await bed.op.read("k") == DATA
 
 
+@checks("reliability:W08")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_request_that_fails_permanently_leaves_nothing(way: Any) -> None:
     """Whichever it is: no object, no upload, no memory, and the error is the store's."""
@@ -91,6 +93,7 @@ async def test_a_conditional_completion_of_which_the_response_was_lost_is_not_re
         assert await bed.op.read("k") == DATA
 
 
+@checks("reliability:W39", "reliability:W41")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_write_cancelled_anywhere_leaves_all_or_nothing(way: Any) -> None:
     for suspension in range(1, 500):
@@ -106,6 +109,7 @@ async def test_a_write_cancelled_anywhere_leaves_all_or_nothing(way: Any) -> Non
     raise AssertionError("it was never carried out to its end")
 
 
+@checks("reliability:W08")
 @pytest.mark.parametrize("is_foreign", [False, True])
 async def test_an_abort_that_fails_names_the_upload(is_foreign: bool, caplog: pytest.LogCaptureFixture) -> None:
     """Its error is not raised instead of the first one, and ``abort_uploads`` removes what is left."""
@@ -138,6 +142,7 @@ async def test_an_abort_that_fails_names_the_upload(is_foreign: bool, caplog: py
         assert bed.parts.uploads == {}
 
 
+@checks("reliability:W41")
 async def test_an_abort_that_hangs_is_given_up_in_time() -> None:
     async with part_bed([Injection(operation="abort_upload", hang=True)]) as bed:
         writer = bed.op.writer("k")
@@ -209,6 +214,7 @@ async def test_a_writer_goes_on_by_its_own_part_while_others_hold_the_budget() -
         assert len(await bed.op.read("k")) == 5 * mib
 
 
+@checks("reliability:W15")
 @pytest.mark.parametrize("options", [{"if_not_exists": True}, {"if_match": "*"}])
 async def test_of_two_writers_with_a_condition_one_wins(options: dict[str, Any]) -> None:
     async with part_bed() as bed:
@@ -264,6 +270,7 @@ async def test_what_is_not_bytes_changes_nothing() -> None:
         assert await bed.op.read("k") == b"ab"
 
 
+@checks("reliability:W43")
 async def test_a_block_that_swallows_the_error_of_a_write_writes_no_object() -> None:
     async with part_bed([Injection(occurrence=1, error=PermissionDenied)]) as bed:
         writer = bed.op.writer("k")
@@ -296,6 +303,7 @@ async def test_closing_twice_and_after_an_abort() -> None:
         assert not await bed.op.exists("l")
 
 
+@checks("reliability:W43")
 async def test_a_writer_that_is_collected_is_aborted_with_a_warning() -> None:
     async with part_bed() as bed:
         writers = [bed.op.writer("k")]
@@ -309,6 +317,7 @@ async def test_a_writer_that_is_collected_is_aborted_with_a_warning() -> None:
         assert not await bed.op.exists("k")
 
 
+@checks("reliability:W42")
 async def test_closing_the_operator_ends_a_writer_and_the_error_names_the_upload() -> None:
     async with part_bed() as bed:
         writer = bed.op.writer("k")
@@ -321,6 +330,7 @@ async def test_closing_the_operator_ends_a_writer_and_the_error_names_the_upload
         assert await bed.op.abort_uploads() == 1
 
 
+@checks("reliability:W46")
 async def test_uploads_are_as_old_as_the_clock_of_the_runtime_says() -> None:
     async with part_bed() as bed:
         begin = WriteRequest(path="k")

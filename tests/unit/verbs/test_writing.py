@@ -20,6 +20,7 @@ from aioprefetch.layers import Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync import open as open_file
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata, WriteRequest
 
 PART = 8 << 20
@@ -297,6 +298,7 @@ async def test_a_blocking_write_of_an_asynchronous_source_is_refused_where_a_loo
     assert await asyncio.to_thread(blocking.read, "k") == b"x"
 
 
+@checks("reliability:W43")
 async def test_a_source_that_fails_leaves_nothing(op: Operator) -> None:
     class Broken(CountedFile):
         def read(self, size: int | None = -1, /) -> bytes:

@@ -22,6 +22,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import (
     CopyRequest,
     DeleteRequest,
@@ -137,6 +138,7 @@ async def read_side_by_side(accessor: Accessor) -> None:
 OPERATIONS = [read, read_side_by_side, copy, write, stat, listing, delete]
 
 
+@checks("reliability:W39")
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_cancelled_in_every_job(
@@ -375,6 +377,7 @@ def test_a_loop_that_ends_in_the_middle_of_a_read(root: Path, descriptors: Calla
     assert descriptors() == []
 
 
+@checks("reliability:W42")
 def test_a_loop_that_ends_at_any_step_of_a_write(
     root: Path, descriptors: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +421,7 @@ def test_a_loop_that_ends_at_any_step_of_a_write(
     assert len(ended) > 5
 
 
+@checks("reliability:W42")
 async def test_an_operator_that_is_closed_in_a_write_leaves_no_partial_file(tmp_path: Path) -> None:
     operator = ap.Operator.from_uri(f"file://{tmp_path}")
     begun, go = asyncio.Event(), asyncio.Event()

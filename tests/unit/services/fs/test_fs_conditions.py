@@ -14,6 +14,7 @@ from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, StatRequest
 
 LONG_AGO = 1_111_111_111_123_456_789
@@ -45,6 +46,7 @@ def contents(root: Path) -> dict[str, bytes]:
 # --- copies -----------------------------------------------------------------------------------------------------------
 
 
+@checks("reliability:W31")
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755, 0o444, 0o400, 0o6755, 0o1777])
 @pytest.mark.parametrize("if_not_exists", [False, True])
 async def test_a_copy_has_the_mode_of_its_source_less_the_umask(
@@ -61,6 +63,7 @@ async def test_a_copy_has_the_mode_of_its_source_less_the_umask(
     assert stat.S_IMODE((root / "a").stat().st_mode) == mode
 
 
+@checks("reliability:W31")
 @pytest.mark.parametrize("old", [0o600, 0o644, 0o755, 0o4777])
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
 async def test_a_replaced_file_keeps_its_mode_less_what_the_source_forbids(
@@ -74,6 +77,7 @@ async def test_a_replaced_file_keeps_its_mode_less_what_the_source_forbids(
     assert stat.S_IMODE((root / "b").stat().st_mode) == old & mode & 0o777
 
 
+@checks("reliability:W31")
 async def test_only_its_owner_reads_a_copy_while_it_is_written(
     accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +95,7 @@ async def test_only_its_owner_reads_a_copy_while_it_is_written(
     assert modes == [0o600, 0o644]
 
 
+@checks("reliability:W19")
 @FOLLOWED
 @pytest.mark.parametrize("if_not_exists", [False, True])
 async def test_a_file_onto_itself_by_another_name(
@@ -116,6 +121,7 @@ async def test_a_file_onto_itself_by_another_name(
     assert sorted(os.listdir(root)) == ["d", "hard", "link", "way"]
 
 
+@checks("reliability:W16")
 async def test_conditions_of_a_copy(accessor: Accessor, root: Path) -> None:
     (root / "a").write_bytes(b"first")
     (root / "b").write_bytes(b"old")
@@ -147,6 +153,7 @@ async def test_one_of_many_copies_finds_no_target(accessor: Accessor, root: Path
     assert (root / "one").read_bytes() == f"{winners[0]}".encode() * 100
 
 
+@checks("reliability:W17")
 async def test_a_changed_file_stays_and_the_others_go(accessor: Accessor, root: Path) -> None:
     for name in "abcd":
         (root / name).write_bytes(name.encode())
@@ -178,6 +185,7 @@ async def test_a_condition_on_what_has_no_etag(root: Path, runtime: Runtime) -> 
     assert sorted(os.listdir(root)) == ["broken", "d", "file"]
 
 
+@checks("reliability:W09")
 async def test_a_path_that_is_refused_stops_no_other(accessor: Accessor, root: Path) -> None:
     """A link, and a way through a link, are failures of their own paths."""
     (root / "d").mkdir()

@@ -15,6 +15,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -213,6 +214,7 @@ async def test_a_file_swapped_for_a_link_during_reads_never_leads_out(root: Path
     assert outcomes <= {b"inside", errors.InvalidPath}
 
 
+@checks("reliability:W28")
 async def test_links_swapped_in_during_writes_never_lead_out(root: Path, decoy: Path, accessor: Accessor) -> None:
     with swapping(root / "d", decoy):
         for number in range(SWAPPED_READS):

@@ -14,6 +14,7 @@ from aioprefetch import errors
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata, RenameRequest, StatRequest
 
 FOLLOWED = pytest.mark.parametrize("follow_symlinks", [False, True])
@@ -130,6 +131,7 @@ async def test_links_on_the_way(root: Path, accessor: Accessor, following: Acces
 # --- one file by two names --------------------------------------------------------------------------------------------
 
 
+@checks("reliability:W19")
 async def test_a_file_onto_itself(root: Path, accessor: Accessor, following: Accessor) -> None:
     """By every spelling of its one name; it stays."""
     (root / "mnt").mkdir()
@@ -149,6 +151,7 @@ async def test_a_file_onto_itself(root: Path, accessor: Accessor, following: Acc
     assert (root / "mnt" / "x").read_bytes() == b"DATA"
 
 
+@checks("reliability:W19")
 @pytest.mark.parametrize("target", ["b", "d/b", "A"])
 @pytest.mark.parametrize("if_not_exists", [False, True])
 async def test_hard_links(accessor: Accessor, root: Path, target: str, if_not_exists: bool) -> None:
@@ -188,6 +191,7 @@ class FoldingDirectory:
         self._unlink(self._entry(path, dir_fd), dir_fd=dir_fd)
 
 
+@checks("reliability:W19")
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists directories by the descriptors in /proc")
 @pytest.mark.parametrize("if_not_exists", [False, True])
 async def test_another_case_of_a_name(
@@ -206,6 +210,7 @@ async def test_another_case_of_a_name(
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
+@checks("reliability:W29")
 @FOLLOWED
 @pytest.mark.parametrize("if_not_exists", [False, True])
 @pytest.mark.parametrize("text", ["file", "nowhere", "d", "/etc/hostname", "../outside/secret"])
@@ -222,6 +227,7 @@ async def test_a_link_moves_as_a_link(
     assert (root / "file").read_bytes() == b"DATA"
 
 
+@checks("reliability:W29")
 @FOLLOWED
 @pytest.mark.parametrize("if_not_exists", [False, True])
 @pytest.mark.parametrize(
@@ -248,6 +254,7 @@ async def test_a_link_onto_what_it_leads_to(
     assert (root / "link").is_symlink()
 
 
+@checks("reliability:W28")
 async def test_a_link_as_the_target(root: Path, accessor: Accessor, following: Accessor) -> None:
     """It is refused, as writes refuse it, or replaced itself where links are followed; what it leads to stays."""
     (root / "file").write_bytes(b"kept")
@@ -263,6 +270,7 @@ async def test_a_link_as_the_target(root: Path, accessor: Accessor, following: A
     assert {name: (root / name).read_bytes() for name in names(root)} == {"file": b"kept", "link": b"DATA"}
 
 
+@checks("reliability:W19")
 async def test_a_file_onto_a_link_to_it(root: Path, following: Accessor) -> None:
     """The link is replaced: the file is there, by that name."""
     (root / "file").write_bytes(b"DATA")
@@ -322,6 +330,7 @@ async def test_if_match_of_a_link(root: Path, following: Accessor) -> None:
     assert os.readlink(root / "x") == "file"
 
 
+@checks("reliability:W16")
 async def test_if_not_exists(accessor: Accessor, root: Path) -> None:
     (root / "a").write_bytes(b"new")
     (root / "b").write_bytes(b"old")
@@ -360,6 +369,7 @@ async def test_if_not_exists_rests_on_link_alone(
     assert {name: (root / name).read_bytes() for name in names(root)} == {"a": b"ours", "b": b"theirs"}
 
 
+@checks("reliability:W12")
 async def test_a_newer_file_at_the_source_stays(
     accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

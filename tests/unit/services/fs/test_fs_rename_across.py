@@ -15,6 +15,7 @@ from aioprefetch import errors
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata, RenameRequest, StatRequest
 from tests.benches.descriptors import descriptors_below
 
@@ -115,6 +116,7 @@ async def test_rights_of_the_owner_do_not_come_along(ends: Ends) -> None:
     assert (ends.target / "new" / "deep" / "b").stat().st_mode & 0o7777 == 0o755
 
 
+@checks("reliability:W38")
 async def test_all_is_on_the_device_before_the_source_goes(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever ``fsync=`` says."""
     ends.put()
@@ -136,6 +138,7 @@ async def test_all_is_on_the_device_before_the_source_goes(ends: Ends, monkeypat
     assert calls == ["fsync hidden", "replace hidden", "fsync target", "unlink a", "fsync source"]
 
 
+@checks("reliability:W29")
 @pytest.mark.parametrize("follow_symlinks", [False, True])
 @pytest.mark.parametrize("if_not_exists", [False, True])
 @pytest.mark.parametrize("text", ["nowhere", "../file", "/etc/hostname"])
@@ -207,6 +210,7 @@ def take_for_a_link(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
+@checks("reliability:W12")
 @pytest.mark.parametrize("change", [overwrite, rewrite, replace, take_for_a_link])
 @pytest.mark.parametrize("moment", ["begin", "end"])
 async def test_a_source_that_is_changed_stays(
@@ -262,6 +266,7 @@ def keep_both(ends: Ends, data: bytes = DATA) -> None:
     os.utime(ends.target / "b", ns=(LONG_AGO, LONG_AGO + NEXT_TO))
 
 
+@checks("reliability:W37")
 async def test_a_copy_of_its_own_is_recognised(ends: Ends) -> None:
     keep_both(ends)
     before = (ends.target / "b").stat().st_ino
@@ -271,6 +276,7 @@ async def test_a_copy_of_its_own_is_recognised(ends: Ends) -> None:
     assert metadata == await ends.accessor.stat(StatRequest(path=str(ends.target / "b")[1:]))
 
 
+@checks("reliability:W37")
 @pytest.mark.parametrize("difference", ["bytes", "last byte", "size", "time", "mode"])
 async def test_what_differs_is_no_copy_of_its_own(ends: Ends, difference: str) -> None:
     keep_both(ends)
@@ -383,6 +389,7 @@ def is_whole(path: Path) -> bool:
     return os.readlink(path) == "text" if path.is_symlink() else path.exists() and path.read_bytes() == DATA
 
 
+@checks("reliability:W36")
 @pytest.mark.parametrize("put", [put_file, put_link])
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("after", [False, True])
@@ -453,6 +460,7 @@ async def cancelled_everywhere(ends: Ends, run: Callable[[], Awaitable[object]],
     return ended
 
 
+@checks("reliability:W39")
 @pytest.mark.parametrize("if_not_exists", [False, True])
 async def test_cancelled_after_any_number_of_turns(ends: Ends, if_not_exists: bool) -> None:
     """The object is whole under one of both names or both, and nothing hidden is left."""

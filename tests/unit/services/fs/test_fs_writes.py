@@ -13,6 +13,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import (
     CopyRequest,
     CreateDirRequest,
@@ -105,6 +106,7 @@ async def test_fsync_reaches_the_file_and_its_directory(
     assert synced == [False, True]
 
 
+@checks("reliability:W34", "reliability:W35")
 async def test_a_failed_write_leaves_nothing(
     accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch, descriptors: Callable[[], list[str]]
 ) -> None:
@@ -123,6 +125,7 @@ async def test_a_failed_write_leaves_nothing(
     assert descriptors() == []
 
 
+@checks("reliability:W15")
 async def test_if_not_exists_has_one_winner(accessor: Accessor, root: Path) -> None:
     """Twenty writers at once: the file is one of theirs, whole, and the others hear of it."""
     outcomes = await asyncio.gather(
@@ -136,6 +139,7 @@ async def test_if_not_exists_has_one_winner(accessor: Accessor, root: Path) -> N
     assert names(root) == ["k"]
 
 
+@checks("reliability:W15")
 async def test_if_not_exists_holds_against_another_process(accessor: Accessor, root: Path) -> None:
     """The file of another writer that comes after the first look is not replaced."""
     body = await accessor.open_write(WriteRequest(path="k", if_not_exists=True))
@@ -186,6 +190,7 @@ async def test_if_match_on_write(accessor: Accessor, root: Path) -> None:
     assert names(root) == ["k"]
 
 
+@checks("reliability:W15")
 async def test_if_match_is_one_step_among_writers(accessor: Accessor, root: Path) -> None:
     """Of many that saw the same version one alone replaces it."""
     first = await accessor.write(WriteRequest(path="k"), b"1")
@@ -262,6 +267,7 @@ async def test_many_paths_are_deleted_by_one_request(accessor: Accessor, root: P
     assert names(root) == []
 
 
+@checks("reliability:W09")
 async def test_an_error_in_a_batch_names_its_own_path(accessor: Accessor, root: Path) -> None:
     (root / "d").mkdir()
     with pytest.raises(errors.IsADirectory) as caught:

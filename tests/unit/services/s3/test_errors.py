@@ -19,6 +19,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.errors import BY_CLASS, BY_CODE, BY_STATUS, ErrorResponse, Explainer
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest, Request, StatRequest, WriteRequest
 from tests.unit.services.s3.stores import Store
 
@@ -119,6 +120,7 @@ async def test_how_long_to_wait(store: Callable[..., Store]) -> None:
         assert caught.value.retry_after_seconds == seconds
 
 
+@checks("reliability:W44")
 async def test_a_wrong_clock_shows_both_times(store: Callable[..., Store]) -> None:
     """That of this machine, and that of the server."""
     own = datetime.now(UTC).strftime("%Y-%m-%d")

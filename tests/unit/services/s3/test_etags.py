@@ -11,6 +11,7 @@ from aioprefetch.accessor.response_check import ETags
 from aioprefetch.errors import ConditionNotMatch, ObjectChanged, Unavailable
 from aioprefetch.layers import LruCacheLayer
 from aioprefetch.testing import Fault
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, Entry
 from tests.benches.key_server import Asked, Bent, KeyServer, Said
 from tests.reliability.scripted import always, once, serving
@@ -42,6 +43,7 @@ async def seen(op: Operator) -> None:
     await op.stat("two")
 
 
+@checks("reliability:W45")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_copy_leaves_no_object_out(kind: str) -> None:
     """Between two stores, as a sync; and a second time nothing tells that they are the same."""
@@ -193,6 +195,7 @@ async def test_a_cache_keeps_no_older_version(kind: str) -> None:
             assert await cached.read("k") == b"newer"
 
 
+@checks("reliability:W12", "reliability:W45")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_move_does_not_delete_a_newer_object(kind: str) -> None:
     """The second look compares the time."""

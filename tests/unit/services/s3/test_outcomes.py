@@ -10,6 +10,7 @@ import pytest
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, ProtocolError, Unavailable
 from aioprefetch.services.s3 import S3
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Capability, CopyRequest
 from tests.benches.key_server import HOLLOW, PART, Asked, Bent, KeyServer, Said, error
 
@@ -24,6 +25,7 @@ def data_of(verb: str) -> bytes:
     return DATA if verb == "complete" else SMALL
 
 
+@checks("reliability:W04")
 @pytest.mark.parametrize(("verb", "way"), VERBS, indirect=["way"])
 @pytest.mark.parametrize("condition", ["if_not_exists", "if_match"])
 @pytest.mark.parametrize("deed", [False, True])
@@ -47,6 +49,7 @@ async def test_it_is_done_once_whatever_the_response_was(verb: str, way: str, co
             assert not server.uploads or not deed
 
 
+@checks("reliability:W15")
 @pytest.mark.parametrize(("verb", "way"), VERBS, indirect=["way"])
 async def test_an_object_of_another_is_neither_taken_for_ours_nor_overwritten(verb: str, way: str) -> None:
     """A writer came between, before or after our own write."""
@@ -84,6 +87,7 @@ async def test_an_old_object_that_is_gone_tells_nothing(verb: str, way: str) -> 
         assert server.objects == {}
 
 
+@checks("reliability:W04")
 @pytest.mark.parametrize(("verb", "way"), VERBS, indirect=["way"])
 @pytest.mark.parametrize("look", [error(403, "AccessDenied"), Said(200, None)], ids=["403", "lost"])
 async def test_where_the_look_fails_it_may_have_happened(verb: str, way: str, look: Said) -> None:
@@ -93,6 +97,7 @@ async def test_where_the_look_fails_it_may_have_happened(verb: str, way: str, lo
             await op.write("k", data_of(verb), if_not_exists=True)
 
 
+@checks("reliability:W01")
 @pytest.mark.parametrize(("verb", "way"), VERBS, indirect=["way"])
 async def test_two_hollow_responses_end_it(verb: str, way: str) -> None:
     async with KeyServer({}, Bent(verb, HOLLOW["a page"], times=99)) as server, server.operator() as op:
@@ -103,6 +108,7 @@ async def test_two_hollow_responses_end_it(verb: str, way: str) -> None:
         assert server.objects == {}
 
 
+@checks("reliability:W04")
 @pytest.mark.parametrize(("verb", "way"), VERBS, indirect=["way"])
 async def test_a_first_write_that_comes_late_is_ours(verb: str, way: str) -> None:
     """The second one is refused for the object of the first."""
@@ -121,6 +127,7 @@ async def test_a_first_write_that_comes_late_is_ours(verb: str, way: str) -> Non
         assert server.objects == {"k": data_of(verb)}
 
 
+@checks("reliability:W07")
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("options", [{"if_not_exists": True}, {"if_match": "another"}])
 async def test_a_refusal_is_believed_at_once(options: dict[str, Any]) -> None:
@@ -152,6 +159,7 @@ async def test_etags_that_are_no_digests_prove_nothing() -> None:
             await op.write("k", SMALL, if_not_exists=True)
 
 
+@checks("reliability:W05")
 async def test_a_completion_is_found_where_its_upload_is_gone() -> None:
     """Without a condition it is repeated, and the upload is gone then."""
     async with KeyServer() as server, server.operator() as op:
@@ -186,6 +194,7 @@ def test_conditional_copies_are_known_of_aws_alone(monkeypatch: pytest.MonkeyPat
     assert not service.capability.copy_if_not_exists
 
 
+@checks("reliability:W06")
 @pytest.mark.usefixtures("at_aws")
 @pytest.mark.parametrize("deed", [False, True])
 async def test_a_copy_that_must_not_replace_is_done_once(deed: bool) -> None:
@@ -207,6 +216,7 @@ async def test_a_copy_that_must_not_replace_is_done_once(deed: bool) -> None:
             await op.accessor().copy(CopyRequest(path="a", target="b", if_match=etag, if_not_exists=True))
 
 
+@checks("reliability:W16")
 async def test_a_copy_without_the_condition_in_the_store_overwrites_nothing() -> None:
     async with KeyServer({"a": b"one", "k": b"there"}) as server, server.operator() as op:
         with pytest.raises(AlreadyExists):
@@ -220,6 +230,7 @@ async def test_a_copy_without_the_condition_in_the_store_overwrites_nothing() ->
 # --- uploads without a name -------------------------------------------------------------------------------------------
 
 
+@checks("reliability:W05")
 @pytest.mark.parametrize("kind", ["lost", "nothing", "a page", "500"])
 async def test_an_upload_without_a_name_is_counted(kind: str) -> None:
     """It stays, since another client may have begun any that a listing shows."""
@@ -241,6 +252,7 @@ async def test_a_refused_begin_leaves_no_upload_to_count() -> None:
         assert op.statistics["uploads_unnamed"] == 0
 
 
+@checks("reliability:W41")
 async def test_a_begin_that_is_cancelled_with_its_operator_is_counted() -> None:
     begun, seen = asyncio.Event(), []
 

@@ -17,6 +17,7 @@ from aioprefetch.errors import ClockSkew, ConfigInvalid, Error, PermissionDenied
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.faults import ReceivedRequest
 from tests.benches.gated_reader import in_case
 from tests.profile import chosen
@@ -94,6 +95,7 @@ async def test_the_nth_request_fails(fault: str, signing: str) -> None:
             assert len(names) + (fault != "cut") <= len(server.requests) <= len(names) + 1
 
 
+@checks("reliability:W44")
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_clock_that_stays_wrong_is_named(name: str) -> None:
     """After one more signature, or at once where a body would be sent again."""
@@ -143,6 +145,7 @@ async def test_a_put_to_a_store_that_stops_receiving_times_out() -> None:
     await server.wait_closed()
 
 
+@checks("reliability:W07")
 async def test_an_early_refusal_ends_a_put() -> None:
     """A store that refuses a large body before it has read it is heard, and the connection is not used again."""
 
@@ -197,6 +200,7 @@ def of_a_clock(hours: int) -> Rule:
     return Rule(fault=refused, matches=is_refused, times=None)
 
 
+@checks("reliability:W44")
 @pytest.mark.parametrize("signing", ["header", "presigned"])
 @pytest.mark.parametrize("hours", [-20, 2])
 @pytest.mark.parametrize("call", [name for name in CALLS if name != "stat"])
@@ -275,6 +279,7 @@ async def test_a_date_that_is_no_clock_is_not_learned(date: str) -> None:
         assert server.count() == 4
 
 
+@checks("reliability:W44")
 async def test_a_clock_is_corrected_again_when_it_is_set() -> None:
     async with opened(of_a_clock(5)) as (server, operator):
         await operator.read("k")

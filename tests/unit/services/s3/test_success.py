@@ -7,6 +7,7 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import ConditionNotMatch, Error, PermissionDenied, ProtocolError, Unsupported
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import AbortUploadRequest, CopyPartRequest, CopyRequest, DeleteRequest, WriteRequest
 from tests.benches.key_server import HOLLOW, PAGE, PART, Bent, KeyServer, Said, error
 
@@ -61,6 +62,7 @@ VERBS: dict[str, Callable[[Operator], Awaitable[None]]] = {
 BOTH_WAYS = [(verb, "signed here") for verb in VERBS] + [(verb, "aiobotocore") for verb in ("put", "part", "delete")]
 
 
+@checks("reliability:W01", "reliability:W02", "reliability:W03")
 @pytest.mark.parametrize(("verb", "way"), BOTH_WAYS, indirect=["way"])
 async def test_a_success_without_its_result_is_an_error(verb: str, way: str) -> None:
     """It is tried again, as a read is, and ends as an error."""
@@ -77,6 +79,7 @@ async def test_a_success_without_its_result_is_an_error(verb: str, way: str) -> 
             assert server.objects == {"a": b"one"}
 
 
+@checks("reliability:W01")
 @pytest.mark.parametrize(("verb", "way"), BOTH_WAYS, indirect=["way"])
 async def test_after_one_success_without_a_result_the_next_attempt_counts(verb: str, way: str) -> None:
     """Whether it was done or not. Some stores answer a deletion with nothing."""
@@ -91,6 +94,7 @@ async def test_after_one_success_without_a_result_the_next_attempt_counts(verb: 
             assert ("a" in server.objects) == (verb != "delete")
 
 
+@checks("reliability:W02")
 async def test_a_move_loses_nothing() -> None:
     """What was not copied, and what was not deleted, is where it was."""
     async with KeyServer({"a": b"one"}) as server, server.operator() as op:
@@ -110,6 +114,7 @@ async def test_what_a_deletion_may_be_answered(said: Said) -> None:
         assert server.verbs == ["delete"]
 
 
+@checks("reliability:W03")
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "said", [Said(202), Said(206), Said(200, PAGE), Said(404, PAGE), error(404, "NoSuchBucket")], ids=str
@@ -141,6 +146,7 @@ def named(*keys: str) -> Said:
     )
 
 
+@checks("reliability:W03")
 @pytest.mark.parametrize("answered", ["", "ac"])
 async def test_a_key_that_no_response_names_is_deleted_alone(answered: str) -> None:
     """By a store that names a part of them, and by one that is always quiet."""
@@ -152,6 +158,7 @@ async def test_a_key_that_no_response_names_is_deleted_alone(answered: str) -> N
         assert server.verbs.count("deletes") == 1
 
 
+@checks("reliability:W03")
 async def test_a_page_in_place_of_the_result_deletes_nothing_and_says_so() -> None:
     keys = [f"k{number}" for number in range(50)]
     bent = (Bent("deletes", Said(200, PAGE), times=99), Bent("delete", Said(200, PAGE), times=999))
@@ -162,6 +169,7 @@ async def test_a_page_in_place_of_the_result_deletes_nothing_and_says_so() -> No
         assert len(server.asked) < 25  # Not every key is asked for, where one answer is another server's.
 
 
+@checks("reliability:W09")
 async def test_each_key_has_its_answer() -> None:
     """Deleted, gone, refused, and one that the response does not name, whose own deletion is refused."""
     result = Said(
@@ -185,6 +193,7 @@ async def delete_if(op: Operator, *paths: str, **etags: str) -> None:
     await op.accessor().delete(DeleteRequest(path=paths[0], paths=paths, if_match=etags))
 
 
+@checks("reliability:W17")
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("paths", [("a",), ("a", "b", "c")])
 async def test_an_object_with_another_etag_is_not_deleted(paths: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ from aioprefetch import Operator
 from aioprefetch.errors import Error, PermissionDenied, Unavailable, Unexpected
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.verbs.upload import PARTS_AT_ONCE
 from tests.profile import chosen
 from tests.reliability.scripted import NO_PAUSES
@@ -109,6 +110,7 @@ async def test_class_and_key_go_with_the_request_that_makes_the_object(size: int
         assert len(others) == (0 if size == 3 else 3)
 
 
+@checks("reliability:W05")
 @pytest.mark.usefixtures("way")
 async def test_a_completion_whose_response_was_lost_is_found_out() -> None:
     """The upload is gone, and the object is the one that its parts make."""
@@ -131,6 +133,7 @@ async def test_another_object_is_no_proof_of_a_completion(etag: str, size: int) 
             await op.write("k", DATA)
 
 
+@checks("reliability:W08")
 @pytest.mark.usefixtures("way")
 async def test_the_error_names_the_upload_where_the_abort_fails(caplog: pytest.LogCaptureFixture) -> None:
     """It says what stays in the store, and how it is removed."""
@@ -158,6 +161,7 @@ async def test_the_nth_request_of_an_upload_fails_once(fault: Fault) -> None:
             )
 
 
+@checks("reliability:W08")
 @pytest.mark.usefixtures("way")
 async def test_the_nth_request_of_an_upload_fails_permanently() -> None:
     """What was begun is aborted, and the error is the store's."""
@@ -173,6 +177,7 @@ async def test_the_nth_request_of_an_upload_fails_permanently() -> None:
             )
 
 
+@checks("reliability:W41")
 async def test_an_upload_is_cancelled_at_any_step() -> None:
     """Each upload that was begun is completed or aborted, and the next write goes its own way."""
     for steps in range(0, chosen(quick=90, full=400), chosen(quick=10, full=3, search=1)):
@@ -188,6 +193,7 @@ async def test_an_upload_is_cancelled_at_any_step() -> None:
             assert (await op.write("k", DATA)).etag == "whole-2"
 
 
+@checks("reliability:W01")
 async def test_a_part_without_an_etag_is_an_error() -> None:
     bare = Rule(fault=Fault(status=200, body=b"", headers={"ETag": None}), method="PUT", times=None)
     async with FaultServer({}, [BEGIN, bare, ABORT]) as server, operator_of(server) as op:
@@ -201,6 +207,7 @@ def deleted(*keys: str, more: bytes = b"") -> Rule:
     return Rule(fault=Fault(status=200, body=b"<DeleteResult>%s%s</DeleteResult>" % (rows, more)), method="POST")
 
 
+@checks("reliability:W09")
 async def test_keys_that_are_not_deleted_are_named_each_with_its_reason() -> None:
     """The others of the batch, and the other batches, are deleted."""
     refused = (

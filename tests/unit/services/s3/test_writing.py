@@ -14,6 +14,7 @@ from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, Invalid
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import CountingS3Server
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CompleteUploadRequest, PartRequest, WriteRequest
 
 PART = 5 << 20
@@ -206,6 +207,7 @@ async def test_storage_class_reaches_the_store(bucket: Bucket) -> None:
     assert classes == ["STANDARD_IA"] * 2
 
 
+@checks("reliability:W15")
 async def test_two_writers_race_and_one_of_them_wins(bucket: Bucket) -> None:
     """Both have sent all their parts before either is completed. moto has no conditions for two at once."""
     writers = [bucket.op.writer("k", if_not_exists=True) for _ in range(2)]
