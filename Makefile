@@ -18,7 +18,8 @@ DOCS_STAMP  := $(VENV)/.installed-docs
 DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,prometheus,progress,demo,testing
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-full test-spark-crash test-long test-lowest test-newest test-pythons mutants
+.PHONY: help demo demo-spark test test-full test-spark-crash test-sweeps test-long test-lowest test-newest test-pythons
+.PHONY: mutants
 .PHONY: lint types docs examples requests extras dist bench bars bench-spark clean
 
 help: ## Show this list
@@ -40,7 +41,13 @@ test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/spark/crash $(ARGS) $(OR_NONE)
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/model/source_crashes $(ARGS) $(OR_NONE)
 
-test-long: test-spark-crash mutants ## Run what takes minutes: all kill points, all mutants
+# A search ends when it has tried all, or after this number of seconds. The machine is shared by case, not by file.
+SWEEPS := $(addprefix tests/reliability/test_,$(addsuffix _writes.py,spoiled cancelled killed)) tests/model/verbs
+test-sweeps: export AIOPREFETCH_SEARCH_SECONDS ?= 3600
+test-sweeps: $(DEV_STAMP) ## Spoil, cancel and kill each verb in every way, and try its model (AIOPREFETCH_SEARCH_SECONDS=30)
+	$(BIN)/python -m pytest -n auto --dist load $(SWEEPS) $(ARGS)
+
+test-long: test-spark-crash test-sweeps mutants ## Run what takes minutes: all kill points, sweeps and mutants
 
 test-lowest: $(DEV_STAMP) ## Run unit tests with the lowest versions that pyproject.toml allows (PYTHON=python3.12)
 	$(call unit_tests,lowest-direct)

@@ -1,7 +1,7 @@
 """How long a search for faults goes on, and where it begins.
 
 `make test` gives each search five seconds from the same beginning; CI thirty, from one that the date names; and
-`make test-long` as long as all of it takes.
+`make test-sweeps` as long as all of it takes, up to an hour.
 """
 
 import os
