@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.benches.reliability_rows import CHANGES, DISK, WIRE
-from tests.benches.source_tree import PACKAGE, ROOT, parse, python_files
+from tests.benches.source_tree import PACKAGE, ROOT, python_files, statements
 
 PAGE = ROOT / "docs" / "concepts" / "reliability.md"
 HEAD = """# Reliability
@@ -53,13 +53,17 @@ def marked_tests() -> dict[str, list[tuple[Path, str]]]:
     found: dict[str, list[tuple[Path, str]]] = defaultdict(list)
     paths = [*python_files(ROOT / "tests"), *python_files(PACKAGE / "testing")]
     for path in sorted(path for path in paths if b"@checks(" in path.read_bytes()):  # Parsing is slow.
-        for node in ast.walk(parse(path)):
-            for mark in node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ():
-                if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "checks":
-                    for one in mark.args:
-                        if isinstance(one, ast.Constant) and isinstance(one.value, str):
-                            found[one.value].append((path, node.name))  # type: ignore[union-attr]
+        for node in statements(path):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for row in _marks(node):
+                    found[row].append((path, node.name))
     return found
+
+
+def _marks(test: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    calls = [mark for mark in test.decorator_list if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name)]
+    rows = [one for call in calls if ast.unparse(call.func) == "checks" for one in call.args]
+    return [one.value for one in rows if isinstance(one, ast.Constant) and isinstance(one.value, str)]
 
 
 def page_text() -> str:
