@@ -2,7 +2,8 @@
 
 A test is marked with the lines of the conformance lists that it stands for: `opendal:R9` is from the list of OpenDAL's
 behaviour tests, `s3a:P09` from that of Hadoop's contract tests for S3A streams, `reliability:D06` a fault that block
-files must survive, `reliability:S35` a fault at the wire, `reliability:W07` one of a change, `source:L5` a line of the design of the file source.
+files must survive, `reliability:S35` a fault at the wire, `reliability:W07` one of a change, `source:L5` a line of the
+design of the file source.
 docs/reference/conformance.md explains the lists.
 
 Shared are keys that break clients which quote, unquote or normalise paths wrongly, and layers that record, hold back or

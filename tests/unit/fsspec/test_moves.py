@@ -10,6 +10,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, Metadata, WriteRequest
 
 
@@ -36,6 +37,7 @@ def overwritten(random_name: Callable[[], str]) -> Iterator[AioPrefetchFileSyste
     fs.close()
 
 
+@checks("reliability:W12")
 @pytest.mark.parametrize(
     ("source", "target"),
     [("d/a", "moved"), (["d/a", "d/e/b"], "to/"), ("d", "to"), ("d/*", "to/"), (["d", "none"], "to/")],
@@ -52,6 +54,7 @@ def test_what_was_overwritten_meanwhile_stays(
     assert b"old" in there.values()
 
 
+@checks("reliability:W22")
 @pytest.mark.parametrize("verb", ["cp", "mv"])
 @pytest.mark.parametrize(
     ("source", "target"),
@@ -75,6 +78,7 @@ def test_a_run_that_would_write_over_what_it_reads_is_refused(
     assert fs.cat(list(tree)) == tree
 
 
+@checks("reliability:W24")
 def test_two_objects_get_no_one_file_and_two_files_no_one_object(fs: AioPrefetchFileSystem, tmp_path: Path) -> None:
     fs.pipe({"o/b/x": b"1", "o/z/x": b"3"})
     with pytest.raises(ap.InvalidArgument, match="would be one object"):

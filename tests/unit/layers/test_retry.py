@@ -313,6 +313,7 @@ async def test_a_conditional_write_that_may_have_happened_is_not_repeated(error:
         assert await stack.accessor.write(WriteRequest(path="new", if_match=etag), b"2")
 
 
+@checks("reliability:W06")
 async def test_a_copy_that_must_not_replace_and_may_have_happened_is_not_repeated() -> None:
     plan = [Injection(operation="copy", at="reply", error=Unavailable)]
     async with open_stack(RetryLayer(), plan=plan, data=b"1") as stack:
@@ -332,6 +333,7 @@ class LosingAccessor(WrappedAccessor):
         raise Unavailable("lost", operation="rename", path=request.path)
 
 
+@checks("reliability:W06")
 async def test_a_rename_that_may_have_happened_is_not_repeated() -> None:
     async with open_stack() as stack:
         losing = LosingAccessor(stack.accessor)
