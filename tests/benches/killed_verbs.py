@@ -1,4 +1,4 @@
-"""Run as a program: verbs in processes that are killed at any time; its test stands in test_killed_writes.py.
+"""Run as a program: verbs in processes that are killed before any system call. Its test is test_killed_writes.py.
 
     python -m tests.benches.killed_verbs SECONDS SEED KILLS_MAX
 
@@ -15,8 +15,10 @@ import itertools
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -34,9 +36,15 @@ from tests.model.verbs.tree import Meaning, Tree, check, check_refusal
 
 # This process starts no thread and runs no loop: its children are copies of it in which everything is imported.
 FORKS = multiprocessing.get_context("fork")
-IMPORTED = {"aioprefetch", *sys.stdlib_module_names}
+# System calls that change something, or show another process what was changed.
+CHANGING = {
+    *("link", "mkdir", "open", "remove", "rename", "replace", "rmdir", "symlink", "unlink"),
+    *("close", "copy_file_range", "fchmod", "fsync", "ftruncate", "pwrite", "pwritev", "sendfile", "utime", "write"),
+    *("recv", "recv_into", "send", "sendmsg"),
+}
+IMPORTED = {"aiobotocore", "aiohttp", "aioprefetch", "anyio", "botocore", *sys.stdlib_module_names}
 SECONDS_MAX = 60.0
-SECONDS_FIRST = 0.05
+Run = Callable[[], Coroutine[Any, Any, None]]
 KILLED = Unexpected("killed")
 
 
@@ -95,39 +103,57 @@ class ServedBucket:
 # --- the processes ----------------------------------------------------------------------------------------------------
 
 
-def _child(run: Callable[[], Coroutine[Any, Any, None]], results: Connection) -> None:
-    error = None
+def _child(run: Run, results: Connection, kill_at: int) -> None:
+    calls, error = 0, None
+
+    def count(frame: object, event: str, what: object) -> None:
+        """Count system calls of all threads, before they are made."""
+        nonlocal calls
+        if event == "c_call" and getattr(what, "__name__", None) in CHANGING:
+            calls += 1
+            if calls == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.setprofile(count)
+    sys.setprofile(count)
     try:
         asyncio.run(run())
     except Error as raised:
         error = raised
-    results.send((None if error is None else (type(error), str(error)), sorted(sys.modules)))
+    sys.setprofile(None)
+    results.send((None if error is None else (type(error), str(error)), calls, sorted(sys.modules)))
 
 
-def in_child(run: Callable[[], Coroutine[Any, Any, None]]) -> Error | None:
-    """Make a call in a process; the error that it raises. What it has imported this process imports too."""
+def in_child(run: Run, kill_at: int = 0) -> tuple[Error | None, int] | None:
+    """Make a call in a process, which is killed before a number of its system calls; ``None`` if it was.
+
+    Returns the error that it has raised, and how many calls it was. What it has imported this process imports too.
+    """
     ours, theirs = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=_child, args=(run, theirs))
+    process = FORKS.Process(target=_child, args=(run, theirs, kill_at))
     process.start()
     theirs.close()  # So that its end is seen here.
     assert ours.poll(SECONDS_MAX), "it hangs"
-    error, modules = ours.recv()
-    process.join()
+    try:
+        error, calls, modules = ours.recv()
+    except EOFError:
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "the process has failed"
+        return None
+    finally:
+        process.join()
+        ours.close()
     for name in set(modules) - sys.modules.keys():
         if name.partition(".")[0] in IMPORTED:
             importlib.import_module(name)
-    return None if error is None else error[0](error[1])
+    return None if error is None else error[0](error[1]), calls
 
 
-def is_killed(run: Callable[[], Coroutine[Any, Any, None]], after_seconds: float) -> bool:
-    """Begin a call in a process and kill that; whether it had not ended by itself."""
-    _, theirs = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=_child, args=(run, theirs))
-    process.start()
-    process.join(after_seconds)
-    process.kill()
-    process.join()
-    return process.exitcode != 0
+def at_its_end(run: Run) -> tuple[Error | None, int]:
+    """Make a call in a process that is not killed."""
+    ended = in_child(run)
+    assert ended is not None, "the process has failed"
+    return ended
 
 
 # --- the calls --------------------------------------------------------------------------------------------------------
@@ -155,9 +181,9 @@ class State:
 
 
 class KilledStep:
-    """A step in one store. ``seconds`` is how long it takes, as far as that is known."""
+    """A step in one store. ``calls`` is how many system calls it is, if that is known."""
 
-    seconds = SECONDS_FIRST
+    calls = 0
 
     def __init__(self, state: State, name: str, *, is_local: bool) -> None:
         self._state, self._step, self._is_local = state, STEPS[name], is_local
@@ -177,14 +203,13 @@ class KilledStep:
         """Look at what is left."""
         check(TREE, self._tree(), self._meaning.of(TREE, self._step), error, self._step)
 
-    def is_made_again(self) -> bool:
+    def make_again(self) -> None:
         """Make the step again, from what is left, if that means the same."""
         if self._step.arguments.get("if_not_exists"):  # It may find what the killed run has written.
-            return False
+            return
         before = self._tree()
-        error = in_child(self.run)
+        error, _ = at_its_end(self.run)
         check_refusal(before, self._tree(), self._meaning.of(before, self._step), error, self._step)
-        return True
 
     def _tree(self) -> Tree:
         return self._state.seen_files() if self._is_local else self._state.bucket.tree()
@@ -193,7 +218,7 @@ class KilledStep:
 class KilledTransfer:
     """A transfer between the bucket and local files."""
 
-    seconds = SECONDS_FIRST
+    calls = 0
 
     def __init__(self, state: State, name: str) -> None:
         self._state, self._transfer = state, TRANSFERS[name]
@@ -211,11 +236,11 @@ class KilledTransfer:
         """Look at what is left."""
         self._transfer.check(self._state.seen_files(), self._state.bucket.tree(), error)
 
-    def is_made_again(self) -> bool:
+    def make_again(self) -> None:
         """Make it again, to its end."""
-        assert in_child(self.run) is None
-        self.check(None)
-        return True
+        error, _ = at_its_end(self.run)
+        self.check(error)
+        assert error is None
 
 
 def main(seconds: float, seed: int, kills_max: int) -> None:
@@ -234,11 +259,13 @@ def main(seconds: float, seed: int, kills_max: int) -> None:
             if killed >= kills_max or (killed and time.monotonic() > end):
                 break
             call.plant()
-            killed += is_killed(call.run, source.uniform(0, call.seconds))
+            if not call.calls:
+                error, call.calls = at_its_end(call.run)
+                call.check(error)
+                call.plant()
+            killed += in_child(call.run, 1 + source.randrange(call.calls)) is None
             call.check(KILLED)
-            begin = time.monotonic()
-            if call.is_made_again():
-                call.seconds = time.monotonic() - begin
+            call.make_again()
     sys.stdout.write(f"{killed}\n")
 
 
