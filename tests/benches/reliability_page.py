@@ -1,12 +1,12 @@
 """The page of what goes wrong and what is promised then. ``python -m tests.benches.reliability_page`` writes it."""
 
-import ast
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.benches.reliability_rows import CHANGES, DISK, WIRE
-from tests.benches.source_tree import PACKAGE, ROOT, python_files, statements
+from tests.benches.source_tree import PACKAGE, ROOT, python_files
 
 PAGE = ROOT / "docs" / "concepts" / "reliability.md"
 HEAD = """# Reliability
@@ -44,6 +44,8 @@ FAMILIES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
     "Reads from a store": ("What a store or a network does to a read, over S3 and over HTTP.", WIRE),
     "A cache on a disk": ("What happens to the files in which [blocks are kept](caching.md).", DISK),
 }
+# A mark, the other decorators, and the name of the test. The trees of all tests take seconds.
+MARKED = re.compile(r"^ *@checks\(([^)]*)\)$.*?^ *(?:async )?def (test_\w+)", re.MULTILINE | re.DOTALL)
 # A row that many tests hold names a few of them.
 TESTS_MAX = 6
 
@@ -51,19 +53,11 @@ TESTS_MAX = 6
 def marked_tests() -> dict[str, list[tuple[Path, str]]]:
     """The tests that are marked as the check of each line of all lists, in the order of their files."""
     found: dict[str, list[tuple[Path, str]]] = defaultdict(list)
-    paths = [*python_files(ROOT / "tests"), *python_files(PACKAGE / "testing")]
-    for path in sorted(path for path in paths if b"@checks(" in path.read_bytes()):  # Parsing is slow.
-        for node in statements(path):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for row in _marks(node):
-                    found[row].append((path, node.name))
+    for path in sorted([*python_files(ROOT / "tests"), *python_files(PACKAGE / "testing")]):
+        for rows, test in MARKED.findall(path.read_text("utf-8")):
+            for row in re.findall(r'"([^"]+)"', rows):
+                found[row].append((path, test))
     return found
-
-
-def _marks(test: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
-    calls = [mark for mark in test.decorator_list if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name)]
-    rows = [one for call in calls if ast.unparse(call.func) == "checks" for one in call.args]
-    return [one.value for one in rows if isinstance(one, ast.Constant) and isinstance(one.value, str)]
 
 
 def page_text() -> str:
