@@ -353,7 +353,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     ) -> Any:
         async with many():
             names, targets = await placed_in_files(self, rpath, lpath, recursive=recursive, maxdepth=maxdepth)
-            await check_pairs(names, targets, partial(identity_in, self), local_identity_of)
+            await check_pairs(self, names, targets, partial(identity_in, self), local_identity_of)
             return await super()._get(names, targets, **options)
 
     def head(self, path: str, size: int = 1024) -> bytes:
@@ -442,7 +442,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         levels: dict[str, Any] = {"recursive": recursive, "maxdepth": maxdepth}
         async with many():
             names, targets, _ = await placed(files, lpath, rpath, partial(holds, self), **levels)
-            await check_pairs(names, targets, local_identity_of, partial(identity_in, self))
+            await check_pairs(files, names, targets, local_identity_of, partial(identity_in, self))
             return await super()._put(names, targets, **options)
 
     async def _refuse_existing(self, path: str) -> None:
@@ -472,7 +472,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     ) -> None:
         async with many():
             names, targets, _ = await placed(self, path1, path2, recursive=recursive, maxdepth=maxdepth)
-            await check_pairs(names, targets, partial(identity_in, self), partial(identity_in, self))
+            await check_pairs(self, names, targets, partial(identity_in, self), partial(identity_in, self))
             await super()._copy(names, targets, recursive=recursive, **options)
 
     _mv = move_objects

@@ -354,8 +354,11 @@ async def local_identity_of(path: str) -> Identity:
     return await asyncio.to_thread(local_identity, path)
 
 
-async def check_pairs(names: Sequence[str], targets: Any, reads: Identify, writes: Identify) -> None:
-    """Raise ``InvalidArgument`` before a run that would write two objects to one place, or over one that it reads."""
+async def check_pairs(fs: Any, names: Sequence[str], targets: Any, reads: Identify, writes: Identify) -> None:
+    """Raise ``InvalidArgument`` before a run that would write two objects to one place, or over one that it reads.
+
+    The names are of ``fs``. That of a directory alone, which is found above what is below it, reads nothing.
+    """
     scope = _scope.get()
     left = scope.directories.union(scope.refused) if scope is not None else ()
     pairs = [pair for pair in zip(names, targets, strict=False) if pair[0] not in left]
@@ -370,8 +373,12 @@ async def check_pairs(names: Sequence[str], targets: Any, reads: Identify, write
     except (OSError, Error):  # The verb says what is wrong with a name.
         return
     files = [number for number, one in enumerate(sources) if one.kind != "directory"]
-    if found := conflict([sources[number] for number in files], [places[number] for number in files]):
+    is_object = fs._tree.is_object if hasattr(fs, "place_of") else fs._isfile
+    while found := conflict([sources[number] for number in files], [places[number] for number in files]):
         (name, target), (other, _) = (pairs[files[number]] for number in found[:2])
+        if idle := [at for at in found[:2] if not await is_object(pairs[files[at]][0])]:
+            del files[idle[0]]
+            continue
         both = f"{other!r} and {name!r} would be one object"
         what = f"{name!r} would be copied over {other!r}, which is to be copied itself" if found[2] else both
         raise InvalidArgument(what, operation="copy", path=target)
@@ -456,7 +463,7 @@ async def move_objects(
         names, targets, roots = await placed(fs, path1, path2, recursive=recursive, maxdepth=maxdepth)
         if not names and [fs._strip_protocol(path1)] == roots:
             raise IsADirectory("a directory: recursive=True moves what is below", operation="move", path=path1)
-        await check_pairs(names, targets, partial(identity_in, fs), partial(identity_in, fs))
+        await check_pairs(fs, names, targets, partial(identity_in, fs), partial(identity_in, fs))
         is_whole = recursive and maxdepth is None and not isinstance(path2, list)
         with fs._changing(*roots, *targets[: len(roots)]):
             if is_whole and not options and roots == names[:1] and await _move_directory(fs, names[0], targets[0]):

@@ -78,6 +78,17 @@ def test_a_run_that_would_write_over_what_it_reads_is_refused(
     assert fs.cat(list(tree)) == tree
 
 
+@checks("reliability:W22")
+@pytest.mark.parametrize("verb", ["cp", "mv"])
+def test_a_directory_alone_is_not_what_a_run_reads(random_name: Callable[[], str], verb: str) -> None:
+    fs = AioPrefetchFileSystem(ap.Operator.from_uri(f"memory://{random_name()}"))
+    fs.pipe({"o/o": b"1", "o/x": b"2"})
+    getattr(fs, verb)("o/", "", recursive=True)
+    found = {path: fs.cat_file(path) for path in fs.find("") if path in ("o", "x", "o/x")}
+    assert found == {"o": b"1", "x": b"2", **({"o/x": b"2"} if verb == "cp" else {})}
+    fs.close()
+
+
 @checks("reliability:W24")
 def test_two_objects_get_no_one_file_and_two_files_no_one_object(fs: AioPrefetchFileSystem, tmp_path: Path) -> None:
     fs.pipe({"o/b/x": b"1", "o/z/x": b"3"})
