@@ -82,9 +82,10 @@ async def _move_object(
     except ConditionNotMatch as error:
         raise ObjectChanged("overwritten before it was copied: nothing was moved", path=source) from cause_of(error)
     except AlreadyExists:
-        moved = await accessor.stat(StatRequest(path=target))
-        if not await have_same_bytes(operator, source, target):  # Those of a move that did not come to its end.
+        there = await _found(accessor, target)
+        if there is None or not await have_same_bytes(operator, source, target):
             raise
+        moved = there  # Of a move that did not come to its end.
     if version is not None:
         await accessor.delete(DeleteRequest(path=source, paths=(source,), version=version))
         return moved
@@ -135,17 +136,23 @@ async def _found(accessor: Accessor, path: str) -> Metadata | None:
 
 
 async def have_same_bytes(operator: Store, source: str, target: str) -> bool:
-    """Whether two objects have the same bytes: by their ETags where those are digests, otherwise both are read."""
+    """Whether two objects have the same bytes: by their ETags where those are digests, otherwise both are read.
+
+    They have not where one is overwritten meanwhile.
+    """
     one, other = await operator.stat(source), await operator.stat(target)
     if one.size is None or one.size != other.size:
         return False
     if one.etag == other.etag and is_digest(one.etag):
         return True
     for offset in range(0, one.size, PIECE_BYTES):
-        pieces = [
-            await operator.read(found.path, offset=offset, size=PIECE_BYTES, if_match=found.etag)
-            for found in (one, other)
-        ]
+        try:
+            pieces = [
+                await operator.read(found.path, offset=offset, size=PIECE_BYTES, if_match=found.etag)
+                for found in (one, other)
+            ]
+        except ConditionNotMatch:
+            return False
         if pieces[0] != pieces[1]:
             return False
     return True

@@ -30,7 +30,7 @@ from aioprefetch.accessor.protocols import copies_from
 from aioprefetch.accessor.request_events import served
 from aioprefetch.accessor.response_check import ETags, is_strong
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.errors import ConditionNotMatch, ObjectChanged, Unsupported
+from aioprefetch.errors import ConditionNotMatch, InvalidPath, ObjectChanged, Unsupported
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.local_files.files import ConfinedRoot, names_of
 from aioprefetch.runtime.runtime import Runtime
@@ -229,6 +229,8 @@ class ObjectCopier:
         """Raise ``InvalidPath`` for an object that cannot have its name at the destination, or be read by it."""
         for name in (found.path, path):
             checked_path(name, "copy")
+        if not path:
+            raise InvalidPath("it is the object of the directory itself, and would have no name there", path=found.path)
         if self._names_files:
             check_local_name(path, below, found.path)
 

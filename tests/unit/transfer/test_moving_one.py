@@ -7,6 +7,7 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import (
     AlreadyExists,
     ConditionNotMatch,
@@ -20,7 +21,7 @@ from aioprefetch.errors import (
 from aioprefetch.layers import CompleteLayer, ErrorContextLayer, Layer, RetryLayer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, WriteRequest
+from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, ReadReply, ReadRequest, WriteRequest
 from tests.unit.transfer.trees import memory, put_tree, tree_of
 
 Copied = Callable[[Accessor, CopyRequest], Awaitable[Metadata]]
@@ -190,3 +191,28 @@ async def test_a_store_without_conditions_moves_by_two_looks() -> None:
             await plain.delete("to", if_match="another")
         await plain.delete("to", if_match=etag)
         assert await tree_of(op, "") == {"new": b"one", "e/k": b"two"}
+
+
+@pytest.mark.parametrize("goes", [True, False])
+async def test_a_target_that_changes_while_it_is_compared_is_there_already(goes: bool) -> None:
+    class Meanwhile(Layer):
+        def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+            return MeanwhileAccessor(inner)
+
+    class MeanwhileAccessor(WrappedAccessor):
+        async def copy(self, request: CopyRequest) -> Metadata:
+            try:
+                return await self.inner.copy(request)
+            finally:
+                if goes:
+                    await op.delete("to")
+
+        async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+            await op.write("to", b"three")
+            return await self.inner.read(request, sink)
+
+    async with memory() as op:
+        await put_tree(op, "", {"k": b"equal", "to": b"equal"})
+        with pytest.raises(AlreadyExists):
+            await op.layer(Meanwhile(), inside=CompleteLayer).move("k", "to", if_not_exists=True)
+        assert await tree_of(op, "") == {"k": b"equal", **({} if goes else {"to": b"three"})}

@@ -132,6 +132,28 @@ async def test_names_with_dots_keep_no_other_from_being_copied_and_moved(planted
 
 
 @checks("reliability:W27")
+async def test_a_dry_run_says_which_names_cannot_be_served(planted: Planted) -> None:
+    planted.plant(DOTTED)
+    report = await ap.copy((planted.operator, "t/"), (planted.operator, "c/"), dry_run=True)
+    assert {failure.path for failure in report.failures} == {"t/b/../c", "t/./x"}
+
+
+@checks("reliability:W27")
+@pytest.mark.parametrize("moves", [True, False])
+async def test_the_object_of_a_directory_has_no_name_in_the_root(planted: Planted, moves: bool) -> None:
+    planted.plant({"p/": b"own", "p/x": b"x"})
+    op = planted.operator
+    if moves:
+        with pytest.raises(InvalidPath) as caught:
+            await op.move("p/", "")
+        assert caught.value.path == "p/"
+    else:
+        report = await ap.copy((op, "p/"), (op, ""))
+        assert [type(failure.error) for failure in report.failures] == [InvalidPath]
+    assert planted.objects() == {"p/": b"own", "x": b"x", **({} if moves else {"p/x": b"x"})}
+
+
+@checks("reliability:W27")
 async def test_no_url_of_a_deletion_has_dots(s3_server: CountingS3Server, random_name: Callable[[], str]) -> None:
     store = PlantedBucket(s3_server, random_name())
     async with store.operator as op:
