@@ -266,10 +266,8 @@ def _listed(side: Side, *, is_recursive: bool, is_whole: bool) -> Iterator[tuple
     with BlockingListing(list_literally(side.operator, prefix, recursive=is_deep)) as entries:
         for entry in entries:
             if pattern is None or pattern.fullmatch(entry.path):
-                yield (
-                    entry,
-                    path_text(stem + entry.path[cut:] or side.label),
-                )  # The directory may have an object's name.
+                # An object may have the name of the directory itself.
+                yield entry, path_text(stem + entry.path[cut:] or side.label)
 
 
 def _pattern(glob: str, *, is_recursive: bool) -> re.Pattern[str]:

@@ -249,11 +249,11 @@ def _check_one_each(sources: Sequence[str], names_of: Callable[[str], Iterable[s
 
 def _names_of(stores: Stores, texts: Any, glob: str | None, source: str, *, is_recursive: bool) -> Iterator[str]:
     """The names that the objects of a source get below a target. It asks only for what the name alone does not say."""
-    side = stores.side(source, texts)
-    if not (is_recursive or glob or side.has_wildcard):
-        yield side.name or side.path.rpartition("/")[2]
-        return
     with suppress(Error):  # The copy says what is wrong.
+        side = stores.side(source, texts)
+        if not (is_recursive or glob or side.has_wildcard):
+            yield side.name or side.path.rpartition("/")[2]
+            return
         selection = selection_of(side, glob=glob, is_recursive=is_recursive)
         for found in objects_of(selection):
             below = found.path[len(selection.base) :]

@@ -55,6 +55,8 @@ from aioprefetch.verbs.ranged_read import first_bytes_of
 from aioprefetch.verbs.requests import read_request
 from aioprefetch.verbs.writer import PLACEMENT, copy_by_server, description_of
 
+# Names that are looked at side by side.
+_LOOKS_AT_ONCE = 64
 Identify = Callable[[str], Coroutine[Any, Any, Identity]]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -354,6 +356,13 @@ async def local_identity_of(path: str) -> Identity:
     return await asyncio.to_thread(local_identity, path)
 
 
+async def _known(identify: Identify, name: str) -> Identity | None:
+    """An identity, ``None`` where it cannot be known: the verb says what is wrong with the name."""
+    with suppress(OSError, ValueError, Error):
+        return await identify(name)
+    return None
+
+
 async def check_pairs(fs: Any, names: Sequence[str], targets: Any, reads: Identify, writes: Identify) -> None:
     """Raise ``InvalidArgument`` before a run that would write two objects to one place, or over one that it reads.
 
@@ -364,23 +373,26 @@ async def check_pairs(fs: Any, names: Sequence[str], targets: Any, reads: Identi
     pairs = [pair for pair in zip(names, targets, strict=False) if pair[0] not in left]
     if len(pairs) < 2:
         return
-    spelled = Counter(folded(target) for _, target in pairs)
-    try:
-        is_one_store = (await reads(pairs[0][0])).store == (await writes(pairs[0][1])).store
-        pairs = [pair for pair in pairs if is_one_store or spelled[folded(pair[1])] > 1]
-        sources = await gather_all((partial(reads, name) for name, _ in pairs), at_once=64)
-        places = await gather_all((partial(writes, target) for _, target in pairs), at_once=64)
-    except (OSError, Error):  # The verb says what is wrong with a name.
-        return
-    files = [number for number, one in enumerate(sources) if one.kind != "directory"]
+    source, place = await _known(reads, pairs[0][0]), await _known(writes, pairs[0][1])
+    if source is not None and place is not None and source.store[0] != place.store[0]:
+        spelled = Counter(folded(target) for _, target in pairs)  # No target is a source: one may be written twice.
+        pairs = [pair for pair in pairs if spelled[folded(pair[1])] > 1]
+    sources = await gather_all((partial(_known, reads, name) for name, _ in pairs), at_once=_LOOKS_AT_ONCE)
+    places = await gather_all((partial(_known, writes, target) for _, target in pairs), at_once=_LOOKS_AT_ONCE)
+    files = [
+        (pair, source, place)
+        for pair, source, place in zip(pairs, sources, places, strict=True)
+        if source is not None and place is not None and source.kind != "directory"
+    ]
     is_object = fs._tree.is_object if hasattr(fs, "place_of") else fs._isfile
-    while found := conflict([sources[number] for number in files], [places[number] for number in files]):
-        (name, target), (other, _) = (pairs[files[number]] for number in found[:2])
-        if idle := [at for at in found[:2] if not await is_object(pairs[files[at]][0])]:
+    while found := conflict([source for _, source, _ in files], [place for _, _, place in files]):
+        first, second, is_read = found
+        (name, target), (other, _) = files[first][0], files[second][0]
+        if idle := [number for number in (first, second) if not await is_object(files[number][0][0])]:
             del files[idle[0]]
             continue
         both = f"{other!r} and {name!r} would be one object"
-        what = f"{name!r} would be copied over {other!r}, which is to be copied itself" if found[2] else both
+        what = f"{name!r} would be copied over {other!r}, which is to be copied itself" if is_read else both
         raise InvalidArgument(what, operation="copy", path=target)
 
 

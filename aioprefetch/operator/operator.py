@@ -427,10 +427,10 @@ class Operator:
         glob: str | None = None,
         versions: bool = False,
     ) -> Lister:
-        """The entries whose path begins with ``prefix``, page by page: ``async for entry in operator.list("dir/")``.
+        """The entries whose path begins with ``prefix``, or none: ``async for entry in operator.list("dir/")``.
 
-        Keys below the next ``/`` are folded into a directory entry unless ``recursive``; the directory that is listed
-        does not list itself, but an object with bytes of its name. ``start_after`` is exclusive. It may be empty.
+        Keys below the next ``/`` are folded into a directory entry unless ``recursive``. A directory does not list
+        itself, but it lists an object with bytes that has its name. ``start_after`` is exclusive.
 
         ``glob`` filters whole paths, of which the prefix is a part: ``list("t/", glob="t/*.parquet")``, with
         ``recursive`` if it crosses directories. In a prefix ``*``, ``?`` and ``[`` stand for themselves; a listing

@@ -120,7 +120,7 @@ CHANGES = {
     ),
     "W26": (
         "literal pattern",
-        "A name that exists is that name when it is copied, moved or synced, whatever wildcards it holds.",
+        "A name that exists is that name when it is copied, moved or synced, with any wildcards in it.",
     ),
     "W27": (
         "literal pattern",

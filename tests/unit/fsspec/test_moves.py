@@ -7,7 +7,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.fsspec import AioPrefetchFileSystem
+from aioprefetch.fsspec import AioPrefetchFileSystem, MemoryFileSystem
 from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
@@ -87,6 +87,25 @@ def test_a_directory_alone_is_not_what_a_run_reads(random_name: Callable[[], str
     found = {path: fs.cat_file(path) for path in fs.find("") if path in ("o", "x", "o/x")}
     assert found == {"o": b"1", "x": b"2", **({"o/x": b"2"} if verb == "cp" else {})}
     fs.close()
+
+
+@checks("reliability:W22")
+def test_a_run_through_several_stores_is_refused_too(random_name: Callable[[], str]) -> None:
+    fs = MemoryFileSystem()
+    first, second, third = (f"{random_name()}" for _ in range(3))
+    fs.pipe({f"{first}/x": b"1", f"{second}/y": b"2"})
+    with pytest.raises(ap.InvalidArgument, match="which is to be copied itself"):
+        fs.cp([f"{first}/x", f"{second}/y"], [f"{second}/y", f"{third}/z"])
+    assert fs.cat_file(f"{second}/y") == b"2"
+    fs.close()
+
+
+@checks("reliability:W24")
+def test_a_name_that_no_file_can_have_hides_no_other(fs: AioPrefetchFileSystem, tmp_path: Path) -> None:
+    fs.pipe({"o/b/x": b"1", "o/z/x": b"3", "o/c": b"4"})
+    with pytest.raises(ap.InvalidArgument, match="would be one object"):
+        fs.get(["o/c", "o/b/x", "o/z/x"], [f"{tmp_path}/\0", f"{tmp_path}/x", f"{tmp_path}/x"])
+    assert list(tmp_path.iterdir()) == []
 
 
 @checks("reliability:W24")
