@@ -148,10 +148,10 @@ class Bed:
 
 @asynccontextmanager
 async def part_bed(
-    plan: Sequence[Injection] = (), *, part_bytes: int = PART_BYTES, **options: Any
+    plan: Sequence[Injection] = (), *, part_bytes: int = PART_BYTES, parts_max: int = 10_000, **options: Any
 ) -> AsyncIterator[Bed]:
     """A bed over a private store; at its end no bytes are reserved."""
-    parts = PartStore(part_bytes)
+    parts = PartStore(part_bytes, parts_max)
     op = Operator(Memory(), **options).layer(parts, inside=ErrorContextLayer)
     bed = Bed(op.layer(FaultLayer(tuple(plan)), inside=ErrorContextLayer), parts)
     async with bed.op:

@@ -8,12 +8,12 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch import Accessor, Layer, WrappedAccessor
-from aioprefetch.errors import AlreadyExists, ObjectChanged, PermissionDenied, Unavailable
+from aioprefetch.errors import AlreadyExists, IsSameFile, ObjectChanged, PermissionDenied, Unavailable
 from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Injection
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.values import CopyPartRequest, UploadedPart, WriteRequest
+from aioprefetch.values import CopyPartRequest, DeleteRequest, UploadedPart, WriteRequest
 from tests.benches.gated_reader import settle
 from tests.benches.layer_stack import was_cancelled
 from tests.benches.part_store import PART_BYTES, Bed, part_bed
@@ -65,6 +65,10 @@ async def test_a_larger_one_goes_in_parts(way: Any) -> None:
         assert operations(bed).count("copy") == 6 + (way is by_verb)
         assert await bed.op.read("t") == LARGE
         assert bed.parts.uploads == {}
+        # A store refuses a range that ends behind the object.
+        ranges = sorted((one.start, one.end) for one in bed.faults.requests if isinstance(one, CopyPartRequest))
+        starts = range(0, len(LARGE), PART_BYTES)
+        assert ranges == [(start, min(start + PART_BYTES, len(LARGE))) for start in starts]
 
 
 @checks("reliability:W16")
@@ -80,6 +84,16 @@ async def test_nothing_is_replaced_by_a_copy_that_must_not(size: int) -> None:
             await ap.copy((bed.op, "k"), (bed.op, "t"), overwrite=False)
         assert await bed.op.read("t") == b"faster"
         assert bed.parts.uploads == {}
+
+
+async def test_an_object_is_not_copied_onto_itself() -> None:
+    """The store would make a new one of it, part by part."""
+    async with part_bed() as bed:
+        await bed.op.write("k", LARGE)
+        bed.faults.requests.clear()
+        with pytest.raises(IsSameFile):
+            await bed.op.copy("k", "k")
+        assert "copy" not in operations(bed)
 
 
 @checks("reliability:W08")
@@ -132,12 +146,15 @@ async def test_cancelled_anywhere_it_is_there_or_not(way: Any) -> None:
 class OverwritingAccessor(WrappedAccessor):
     """The live layer."""
 
-    def __init__(self, inner: Accessor, number: int) -> None:
+    def __init__(self, inner: Accessor, number: int, *, deletes: bool) -> None:
         super().__init__(inner)
         self._left = number
+        self._deletes = deletes
 
     async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
-        if not self._left:
+        if not self._left and self._deletes:
+            await self.inner.delete(DeleteRequest(path="k", paths=("k",)))
+        elif not self._left:
             await self.inner.write(WriteRequest(path="k"), LARGE[::-1])
         self._left -= 1
         return await self.inner.copy_part(request)
@@ -145,20 +162,22 @@ class OverwritingAccessor(WrappedAccessor):
 
 @dataclass(frozen=True)
 class Overwriting(Layer):
-    """Overwrites the source before a part is copied."""
+    """Overwrites the source before a part is copied, or deletes it."""
 
     number: int
+    deletes: bool = False
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return OverwritingAccessor(inner, self.number)
+        return OverwritingAccessor(inner, self.number, deletes=self.deletes)
 
 
+@pytest.mark.parametrize("deletes", [False, True])
 @checks("reliability:W11")
 @pytest.mark.parametrize("number", range(6))
-async def test_overwritten_between_its_parts_there_is_no_copy(number: int) -> None:
+async def test_overwritten_or_deleted_between_its_parts_there_is_no_copy(number: int, deletes: bool) -> None:
     async with part_bed() as bed:
         await bed.op.write("k", LARGE)
-        op = bed.op.layer(Overwriting(number), inside=ErrorContextLayer)
+        op = bed.op.layer(Overwriting(number, deletes), inside=ErrorContextLayer)
         with pytest.raises(ObjectChanged) as caught:
             await op.copy("k", "t")
         assert (caught.value.operation, caught.value.path) == ("copy", "k")

@@ -1,4 +1,4 @@
-"""The mode of a file that is received, which may be a copy of a local one."""
+"""The mode of a file that is received, which may be a copy of a local one, and when it is on the device."""
 
 import os
 import stat
@@ -10,6 +10,7 @@ import pytest
 from aioprefetch.local_files.files import ConfinedRoot
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import WriteRequest
+from aioprefetch.verbs import resumable_file
 from aioprefetch.verbs.resumable_file import ReceivedVersion, ResumableFile, open_resumable
 
 VERSION = ReceivedVersion(store=("s",), path="k", size=4, etag="e")
@@ -72,3 +73,22 @@ def test_the_file_and_its_directory_are_forced_to_the_device(tmp_path: Path, mon
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode)))
     begun(tmp_path, source_mode=None, fsync=True).place(threading.Lock())
     assert synced == [False, True]
+
+
+def test_ranges_are_noted_as_synchronised_after_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[list[str]] = []
+
+    def lines() -> list[str]:
+        (note,) = (tmp_path / "d").glob(".*.done")
+        return note.read_text().splitlines()[1:]
+
+    monkeypatch.setattr(resumable_file, "SYNC_BYTES", 2)
+    monkeypatch.setattr(os, "fdatasync" if hasattr(os, "fdatasync") else "fsync", lambda _: notes.append(lines()))
+    file = begun(tmp_path, source_mode=None)
+    file.expect(VERSION)
+    os.write(file.descriptor, b"data")
+    for start in range(4):
+        file.note(start, start + 1)
+    file.discard()
+    assert notes == [["0 1", "1 2"], ["0 1", "1 2", "synced 2", "2 3", "3 4"]]
+    assert lines() == [*notes[1], "synced 4"]

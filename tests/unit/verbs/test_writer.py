@@ -1,6 +1,8 @@
 """``op.writer`` over a store of parts: what is sent, repeated and removed, in which memory, and when it fails."""
 
 import asyncio
+import os
+import warnings
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,
     Error,
+    InvalidArgument,
     InvalidType,
     PermissionDenied,
     TimedOut,
@@ -56,6 +59,15 @@ async def test_pieces_of_any_size_become_parts_of_one_size(piece_bytes: int) -> 
         assert sorted(bed.parts.sent) == [1, 2, 3, 4, 5]
         assert len(bed.faults.requests) == REQUESTS
         assert await bed.op.read("k") == DATA
+
+
+async def test_a_stream_has_its_last_pieces_too() -> None:
+    """A store without parts, which gets small pieces together."""
+    async with Operator(Memory()) as op:
+        async with op.writer("k") as writer:
+            for start in range(0, len(DATA), 300):
+                await writer.write(DATA[start : start + 300])
+        assert await op.read("k") == DATA
 
 
 @checks("reliability:W08")
@@ -107,6 +119,29 @@ async def test_a_write_cancelled_anywhere_leaves_all_or_nothing(way: Any) -> Non
                 assert await bed.op.read("k") == DATA
                 return
     raise AssertionError("it was never carried out to its end")
+
+
+async def test_an_abort_waits_for_the_name_of_the_upload() -> None:
+    """The store has begun it, and the response is on its way: without its name the upload would stay."""
+    async with part_bed([Injection(occurrence=0, at="reply", delay_seconds=1.0)]) as bed:
+        writing = asyncio.create_task(write_all(bed))
+        await settle()
+        assert list(bed.parts.uploads) == ["upload-0"]
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert bed.parts.uploads == {}
+
+
+async def test_an_object_has_as_many_parts_as_the_store_takes_and_no_more() -> None:
+    async with part_bed(parts_max=4) as bed:
+        with pytest.raises(InvalidArgument, match="more than 4 parts"):
+            await write_all(bed)
+        assert bed.parts.uploads == {}
+        assert not await bed.op.exists("k")
+    async with part_bed(parts_max=5) as bed:
+        await write_all(bed)
+        assert await bed.op.read("k") == DATA
 
 
 @checks("reliability:W08")
@@ -315,6 +350,26 @@ async def test_a_writer_that_is_collected_is_aborted_with_a_warning() -> None:
         await settle()
         assert bed.parts.uploads == {}
         assert not await bed.op.exists("k")
+
+
+async def test_a_child_process_leaves_a_writer_to_its_parent() -> None:
+    async with part_bed() as bed:
+        writers = [bed.op.writer("k")]
+        await writers[0].write(DATA)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                with warnings.catch_warnings():
+                    warnings.showwarning = lambda *_, **__: os._exit(2)
+                    warnings.simplefilter("always")
+                    writers.clear()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, child, 0))[1]) == 0
+        await writers[0].close()
+        assert await bed.op.read("k") == DATA
 
 
 @checks("reliability:W42")
