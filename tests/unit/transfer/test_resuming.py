@@ -1,6 +1,7 @@
 """Large objects on their way into files: what an ended run has is not asked for again, if the version is the same."""
 
 import asyncio
+import fcntl
 import itertools
 import json
 import os
@@ -118,6 +119,15 @@ async def test_another_version_begins_again(tmp_path: Path, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+async def test_a_shorter_version_ends_where_it_ends(tmp_path: Path, way: Way) -> None:
+    async with FaultServer({"k": DATA}) as server:
+        await half_made(way, server, tmp_path / "file")
+        server.objects["k"] = OTHER[:MIB]
+        await way(server, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == OTHER[:MIB]
+
+
+@pytest.mark.parametrize("way", WAYS)
 async def test_an_object_that_is_gone_leaves_nothing(tmp_path: Path, way: Way) -> None:
     async with FaultServer({"k": DATA}) as server:
         await half_made(way, server, tmp_path / "file")
@@ -166,6 +176,12 @@ async def test_another_object_of_the_same_name_is_another_object(tmp_path: Path)
         copying = ap.copy(f"{server.url}/other/k", tmp_path / "file", src_options=OPTIONS)
         assert await sent_by(server, copying) == SIZE
     assert (tmp_path / "file").read_bytes() == DATA
+
+
+async def test_the_same_name_in_another_store_is_another_object(tmp_path: Path) -> None:
+    async with FaultServer({"k": DATA}) as first, FaultServer({"k": DATA}) as second:
+        await half_made(by_download, first, tmp_path / "file")
+        assert await sent_by(second, by_download(second, tmp_path / "file")) == SIZE
 
 
 @pytest.mark.parametrize(
@@ -223,6 +239,38 @@ async def test_after_a_restart_of_the_machine_only_what_was_synchronised_counts(
         missing = SIZE - sum(end - start for start, end in ranges[:synced])
         assert await sent_by(server, by_download(server, tmp_path / "file")) == missing
         assert (tmp_path / "file").read_bytes() == DATA
+
+
+async def test_a_part_that_was_cut_short_counts_for_nothing(tmp_path: Path) -> None:
+    """As after a crash of the machine: the note has ranges that lie behind the end of the file."""
+    async with FaultServer({"k": DATA}) as server:
+        await half_made(by_download, server, tmp_path / "file")
+        (part,) = hidden(tmp_path, ".part")
+        os.truncate(part, 4 * MIB)
+        assert await sent_by(server, by_download(server, tmp_path / "file")) == SIZE
+        assert (tmp_path / "file").read_bytes() == DATA
+    assert names(tmp_path) == ["file"]
+
+
+async def test_a_part_of_another_user_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may write into the directory could have put any bytes there; they stay as they are."""
+    async with FaultServer({"k": DATA}) as server:
+        await half_made(by_download, server, tmp_path / "file")
+        own = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+        assert await sent_by(server, by_download(server, tmp_path / "file")) == SIZE
+        assert (tmp_path / "file").read_bytes() == DATA
+    assert [name[-5:] for name in names(tmp_path)] == [".done", ".part", "file"]
+
+
+async def test_a_part_that_another_process_writes_is_left_to_it(tmp_path: Path) -> None:
+    async with FaultServer({"k": DATA}) as server:
+        missing = await half_made(by_download, server, tmp_path / "file")
+        with hidden(tmp_path, ".part")[0].open("rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            assert await sent_by(server, by_download(server, tmp_path / "file")) == SIZE
+        assert (tmp_path / "file").read_bytes() == DATA
+        assert await sent_by(server, by_download(server, tmp_path / "file")) == missing
 
 
 async def test_a_file_without_its_note_or_a_note_without_its_file(tmp_path: Path) -> None:
