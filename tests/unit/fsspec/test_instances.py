@@ -74,6 +74,16 @@ class TestTravel:
         assert pickle.loads(pickle.dumps(fs)) is fs
         assert fsspec.AbstractFileSystem.from_json(fs.to_json()) is fs
 
+    @pytest.mark.parametrize(
+        "name",
+        ["secret", "token", "account_key", "sas_token", "client_secret", "connection_string", "service_account_key"],
+    )
+    def test_no_option_that_is_a_secret_is_shown(self, name: str) -> None:
+        """Of any store: those of clouds need whole keys to be opened."""
+        options = wrapped({name: "a-secret"})
+        assert "a-secret" not in repr(options) + str(options)
+        assert b"a-secret" not in pickle.dumps(options)
+
     def test_secrets_in_lists_are_hidden_and_other_bytes_refused(self) -> None:
         fs = HttpFileSystem(auth=["user", "a-password"])
         assert [text for text in (pickle.dumps(fs).decode("latin-1"), fs.to_json()) if "a-password" in text] == []

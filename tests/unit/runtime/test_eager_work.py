@@ -119,6 +119,24 @@ async def test_cancelled_at_every_wait_it_ends_by_cancellation(turns: int) -> No
     await supervisor.aclose()
 
 
+async def test_a_cancellation_that_was_taken_back_is_not_raised() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        this = asyncio.current_task()
+        assert this is not None
+        this.cancel()
+        assert (this.cancelling(), this.uncancel()) == (1, 0)
+        await asyncio.sleep(0)
+        ended.append("went on")
+
+    supervisor = Supervisor()
+    started(supervisor, work())
+    await settle()
+    assert ended == ["went on"]
+    await supervisor.aclose()
+
+
 async def test_a_cancellation_takes_the_place_of_the_error_that_it_waited_for() -> None:
     """And the loop does not complain that no caller has seen that error."""
     loop = asyncio.get_running_loop()

@@ -31,11 +31,11 @@ def fetched_again() -> Script:
     return script
 
 
-def small(*, jumping: bool, size: int = 4 * KiB, count: int = 40) -> Script:
-    """Small requests, side by side: one after the other in the object, or in a mixed order."""
+def small(*, jumping: bool, size: int = 4 * KiB, count: int = 40, streams: int = 1) -> Script:
+    """Small requests, side by side: one after the other in the object, in ``streams`` in turn, or in a mixed order."""
     script = Script()
     for number in range(count):
-        start = size * (number * 7 % count if jumping else number)
+        start = size * (number * 7 % count if jumping else number // streams + number % streams * count)
         script.request("k", start, start + size, at=0.005 * number)
         script.read("k", start, start + size, at=0.005 * number + 0.02)
     return script
@@ -78,6 +78,7 @@ def asking_for_sizes(*, count: int) -> Script:
         (fetched_again, "refetched_bytes", "20 % of the bytes (1 MiB) came more than once"),
         (lambda: small(jumping=True), "seek_storm", "40 small requests jumped about in k: announce"),
         (lambda: small(jumping=False), "small_requests", "40 requests for k brought 4 KiB each"),
+        (lambda: small(jumping=False, streams=7), "small_requests", "40 requests for k brought 4 KiB each"),
         (alone, "one_at_a_time", "requests ran one at a time for 80 % of the time"),
         (lambda: retried(count=3), "retries", "3 requests were sent again, most of them after Throttled, and 750 ms"),
         (lambda: waiting_for_memory(seconds=0.05), "memory_waits", "during 50 % of the time"),

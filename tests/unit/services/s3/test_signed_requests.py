@@ -272,6 +272,23 @@ async def test_no_signature_is_shown(store: Callable[..., Store]) -> None:
             assert "Signature" not in shown
 
 
+async def test_keys_that_were_renewed_sign_every_object(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those whose signatures are young enough: the store refuses the old keys, or will do so soon."""
+    for name, value in (("ACCESS_KEY_ID", "AKID"), ("SECRET_ACCESS_KEY", "secret"), ("SESSION_TOKEN", "first")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    async with FaultServer({"bucket/j": DATA, "bucket/k": DATA}) as server:
+        accessor = S3(bucket="bucket", endpoint_url=server.url, proxies={}).build(runtime)
+
+        async def token_of_read(path: str) -> str:
+            await accessor.read(ReadRequest(path=path, size=1), CollectSink())
+            return server.requests[-1].headers["x-amz-security-token"]
+
+        assert [await token_of_read(path) for path in ("j", "k")] == ["first", "first"]
+        monkeypatch.setenv("AWS_SESSION_TOKEN", "second")
+        server.add(refusal(400, "ExpiredToken"))
+        assert [await token_of_read(path) for path in ("k", "j")] == ["second", "second"]
+
+
 async def test_a_maximum_of_signatures_is_kept(runtime: Runtime, store: Callable[..., Store]) -> None:
     """The objects read last."""
     async with FaultServer({}) as server:
