@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,37 @@ async def test_an_object_that_changes_while_it_is_copied_is_a_failure(tmp_path: 
             else:
                 assert there["large"] == tree["large"]
     assert changed >= 2
+
+
+class NoEtagsAccessor(ap.WrappedAccessor):
+    """The live layer: each object that is read is overwritten first."""
+
+    async def list_page(self, request: Any) -> Any:
+        page = await self.inner.list_page(request)
+        return replace(page, entries=tuple(replace(entry, etag=None) for entry in page.entries))
+
+    async def stat(self, request: Any) -> Any:
+        return replace(await self.inner.stat(request), etag=None)
+
+    async def read(self, request: Any, sink: Any) -> Any:
+        await self.inner.write(ap.values.WriteRequest(path=request.path), b"longer than before")
+        return await self.inner.read(request, sink)
+
+
+class NoEtags(ap.Layer):
+    """A store without ETags."""
+
+    def wrap(self, inner: Any, runtime: Any) -> Any:
+        return NoEtagsAccessor(inner)
+
+
+async def test_an_object_without_an_etag_that_has_another_size_by_now_is_a_failure() -> None:
+    """A part of it would be an object that never was."""
+    async with memory() as op, memory() as other:
+        await put_tree(op, "x/", {"k": b"before"})
+        report = await ap.copy((op.layer(NoEtags(), inside=ap.layers.ErrorContextLayer), "x/"), (other, "y/"))
+        assert kinds(report) == {"x/k": "ObjectChanged"}
+        assert await tree_of(other, "") == {}
 
 
 @checks("reliability:W11")

@@ -21,7 +21,16 @@ from aioprefetch.errors import (
 from aioprefetch.layers import CompleteLayer, ErrorContextLayer, Layer, RetryLayer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.values import CopyRequest, DeleteRequest, Metadata, ReadReply, ReadRequest, WriteRequest
+from aioprefetch.values import (
+    Capability,
+    CopyRequest,
+    DeleteRequest,
+    Metadata,
+    ReadReply,
+    ReadRequest,
+    StatRequest,
+    WriteRequest,
+)
 from tests.unit.transfer.trees import memory, put_tree, tree_of
 
 Copied = Callable[[Accessor, CopyRequest], Awaitable[Metadata]]
@@ -155,26 +164,76 @@ async def test_a_deletion_of_one_version_of_the_bytes() -> None:
         assert not await op.exists("k")
 
 
+class Plain(Layer):
+    """A store without conditions, and without ETags if it ``hides`` them."""
 @checks("reliability:W12")
-async def test_a_store_without_conditions_moves_by_two_looks() -> None:
-    class Plain(Layer):
-        def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-            return PlainAccessor(inner)
 
-    class PlainAccessor(WrappedAccessor):
-        @property
-        def capability(self):  # type: ignore[no-untyped-def]
-            found = self.inner.capability
-            return replace(found, copy_if_match=False, copy_if_not_exists=False, delete_if_match=False)
+    def __init__(self, *, hides: bool = False) -> None:
+        self.hides = hides
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return PlainAccessor(inner, hides=self.hides)
+
+
+class PlainAccessor(WrappedAccessor):
+    def __init__(self, inner: Accessor, *, hides: bool) -> None:
+        super().__init__(inner)
+        self._hides = hides
+
+    @property
+    def capability(self) -> Capability:
+        return replace(self.inner.capability, copy_if_match=False, copy_if_not_exists=False, delete_if_match=False)
+
+    async def stat(self, request: StatRequest) -> Metadata:
+        found = await self.inner.stat(request)
+        return replace(found, etag=None) if self._hides else found
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        assert (request.if_match, request.if_not_exists) == (None, False)
+        copied = await self.inner.copy(request)
+        return replace(copied, etag=None) if self._hides else copied
+
+    async def delete(self, request: DeleteRequest) -> None:
+        assert request.if_match is None
+        await self.inner.delete(request)
+
+
+@pytest.mark.parametrize("hides", [False, True])
+async def test_the_second_look_alone_keeps_what_is_newer(hides: bool) -> None:
+    """Of the same size; without ETags the time tells it."""
+    async with memory() as op:
+        await op.write("k", b"older")
+        plain = over(op.layer(Plain(hides=hides), inside=ErrorContextLayer), overwritten_after)
+        with pytest.raises(ObjectChanged, match="at its old place too"):
+            await plain.move("k", "to")
+        assert await tree_of(op, "") == {"k": b"newer", "to": b"older"}
+
+
+async def test_an_object_of_the_same_etag_may_have_other_bytes() -> None:
+    """An ETag that is no digest does not say that a target is the copy of a move before."""
+
+    class OneEtagAccessor(WrappedAccessor):
+        async def stat(self, request: StatRequest) -> Metadata:
+            return replace(await self.inner.stat(replace(request, if_match=None)), etag="same")
+
+        async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+            return await self.inner.read(replace(request, if_match=None), sink)
 
         async def copy(self, request: CopyRequest) -> Metadata:
-            assert (request.if_match, request.if_not_exists) == (None, False)
-            return await self.inner.copy(request)
+            return await self.inner.copy(replace(request, if_match=None))
 
-        async def delete(self, request: DeleteRequest) -> None:
-            assert request.if_match is None
-            await self.inner.delete(request)
+    class OneEtag(Layer):
+        def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+            return OneEtagAccessor(inner)
 
+    async with memory() as op:
+        await put_tree(op, "", {"k": b"one", "to": b"two"})
+        with pytest.raises(AlreadyExists):
+            await op.layer(OneEtag(), inside=ErrorContextLayer).move("k", "to", if_not_exists=True)
+        assert await tree_of(op, "") == {"k": b"one", "to": b"two"}
+
+
+async def test_a_store_without_conditions_moves_by_two_looks() -> None:
     async with memory() as op:
         plain = op.layer(Plain(), inside=CompleteLayer)
         await put_tree(op, "", {"k": b"one", "d/k": b"two"})

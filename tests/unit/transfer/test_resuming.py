@@ -19,6 +19,7 @@ from aioprefetch.local_files.writer import RESUMABLE_SECONDS
 from aioprefetch.operator.options import UriOptions
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
+from aioprefetch.verbs.resumable_file import ResumableFile
 from tests.benches.gated_reader import MIB
 from tests.benches.layer_stack import was_cancelled
 
@@ -239,6 +240,21 @@ async def test_after_a_restart_of_the_machine_only_what_was_synchronised_counts(
         missing = SIZE - sum(end - start for start, end in ranges[:synced])
         assert await sent_by(server, by_download(server, tmp_path / "file")) == missing
         assert (tmp_path / "file").read_bytes() == DATA
+
+
+async def test_a_range_is_noted_when_its_bytes_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may be killed at any moment."""
+    note, noted_early = ResumableFile.note, list[int]()
+
+    def looked_at(file: ResumableFile, start: int, end: int) -> None:
+        if hidden(tmp_path, ".part")[0].read_bytes()[start:end] != DATA[start:end]:
+            noted_early.append(start)
+        note(file, start, end)
+
+    monkeypatch.setattr(ResumableFile, "note", looked_at)
+    async with FaultServer({"k": DATA}) as server:
+        await by_download(server, tmp_path / "file")
+    assert noted_early == []
 
 
 async def test_a_part_that_was_cut_short_counts_for_nothing(tmp_path: Path) -> None:

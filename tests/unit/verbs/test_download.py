@@ -29,6 +29,7 @@ from aioprefetch.layers import LruCacheLayer, RetryLayer
 from aioprefetch.local_files.threads import FileThreads
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.testing.conformance.suite import checks
+from aioprefetch.verbs.resumable_file import ResumableFile
 from tests.benches.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.benches.layer_stack import was_cancelled
 from tests.benches.tls_servers import Authority
@@ -179,6 +180,32 @@ async def test_cancelled_at_every_suspension_the_file_is_whole_or_not_there(tmp_
                 assert cancelled
             await nothing_left(b)
     assert suspension > 5
+
+
+async def test_cancelled_before_its_last_step_it_does_not_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that would put it in place cannot be stopped, and is told."""
+    place, reached, go = ResumableFile.place, threading.Event(), threading.Event()
+
+    def held(file: ResumableFile, lock: threading.Lock) -> os.stat_result:
+        reached.set()
+        go.wait()
+        return place(file, lock)
+
+    monkeypatch.setattr(ResumableFile, "place", held)
+    (tmp_path / "file").write_bytes(b"old")
+    async with parted() as b:
+        downloading = asyncio.create_task(b.operator.download("k", tmp_path / "file"))
+        await asyncio.to_thread(reached.wait)
+        downloading.cancel()
+        await settle()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await downloading
+        assert names_in(tmp_path) == ["file"]
+        assert (tmp_path / "file").read_bytes() == b"old"
+        await nothing_left(b)
 
 
 @checks("reliability:W14")

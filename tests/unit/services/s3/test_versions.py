@@ -165,6 +165,19 @@ async def test_a_deleted_version_is_gone_from_the_cache_too(s3_server: CountingS
             assert s3_server.count() == count
 
 
+async def test_a_version_that_is_moved_leaves_the_current_one(s3_server: CountingS3Server, random_name: Any) -> None:
+    bucket = MotoBucket(random_name(), versioned=True)
+    service = S3(bucket=bucket.name, endpoint_url=s3_server.endpoint_url, access_key_id="a", secret_access_key="b")
+    async with Operator(service) as op:
+        for data in (b"first", b"second"):
+            bucket.put("k", data)
+        second, first = await op.list(versions=True).collect()
+        await op.move("k", "old", version=first.version)
+        assert (await op.read("old"), await op.read("k")) == (b"first", b"second")
+        left = [entry.version for entry in await op.list(versions=True).collect() if entry.path == "k"]
+        assert left == [second.version]
+
+
 @pytest.mark.parametrize("begins_with_old", [True, False])
 async def test_a_download_goes_on_with_no_other_version(
     s3_server: CountingS3Server, random_name: Any, tmp_path: Path, begins_with_old: bool
