@@ -108,14 +108,19 @@ class _Untold(OwnOrder):
         return capability
 
 
-async def test_an_order_that_is_promised_and_not_kept_is_found_out() -> None:
-    async with memory() as plain, memory() as other:
-        op = plain.layer(_Untold("shuffled"), inside=ap.layers.ErrorContextLayer)
+@pytest.mark.parametrize("liar", ["source", "destination"])
+async def test_an_order_that_is_promised_and_not_kept_is_found_out(liar: str) -> None:
+    async with memory() as plain, memory() as plain_other:
+        op, other = plain, plain_other
+        if liar == "source":
+            op = plain.layer(_Untold("shuffled"), inside=ap.layers.ErrorContextLayer)
+        else:
+            other = plain_other.layer(_Untold("shuffled"), inside=ap.layers.ErrorContextLayer)
         await put_tree(plain, "x/", TREE)
-        await put_tree(other, "y/", EXTRA)
-        report = await ap.copy((op, "x/"), (other, "y/"), delete_extra=True)
+        await put_tree(plain_other, "y/", {**EXTRA, **TREE})
+        report = await ap.copy((op, "x/"), (other, "y/"), delete_extra=True, delete_max=1.0)
         assert (report.copied, report.deleted) == (len(TREE), len(EXTRA))
-        assert await tree_of(other, "y/") == TREE
+        assert await tree_of(plain_other, "y/") == TREE
 
 
 @pytest.mark.parametrize("to_bucket", [True, False])
