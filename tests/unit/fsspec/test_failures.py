@@ -10,6 +10,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem
+from aioprefetch.fsspec.verbs import many, of_one
 from aioprefetch.testing import FaultLayer, Injection, content
 from aioprefetch.testing.conformance.suite import checks
 from tests.benches.layer_stack import was_cancelled
@@ -196,6 +197,27 @@ async def test_a_verb_is_cancelled_at_every_suspension(make: Callable[..., Store
         assert not [name for name in await asyncio.to_thread(os.listdir, tmp_path) if name.endswith(".part")]
         await fs.aclose()
     pytest.fail("the verb never ended")
+
+
+async def test_a_verb_of_one_that_had_not_begun_does_not_begin_after_the_end() -> None:
+    """Its task was made by a verb of many that has failed in the same turn."""
+    begun: list[str] = []
+
+    @of_one
+    async def verb() -> None:
+        begun.append("begun")
+
+    async def verbs() -> None:
+        async with many():
+            tasks.append(asyncio.create_task(verb()))
+            raise ZeroDivisionError
+
+    tasks: list[asyncio.Task[None]] = []
+    with pytest.raises(ZeroDivisionError):
+        await verbs()
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[0]
+    assert begun == []
 
 
 def test_a_wait_that_takes_too_long_is_broken_off(make: Callable[..., Store]) -> None:

@@ -38,6 +38,24 @@ def test_two_directories_lie_as_their_whole_keys_say(root: str, path: str, other
         assert lies == "apart"
 
 
+def test_places_of_two_stores_lie_apart() -> None:
+    other = identity_of_key(ServiceInfo(scheme="memory", name="two"), "a/")
+    for path in ("", "a/", "a/b/"):
+        assert position(place("", path), other) == position(other, place("", path)) == "apart"
+
+
+def test_a_run_has_a_conflict_where_a_target_is_a_source_or_is_one_twice() -> None:
+    def found(*pairs: str) -> tuple[int, int, bool] | None:
+        sources, targets = zip(*((place("", one) for one in pair.split()) for pair in pairs), strict=True)
+        return conflict(sources, targets)
+
+    assert found("a x", "b y") is None
+    assert found("a a", "b y") is None  # The verb says that these are one object.
+    assert found("a x", "b a") == (1, 0, True)
+    assert found("a b", "b y") == (0, 1, True)
+    assert found("a x", "b y", "c x") == (2, 0, False)
+
+
 def test_a_key_that_begins_with_another_lies_apart() -> None:
     assert position(place("", "ab/"), place("", "a/")) == "apart"
     assert position(place("", "a"), place("", "a/")) == "apart"

@@ -118,6 +118,14 @@ async def matching(operator: ap.Operator, prefix: str, glob: str) -> Tree:
     return {entry.path.removeprefix(prefix): await operator.read(entry.path) for entry in found}
 
 
+async def test_what_the_glob_does_not_reach_stays() -> None:
+    async with memory() as op, memory() as other:
+        await put_tree(op, "x/", {"a.csv": b"1", "c.txt": b"2"})
+        await put_tree(other, "y/", {"b.csv": b"old", "c.txt": b"other", "d/e.csv": b"below"})
+        await ap.copy((op, "x/"), (other, "y/"), glob="*.csv", delete_extra=True)
+        assert await tree_of(other, "y/") == {"a.csv": b"1", "c.txt": b"other", "d/e.csv": b"below"}
+
+
 async def test_files_are_deleted_too_and_a_dry_run_touches_nothing(tmp_path: Path) -> None:
     async with memory() as op:
         await put_tree(op, "x/", TREE)

@@ -75,6 +75,12 @@ async def another_copied(inner: Accessor, request: CopyRequest) -> Metadata:
     return replace(copied, etag=None)
 
 
+async def replaced_after(inner: Accessor, request: CopyRequest) -> Metadata:
+    copied = await inner.copy(request)
+    await inner.write(WriteRequest(path=request.target), b"six"[: copied.size])
+    return copied
+
+
 async def overwritten_after(inner: Accessor, request: CopyRequest) -> Metadata:
     copied = await inner.copy(request)
     await inner.write(WriteRequest(path=request.path), b"newer")
@@ -83,7 +89,7 @@ async def overwritten_after(inner: Accessor, request: CopyRequest) -> Metadata:
 
 @checks("reliability:W02")
 @pytest.mark.parametrize("name", ["k", "d/"])
-@pytest.mark.parametrize("copied", [nothing_copied, another_copied])
+@pytest.mark.parametrize("copied", [nothing_copied, another_copied, replaced_after])
 async def test_without_a_proof_nothing_is_deleted(name: str, copied: Copied) -> None:
     async with memory() as op:
         await put_tree(op, "", {"k": b"one", "d/k": b"two"})

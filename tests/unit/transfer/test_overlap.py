@@ -1,6 +1,7 @@
 """A run never reads what it writes: where places overlap, that is refused before a byte is written."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,10 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidArgument, IsSameFile
-from aioprefetch.layers import Layer, WrappedAccessor
+from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.values import Identity
+from aioprefetch.values import Identity, ListPage, ListRequest
 from tests.unit.transfer.trees import Tree, memory, put_tree, tree_of
 
 Run = Callable[[Operator, str, str], Awaitable[object]]
@@ -75,6 +76,28 @@ async def test_what_the_run_makes_below_its_source_is_no_source(op: Operator, co
         report = await ap.copy((op, "a/b/"), (op, "a/"), concurrency=concurrency)
         assert report.copied == 40
         assert await tree_of(op, "") == {**tree, **moved}
+
+
+class SmallPages(Layer):
+    """A store whose listings go on while a run writes."""
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return _SmallPages(inner)
+
+
+class _SmallPages(WrappedAccessor):
+    async def list_page(self, request: ListRequest) -> ListPage:
+        return await self.inner.list_page(replace(request, page_entries_max=2))
+
+
+async def test_what_the_run_makes_is_no_source_where_its_listing_meets_it() -> None:
+    tree = {f"a/b/b/{number}": b"%d" % number for number in range(9)}
+    async with memory() as plain:
+        op = plain.layer(SmallPages(), inside=ErrorContextLayer)
+        await put_tree(plain, "", tree)
+        report = await ap.copy((op, "a/b/"), (op, "a/"), concurrency=1)
+        assert report.copied == 9
+        assert await tree_of(plain, "") == {**tree, **{f"a/b/{number}": b"%d" % number for number in range(9)}}
 
 
 @checks("reliability:W22")
