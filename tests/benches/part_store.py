@@ -45,7 +45,7 @@ class PartStore(Layer):
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
     completed: dict[str, Metadata] = field(default_factory=dict)
     sent: list[int] = field(default_factory=list)
-    begun: dict[str, datetime] = field(default_factory=dict)
+    begun: dict[str, datetime | None] = field(default_factory=dict)
     made_at: float = field(default_factory=time.time)
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:

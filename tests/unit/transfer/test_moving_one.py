@@ -170,6 +170,20 @@ async def test_a_deletion_of_one_version_of_the_bytes() -> None:
         assert not await op.exists("k")
 
 
+async def test_a_deletion_goes_on_with_the_condition_where_the_store_has_it() -> None:
+    """What comes after the look stays."""
+
+    async def overwritten(inner: Accessor, request: DeleteRequest) -> None:
+        await inner.write(WriteRequest(path="k"), b"newer")
+
+    async with memory() as op:
+        etag = (await op.write("k", b"old")).etag
+        layer = CopyingLayer(nothing_copied, overwritten)
+        with pytest.raises(ConditionNotMatch):
+            await op.layer(layer, inside=ErrorContextLayer).delete("k", if_match=etag)
+        assert await op.read("k") == b"newer"
+
+
 class Plain(Layer):
     """A store without conditions, and without ETags if it ``hides`` them."""
 @checks("reliability:W12")

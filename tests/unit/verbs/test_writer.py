@@ -399,6 +399,14 @@ async def test_uploads_are_as_old_as_the_clock_of_the_runtime_says() -> None:
         assert await bed.op.abort_uploads(older_than_seconds=3300) == 1
 
 
+async def test_an_upload_without_a_time_counts_as_young() -> None:
+    async with part_bed() as bed:
+        upload_id = await bed.op.accessor().begin_upload(WriteRequest(path="k"))
+        bed.parts.begun[upload_id] = None
+        assert await bed.op.abort_uploads(older_than_seconds=0.001) == 0
+        assert await bed.op.abort_uploads() == 1
+
+
 async def test_a_moved_object_is_at_its_target_alone() -> None:
     async with part_bed() as bed:
         await bed.op.write("k", b"x")
