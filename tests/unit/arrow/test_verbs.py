@@ -161,6 +161,16 @@ class TestDirectories:
         fs.delete_dir_contents("", accept_root_dir=True)
         assert found(fs) == {}
 
+    def test_what_is_emptied_is_the_same_directory_afterwards(self, tmp_path: Path) -> None:
+        fs = ap.arrow.filesystem(ap.Operator.from_uri(tmp_path))
+        write(fs, "a/b/1")
+        (tmp_path / "a").chmod(0o700)
+        before = (tmp_path / "a").stat()
+        fs.delete_dir_contents("a")
+        after = (tmp_path / "a").stat()
+        assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+        fs.handler.close()
+
 
 class TestObjects:
     def test_they_are_deleted(self, fs: Any) -> None:

@@ -80,6 +80,26 @@ def test_an_old_listing_decides_nothing(fs: AioPrefetchFileSystem, planted: Plan
     assert (tmp_path / "o").read_bytes() == b"object"
 
 
+@pytest.mark.parametrize("verb", ["cp", "mv"])
+def test_a_copy_onto_an_object_goes_into_no_directory_of_its_name(fs: AioPrefetchFileSystem, verb: str) -> None:
+    fs.pipe({"o/x": b"old", "o/x/y": b"below", "o/k": b"new"})
+    getattr(fs, verb)("o/k", "o/x")
+    assert fs.cat_file("o/x") == b"new"
+    assert fs.find("o/x") == ["o/x/y"]
+
+
+def test_a_change_is_in_the_listings_above_it_and_below_it(fs: AioPrefetchFileSystem) -> None:
+    fs.pipe({"o/a/x": b"1", "o/a/b/c/y": b"2"})
+    assert fs.ls("o", detail=False) == ["o/a"]
+    assert fs.ls("o/a/b/c", detail=False) == ["o/a/b/c/y"]
+    fs.pipe("o/new/d/e/z", b"3")
+    assert fs.ls("o", detail=False) == ["o/a", "o/new"]
+    fs.rm("o/a", recursive=True)
+    assert not fs.exists("o/a/b/c/y")
+    with pytest.raises(FileNotFoundError):
+        fs.ls("o/a/b/c")
+
+
 def test_names_with_dots_stop_nothing_else(fs: AioPrefetchFileSystem, planted: PlantedMemory, tmp_path: Path) -> None:
     names = {"t/a": b"1", "t/b/../c": b"2", "t/./x": b"3", "t/../../evil": b"4"}
     planted.plant(names)
