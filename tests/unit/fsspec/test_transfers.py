@@ -91,6 +91,18 @@ class TestCopies:
 
 
 class TestFiles:
+    @pytest.mark.parametrize("is_alone", [True, False])
+    def test_a_version_that_is_deleted_leaves_the_others(self, bucket: Bucket, is_alone: bool) -> None:
+        name = MotoBucket(f"{bucket.name}v", versioned=True).name
+        fs = S3FileSystem(**bucket.words, version_aware=True)
+        for data in (b"first", b"second"):
+            fs.pipe_file(f"{name}/k", data)
+        second, first = (info["name"] for info in fs.object_version_info(f"{name}/k"))
+        fs.rm_file(first) if is_alone else fs.rm([first])
+        assert fs.cat_file(f"{name}/k") == b"second"
+        assert [info["name"] for info in fs.object_version_info(f"{name}/k")] == [second]
+        fs.close()
+
     def test_a_version_is_got_as_an_object_is(self, bucket: Bucket, tmp_path: Path) -> None:
         """By a hidden file, and with the mode of the file that it replaces."""
         name = MotoBucket(f"{bucket.name}v", versioned=True).name
