@@ -91,13 +91,17 @@ class _SmallPages(WrappedAccessor):
 
 
 async def test_what_the_run_makes_is_no_source_where_its_listing_meets_it() -> None:
-    tree = {f"a/b/b/{number}": b"%d" % number for number in range(9)}
+    """The names that are made come after those that are copied."""
+    data = {f"x{number}": b"%d" % number for number in range(9)}
     async with memory() as plain:
         op = plain.layer(SmallPages(), inside=ErrorContextLayer)
-        await put_tree(plain, "", tree)
+        await put_tree(plain, "a/b/b/", data)
         report = await ap.copy((op, "a/b/"), (op, "a/"), concurrency=1)
         assert report.copied == 9
-        assert await tree_of(plain, "") == {**tree, **{f"a/b/{number}": b"%d" % number for number in range(9)}}
+        assert await tree_of(plain, "a/b/b/") == data
+        assert sorted(await tree_of(plain, "a/")) == sorted(
+            f"{below}{name}" for below in ("b/", "b/b/") for name in data
+        )
 
 
 @checks("reliability:W22")
