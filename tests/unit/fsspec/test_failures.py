@@ -209,10 +209,10 @@ async def test_a_verb_of_one_that_had_not_begun_does_not_begin_after_the_end() -
 
     async def verbs() -> None:
         async with many():
-            tasks.append(asyncio.create_task(verb()))
+            tasks.append(asyncio.ensure_future(verb()))
             raise ZeroDivisionError
 
-    tasks: list[asyncio.Task[None]] = []
+    tasks: list[asyncio.Future[None]] = []
     with pytest.raises(ZeroDivisionError):
         await verbs()
     with pytest.raises(asyncio.CancelledError):

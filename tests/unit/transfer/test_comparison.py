@@ -23,8 +23,8 @@ async def s3() -> AsyncIterator[Operator]:
 
 
 async def is_same(op: Operator, found: Entry, there: Entry, *, by_time: bool) -> bool:
-    sides = (Side(operator=op, path=path, label=path) for path in ("from/", "to/"))
-    return await Comparison(*sides, op.runtime(), by_time=by_time).is_same(found, there)
+    source, target = (Side(operator=op, path=path, label=path) for path in ("from/", "to/"))
+    return await Comparison(source, target, op.runtime(), by_time=by_time).is_same(found, there)
 
 
 @pytest.mark.parametrize(
