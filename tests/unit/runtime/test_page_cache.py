@@ -29,7 +29,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
 
 
 def test_another_mount_is_not_entered() -> None:
-    """It may be of a server that does not answer."""
+    """It may be of a server that does not respond."""
     outer, inner = "/dev", "/dev/shm"
     if not os.access(inner, os.W_OK) or os.stat(outer).st_dev == os.stat(inner).st_dev:
         pytest.skip("no mount is known that is below another one")

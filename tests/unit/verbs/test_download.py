@@ -185,7 +185,7 @@ async def test_cancelled_at_every_suspension_the_file_is_whole_or_not_there(tmp_
 async def test_cancelled_before_its_last_step_it_does_not_appear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that would put it in place cannot be stopped, and is told."""
+    """The thread that would put it in place cannot be stopped, but learns of it."""
     place, reached, go = ResumableFile.place, threading.Event(), threading.Event()
 
     def held(file: ResumableFile, lock: threading.Lock) -> os.stat_result:

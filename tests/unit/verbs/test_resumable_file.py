@@ -10,8 +10,7 @@ import pytest
 from aioprefetch.local_files.files import ConfinedRoot
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import WriteRequest
-from aioprefetch.verbs import resumable_file
-from aioprefetch.verbs.resumable_file import ReceivedVersion, ResumableFile, open_resumable
+from aioprefetch.verbs.resumable_file import SYNC_BYTES, ReceivedVersion, ResumableFile, open_resumable
 
 VERSION = ReceivedVersion(store=("s",), path="k", size=4, etag="e")
 
@@ -82,13 +81,12 @@ def test_ranges_are_noted_as_synchronised_after_they_were(tmp_path: Path, monkey
         (note,) = (tmp_path / "d").glob(".*.done")
         return note.read_text().splitlines()[1:]
 
-    monkeypatch.setattr(resumable_file, "SYNC_BYTES", 2)
     monkeypatch.setattr(os, "fdatasync" if hasattr(os, "fdatasync") else "fsync", lambda _: notes.append(lines()))
-    file = begun(tmp_path, source_mode=None)
+    file, half = begun(tmp_path, source_mode=None), SYNC_BYTES // 2
     file.expect(VERSION)
-    os.write(file.descriptor, b"data")
-    for start in range(4):
-        file.note(start, start + 1)
+    ranges = [f"{number * half} {(number + 1) * half}" for number in range(4)]
+    for start in range(0, 4 * half, half):
+        file.note(start, start + half)
     file.discard()
-    assert notes == [["0 1", "1 2"], ["0 1", "1 2", "synced 2", "2 3", "3 4"]]
+    assert notes == [ranges[:2], [*ranges[:2], "synced 2", *ranges[2:]]]
     assert lines() == [*notes[1], "synced 4"]
