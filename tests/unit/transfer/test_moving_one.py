@@ -186,7 +186,6 @@ async def test_a_deletion_goes_on_with_the_condition_where_the_store_has_it() ->
 
 class Plain(Layer):
     """A store without conditions, and without ETags if it ``hides`` them."""
-@checks("reliability:W12")
 
     def __init__(self, *, hides: bool = False) -> None:
         self.hides = hides
@@ -218,6 +217,7 @@ class PlainAccessor(WrappedAccessor):
         await self.inner.delete(request)
 
 
+@checks("reliability:W12")
 @pytest.mark.parametrize("hides", [False, True])
 async def test_the_second_look_alone_keeps_what_is_newer(hides: bool) -> None:
     """Of the same size; without ETags the time tells it."""
@@ -254,6 +254,7 @@ async def test_an_object_of_the_same_etag_may_have_other_bytes(etag: str) -> Non
         assert await tree_of(op, "") == {"k": b"one", "to": b"two"}
 
 
+@checks("reliability:W12")
 async def test_a_store_without_conditions_moves_by_two_looks() -> None:
     async with memory() as op:
         plain = op.layer(Plain(), inside=CompleteLayer)
