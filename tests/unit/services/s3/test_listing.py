@@ -108,12 +108,6 @@ def test_the_root_is_taken_off_and_the_directory_left_out(way: str) -> None:
     assert page.next_token is None
 
 
-def test_what_a_listing_begins_after_is_not_in_it(way: str) -> None:
-    """S3 lists a directory again: what is in it comes after its own name."""
-    reply = {"CommonPrefixes": [{"Prefix": "root/d/a/"}], "Contents": [{"Key": "root/d/b", "Size": 1}]}
-    assert [entry.path for entry in page_of(reply, way, start_after="d/a/").entries] == ["d/b"]
-
-
 def test_an_empty_page_may_have_a_successor(way: str) -> None:
     """Stores that skip deleted keys send such pages."""
     assert page_of({"IsTruncated": True, "NextContinuationToken": "t"}, way).next_token == "t"
