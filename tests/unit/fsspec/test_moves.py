@@ -12,6 +12,7 @@ from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, Metadata, WriteRequest
+from tests.benches.s3_words import Bucket
 
 
 class OverwritingAccessor(WrappedAccessor):
@@ -52,6 +53,41 @@ def test_what_was_overwritten_meanwhile_stays(
     there = {path: overwritten.cat_file(path) for path in overwritten.find("")}
     assert there["d/a"] == b"newer"
     assert b"old" in there.values()
+
+
+def over(bucket: Bucket, layer: Layer) -> AioPrefetchFileSystem:
+    """A file system over the bucket, with a layer next to the store."""
+    operator = bucket.fs.place_of(f"{bucket.name}/top").operator
+    return AioPrefetchFileSystem(operator.layer(layer, inside=ErrorContextLayer))
+
+
+@checks("reliability:W12")
+def test_what_was_overwritten_meanwhile_stays_if_the_copy_is_placed(bucket: Bucket) -> None:
+    fs = over(bucket, Overwriting())
+    with pytest.raises(ap.ObjectChanged, match="at its old place too"):
+        fs.mv("top", "moved", StorageClass="STANDARD_IA")
+    assert fs.cat_file("top") == b"newer"
+    fs.close()
+
+
+class NothingCopiedAccessor(WrappedAccessor):
+    async def copy(self, request: CopyRequest) -> Metadata:
+        return Metadata(path=request.target)
+
+
+class NothingCopied(Layer):
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return NothingCopiedAccessor(inner)
+
+
+@checks("reliability:W02")
+@pytest.mark.parametrize("placed", [{}, {"StorageClass": "STANDARD_IA"}])
+def test_without_a_proof_nothing_is_deleted(bucket: Bucket, placed: dict[str, str]) -> None:
+    fs = over(bucket, NothingCopied())
+    with pytest.raises(ap.ProtocolError, match="the copy is not there"):
+        fs.mv("top", "moved", **placed)
+    assert fs.exists("top")
+    fs.close()
 
 
 @checks("reliability:W22")
