@@ -33,6 +33,7 @@ from aioprefetch.fsspec.verbs import (
     holds,
     identity_in,
     in_order,
+    is_empty,
     local_identity_of,
     many,
     mirror,
@@ -494,7 +495,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
         async def make() -> None:
             await self._makedirs(path2, exist_ok=True)
-            if source.operator is target.operator and target.key and not await self._tree.entries(name):
+            if source.operator is target.operator and target.key and await is_empty(self._tree, name):
                 await target.operator.create_dir(target.directory)
 
         await copied(self._tree, name, copy, make)

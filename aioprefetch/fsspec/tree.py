@@ -305,14 +305,16 @@ class Tree:
         except ABSENT:
             return False
 
-    async def is_directory_alone(self, path: str) -> bool:
-        """Whether there is a directory, and no object of its name. The store is asked, as by ``is_object``."""
+    async def has_directory(self, path: str) -> bool:
+        """Whether there is a directory, maybe beside an object of its name. The store is asked, as by ``is_object``."""
         try:
-            return path == self._root or (
-                await self._is_listed(path, self._place_of(path)) and not await self.is_object(path)
-            )
+            return path == self._root or await self._is_listed(path, self._place_of(path))
         except ABSENT:
             return False
+
+    async def is_directory_alone(self, path: str) -> bool:
+        """Whether there is a directory, and no object of its name. The store is asked, as by ``is_object``."""
+        return await self.has_directory(path) and (path == self._root or not await self.is_object(path))
 
     async def info(self, path: str, *, refresh: bool, version: str | None) -> Info:
         """The entry of a path: from a listing, or by a ``stat`` of the object, then of the directory."""

@@ -100,8 +100,9 @@ def mirror(fs: Any) -> None:
 class Scope:
     """The tasks of one verb of many, and what it knows for all of them.
 
-    ``directories`` are those that the store has just listed for it, and that no object has the name of. Names that
-    cannot be served are ``refused``, to be raised when the others are done.
+    ``directories`` are those that the store has just listed for it, and that no object has the name of; there is
+    something in those of ``holding``, which may share the name of an object. Names that cannot be served are
+    ``refused``, to be raised when the others are done.
     """
 
     def __init__(self) -> None:
@@ -109,6 +110,7 @@ class Scope:
         self.tasks: set[asyncio.Task[Any]] = set()
         self.is_ended = False
         self.directories: set[str] = set()
+        self.holding: set[str] = set()
         self.refused: dict[str, Error] = {}
 
     async def end(self) -> None:
@@ -128,7 +130,7 @@ async def many() -> AsyncIterator[None]:
     """A verb of many: if the block fails or is cancelled, so are the verbs of one that it has begun."""
     scope, above = Scope(), _scope.get()
     if above is not None:  # A part of that verb.
-        scope.directories, scope.refused = above.directories, above.refused
+        scope.directories, scope.holding, scope.refused = above.directories, above.holding, above.refused
     token = _scope.set(scope)
     try:
         yield
@@ -169,6 +171,15 @@ def note_directories(root: str, found: Iterable[Mapping[str, Any]]) -> None:
     if (scope := _scope.get()) is not None:
         names = {kind: {info["name"] for info in found if info["type"] == kind} for kind in ("file", "directory")}
         scope.directories |= names["directory"] - names["file"] - {root}
+        scope.holding |= {name.rpartition("/")[0] for those in names.values() for name in those - {root}}
+
+
+async def is_empty(tree: Tree, name: str) -> bool:
+    """Whether there is nothing in a directory."""
+    scope = _scope.get()
+    if scope is not None and (name in scope.holding or name in scope.directories):
+        return name not in scope.holding
+    return not await tree.entries(name)
 
 
 async def copied(
@@ -176,8 +187,11 @@ async def copied(
 ) -> None:
     """Copy an object. fsspec has directories copied too: ``make`` makes one, where no object has the name."""
     scope = _scope.get()
+    is_object = scope is None or name not in scope.directories
+    if scope is not None and is_object and name in scope.holding:
+        is_object = await tree.is_object(name)
     try:
-        if scope is None or name not in scope.directories:
+        if is_object:
             await copy()
             return
     except (InvalidPath, IsADirectory, NotFound) as error:
@@ -298,8 +312,8 @@ async def expand_path(
 
 
 async def holds(fs: Any, path: Any) -> bool:
-    """Whether what is copied to a path goes into it: into a directory, if no object has the name, which is asked."""
-    found: bool = await fs._tree.is_directory_alone(fs._strip_protocol(path))
+    """Whether what is copied to a path goes into it: into a directory, which the store is asked for."""
+    found: bool = await fs._tree.has_directory(fs._strip_protocol(path))
     return found
 
 
@@ -491,7 +505,11 @@ async def _move_directory(fs: Any, name: str, path: str) -> bool:
     source, target = fs.place_of(name), fs.place_of(path)
     if source.operator is not target.operator or not source.key or not target.key or placement_in(fs._settings.write):
         return False
-    if target.directory.startswith(source.directory) or not await fs._tree.is_directory_alone(name):
+    scope = _scope.get()
+    is_known = scope is not None and name in scope.holding
+    if target.directory.startswith(source.directory) or not (is_known or await fs._tree.has_directory(name)):
+        return False
+    if await fs._tree.is_object(name):
         return False
     await source.operator.move(source.directory, target.directory)
     return True

@@ -138,6 +138,11 @@ class Lister:
         self._is_recursive = request.recursive
         self.on_passed_over: OnPassedOver = lambda path, why: None
 
+    @property
+    def has_marker(self) -> bool | None:
+        """That of ``ListPage``, of all pages so far."""
+        return self._pages.has_marker
+
     def __aiter__(self) -> Lister:
         return self
 
@@ -302,10 +307,12 @@ async def delete_paths(accessor: Accessor, paths: Iterable[str], if_match: Mappi
 async def delete_below(operator: Listed, prefix: str, *, keeps_directory: bool = False) -> None:
     """Delete every object below a directory, and the directory: all that can be deleted, as by ``delete_paths``.
 
-    The root stays, and with ``keeps_directory`` every directory; then the directories in it are deleted.
+    The root stays, and with ``keeps_directory`` every directory; then the directories in it are deleted. Nothing is
+    sent for a directory that the listing tells to be missing.
     """
     removal, paths, inner = Removal(operator.accessor()), list[str](), set[str]()
-    async for entry in list_literally(operator, prefix, recursive=True):
+    listing = list_literally(operator, prefix, recursive=True)
+    async for entry in listing:
         paths.append(entry.path)
         inner.add(entry.path[: entry.path.find("/", len(prefix)) + 1])
         if len(paths) == DELETE_PATHS:
@@ -315,7 +322,10 @@ async def delete_below(operator: Listed, prefix: str, *, keeps_directory: bool =
                 break
     await removal.remove(paths)
     # By themselves and last: some stores refuse to delete a directory together with its contents.
-    await removal.remove([prefix] if prefix and not keeps_directory else sorted(inner - {""}))
+    if keeps_directory or not prefix:
+        await removal.remove(sorted(inner - {""}))
+    elif inner or listing.has_marker is not False:
+        await removal.remove([prefix])
     removal.check()
 
 

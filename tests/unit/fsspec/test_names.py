@@ -80,12 +80,22 @@ def test_an_old_listing_decides_nothing(fs: AioPrefetchFileSystem, planted: Plan
     assert (tmp_path / "o").read_bytes() == b"object"
 
 
+def test_an_object_that_could_not_be_got_is_no_directory_that_was(fs: AioPrefetchFileSystem, tmp_path: Path) -> None:
+    fs.pipe({"o/k": b"object", "o/k/x": b"below"})
+    (tmp_path / "there").mkdir()
+    with pytest.raises(IsADirectoryError):
+        fs.get_file("o/k", f"{tmp_path}/there")
+
+
 @pytest.mark.parametrize("verb", ["cp", "mv"])
-def test_a_copy_onto_an_object_goes_into_no_directory_of_its_name(fs: AioPrefetchFileSystem, verb: str) -> None:
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_copy_goes_into_a_directory_as_in_s3fs(fs: AioPrefetchFileSystem, verb: str, is_listed: bool) -> None:
+    """Also beside an object of its name, and whether the directory above was listed or not."""
     fs.pipe({"o/x": b"old", "o/x/y": b"below", "o/k": b"new"})
+    if is_listed:
+        fs.ls("o")
     getattr(fs, verb)("o/k", "o/x")
-    assert fs.cat_file("o/x") == b"new"
-    assert fs.find("o/x") == ["o/x/y"]
+    assert {path: fs.cat_file(path) for path in ("o/x", "o/x/k")} == {"o/x": b"old", "o/x/k": b"new"}
 
 
 def test_a_change_is_in_the_listings_above_it_and_below_it(fs: AioPrefetchFileSystem) -> None:
