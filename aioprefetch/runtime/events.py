@@ -107,7 +107,6 @@ COUNTERS: Mapping[str, str] = {
     "hedges": "reads that HedgeLayer requested a second time, because their first byte was late",
     "hedges_won": "those whose second request was answered first",
     "transport_requests": "requests for object bytes that our own transport sent",
-    "transport_fallbacks": "reads that took the slower way of the service's own library, because they had to",
     "transport_connections_opened": "connections that the transport opened",
     "transport_stale_connections": "requests sent again because the server had closed a kept connection meanwhile",
     "transport_signatures": "objects for which a signature was made that serves all their ranges",
@@ -176,7 +175,7 @@ EVENTS: Mapping[str, str] = {
     "disk.failed": "a call for block files failed, and no read with it",
     "http.range_ignored": "a server sends whole objects for ranges",
     "s3.upload_unnamed": "a request to begin an upload has failed, and may have left one whose name is not known",
-    "s3.through_aiobotocore": "a configuration that only aiobotocore knows",
+    "s3.endpoint_asked": "botocore was asked for the endpoint, once for a recipe",
 }
 REQUEST_EVENTS = tuple(name for name in EVENTS if name.startswith("request."))
 # The ``error`` of a request that was cancelled: mostly no read needed it any more.

@@ -151,11 +151,9 @@ def test_settings_of_the_user_reach_no_contestant() -> None:
 
 
 def test_reads_that_take_another_way_than_our_transport_fail_the_sample() -> None:
-    check_transport({"transport_fallbacks": 0, "transport_requests": 1})
-    with pytest.raises(AssertionError, match=r"^2 reads did not go over our own transport"):
-        check_transport({"transport_fallbacks": 2, "transport_requests": 1})
+    check_transport({"transport_requests": 1})
     with pytest.raises(AssertionError, match=r"^nothing went over our own transport"):
-        check_transport({"transport_fallbacks": 0, "transport_requests": 0})
+        check_transport({"transport_requests": 0})
 
 
 async def test_a_stream_that_is_left_at_its_last_byte_is_checked_too() -> None:

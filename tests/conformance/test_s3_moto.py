@@ -1,7 +1,6 @@
 """Both suites over the s3 service, against moto in this process."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -63,35 +62,3 @@ class TestAccessor(OnMoto, AccessorSuite):
 
 class TestReader(OnMoto, ReaderSuite):
     """Readers."""
-
-
-class ThroughAiobotocore(OnMoto):
-    """A recipe with a setting that only botocore knows. The layers above it are the same in every stack."""
-
-    stacks = ("default",)
-
-    @pytest.fixture(autouse=True)
-    def _way(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("AWS_S3_USE_ARN_REGION", "true")
-
-    @pytest.fixture
-    async def no_leaked_tasks(self) -> AsyncIterator[None]:
-        """Operators that a check drops without closing end a moment later: aiohttp waits for its sockets."""
-        before = asyncio.all_tasks()
-        yield
-        if ending := asyncio.all_tasks() - before - {asyncio.current_task()}:
-            _, left = await asyncio.wait(ending, timeout=5)
-            assert not left
-
-
-class TestAccessorThroughAiobotocore(ThroughAiobotocore, AccessorSuite):
-    """Operations."""
-
-
-class TestReaderThroughAiobotocore(ThroughAiobotocore, ReaderSuite):
-    """Readers."""
-
-    async def test_this_is_the_way(self, operator: Operator) -> None:
-        await self.put_directly("k", b"abc")
-        assert await operator.read("k") == b"abc"
-        assert operator.statistics["transport_fallbacks"] == 1

@@ -25,7 +25,7 @@ from aioprefetch.services.keys import checked_key, dot_segment, is_directory_buc
 from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer, ListBucketsRequest
 from aioprefetch.services.s3.key_source import KeySource, SingleFlight
-from aioprefetch.services.s3.object_requests import ObjectRequests, SignedRequests, uploaded_part
+from aioprefetch.services.s3.object_requests import SignedRequests, uploaded_part
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.outcomes import decided, etag_of_data, etag_of_parts
 from aioprefetch.services.s3.responses import in_utc, list_page_of, version_markers, version_of, written_etag
@@ -71,33 +71,29 @@ class S3Live:
         self.explainer = Explainer(options, principal)
         self.keys = KeySource(options, runtime, principal, self.explainer)
         self.client = S3Client(options, runtime, self.keys, self.explainer)
-        self.requests: ObjectRequests | None = None
+        self.requests: SignedRequests | None = None
         self.deletes_unconditionally = False  # The store has refused a condition of a deletion.
         self._runtime = runtime
         self._opening = SingleFlight(runtime, self._open, "s3 configuration")
 
-    async def opened(self, request: Request) -> ObjectRequests:
+    async def opened(self, request: Request) -> SignedRequests:
         """The way of requests for objects. Raises ``ConfigInvalid`` for a configuration that cannot work."""
         if self.requests is not None:
             return self.requests
         try:
             return await self._opening.get()
-        except Error as error:
+        except Exception as error:
             explained = self.explainer.explained(error, request)
         try:
             raise explained from explained.__cause__
         finally:
             del explained  # Its traceback holds this frame.
 
-    async def _open(self) -> ObjectRequests:
+    async def _open(self) -> SignedRequests:
         configuration = await self._runtime.run_blocking(configuration_of, self.options)
-        if configuration.why_aiobotocore:
-            self._runtime.events.publish("s3.through_aiobotocore", "", why=configuration.why_aiobotocore)
-            from aioprefetch.services.s3.client_requests import ClientRequests
-
-            self.requests = ClientRequests(self.options, self.client, self.explainer, self._runtime)
-        else:
-            self.requests = SignedRequests(self.options, configuration, self.keys, self.explainer, self._runtime)
+        if configuration.why_asked:
+            self._runtime.events.publish("s3.endpoint_asked", "", why=configuration.why_asked)
+        self.requests = SignedRequests(self.options, configuration, self.keys, self.explainer, self._runtime)
         return self.requests
 
 

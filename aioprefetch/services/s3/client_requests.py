@@ -8,36 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
-from aioprefetch.accessor.http_headers import quote_etag
-from aioprefetch.accessor.response_check import ETags, bare_etag
-from aioprefetch.accessor.sink import Sink, copy_chunks
-from aioprefetch.errors import Closed, Error, ProtocolError
-from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3.client import Response, S3Client
-from aioprefetch.services.s3.errors import Explainer
+from aioprefetch.errors import Error
+from aioprefetch.services.s3.client import S3Client
 from aioprefetch.services.s3.object_requests import (
-    LOOP_HASH_BYTES_MAX,
     checked_metadata,
-    checksum_of,
     condition_of,
     described,
-    uploaded_part,
 )
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.outcomes import GONE, may_have_happened
 from aioprefetch.services.s3.responses import (
-    ListedPage,
-    checked,
-    headers_of,
     in_utc,
-    metadata_of,
     no_success,
     no_token,
-    unchecked_head,
     version_of,
     written_etag,
 )
@@ -46,144 +31,12 @@ from aioprefetch.values import (
     Checksum,
     CompleteUploadRequest,
     CopyRequest,
-    DeleteRequest,
     ListUploadsRequest,
     Metadata,
-    PartRequest,
-    ReadReply,
-    ReadRequest,
-    Request,
-    StatRequest,
     Upload,
-    UploadedPart,
     UploadPage,
     WriteRequest,
 )
-
-# The parameters of ListObjectsV2 and ListObjectVersions under botocore's names.
-_LIST_NAMES = {
-    "delimiter": "Delimiter",
-    "start-after": "StartAfter",
-    "continuation-token": "ContinuationToken",
-    "key-marker": "KeyMarker",
-    "version-id-marker": "VersionIdMarker",
-}
-
-
-class ClientRequests:
-    """The requests of one recipe within a runtime."""
-
-    def __init__(self, options: S3Options, client: S3Client, explainer: Explainer, runtime: Runtime) -> None:
-        self.etags = ETags()
-        self._options = options
-        self._client = client
-        self._explainer = explainer
-        self._runtime = runtime
-
-    async def read(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
-        """Read into a sink, chunk by chunk."""
-        etags, pin, unwanted = self.etags, request.if_match, request.if_none_match
-        self._runtime.counters["transport_fallbacks"] += 1
-        response, reported = await self._client.open(
-            request,
-            "get_object",
-            sink,
-            Key=self._options.key_of(request.path, operation="read"),
-            Range=range_text,
-            IfMatch=quote_etag(pin) if pin is not None and etags.can_be_sent(pin) else None,
-            IfNoneMatch=None if unwanted is None or etags.prove_nothing(bare_etag(unwanted)) else quote_etag(unwanted),
-            IfModifiedSince=request.if_modified_since,
-            IfUnmodifiedSince=request.if_unmodified_since,
-            VersionId=request.version,
-        )
-        stream = response["Body"].raw_stream
-        before = sink.received
-        try:
-            head = checked(request, unchecked_head(response), etags)
-            sink.begin(head, path=request.path)
-            await copy_chunks(partial(self._next_chunk, stream, request), request, sink, head)
-        except BaseException as error:
-            if reported is not None:
-                reported.failed(error)
-            raise
-        finally:
-            # Without effect after the last byte, when aiohttp has taken the connection back.
-            stream.close()
-            self._runtime.counters["stream_read_total_bytes"] += sink.received - before
-        if reported is not None:
-            reported.finished()
-        return ReadReply(head=head, received=head.size)
-
-    async def stat(self, request: StatRequest, key: str) -> Metadata:
-        """The metadata of an object."""
-        response = await self._client.call(request, "head_object", Key=key, VersionId=request.version)
-        return metadata_of(headers_of(response), request, self.etags)
-
-    async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
-        """One page of the keys that begin with ``root`` and ``path``."""
-        named: dict[str, Any] = {_LIST_NAMES[name]: value for name, value in parameters.items() if name in _LIST_NAMES}
-        named["MaxKeys"] = int(parameters["max-keys"])
-        method = "list_object_versions" if "versions" in parameters else "list_objects_v2"
-        response = await self._client.call(request, method, Prefix=root + path, **named)
-        try:
-            return ListedPage.of_botocore(response, root, path)
-        except ProtocolError as error:
-            raise error.add_context(operation=request.operation, path=request.path) from None
-
-    async def put(self, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
-        """Write an object whole."""
-        checked_metadata(request)
-        parameters = {"Key": key, **write_parameters(request), **condition_parameters(request)}
-        response, _ = await self._send(request, "put_object", data, parameters)
-        etag, version = written_etag(response.get("ETag"), request), version_of(response.get("VersionId"))
-        return described(request, etag, version, len(data))
-
-    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> UploadedPart:
-        """Send a part of an upload."""
-        parameters = {"Key": key, "UploadId": request.upload_id, "PartNumber": request.number}
-        response, checksum = await self._send(request, "upload_part", data, parameters)
-        return uploaded_part(request, response.get("ETag"), len(data), checksum)
-
-    async def _send(
-        self, request: WriteRequest | PartRequest, method: str, data: bytes | bytearray | memoryview, parameters: Any
-    ) -> tuple[Response, str | None]:
-        """Send a body: the response, and the checksum that went with it.
-
-        That is computed here: botocore would send it after the body, in an encoding that many stores do not take.
-        """
-        body = data if isinstance(data, (bytes, bytearray)) else bytes(data)
-        algorithm, checksum = request.checksum or self._options.checksum, None
-        if algorithm is not None:
-            is_short = len(body) <= LOOP_HASH_BYTES_MAX
-            compute = partial(checksum_of, body, algorithm)
-            checksum = compute() if is_short else await self._runtime.run_blocking(compute)
-            parameters |= {"ChecksumAlgorithm": algorithm.upper(), checksum_name(algorithm): checksum}
-        response = await self._client.call(request, method, Body=body, **parameters)
-        self._runtime.counters["stream_write_bytes"] += len(body)
-        return response, checksum
-
-    async def delete(self, request: DeleteRequest, key: str) -> None:
-        """Delete an object, which may be missing, or one version of it."""
-        await self._client.call(
-            request, "delete_object", Key=key, VersionId=request.version, IfMatch=condition_of(request)
-        )
-
-    async def _next_chunk(self, stream: Any, request: ReadRequest) -> bytes | None:
-        try:
-            chunk: bytes = await stream.content.readany()
-            return chunk or None
-        except Exception as error:
-            explained: Error = (
-                Closed("the operator was closed", operation="read", path=request.path)
-                if self._runtime.closed
-                else self._explainer.explain(error, request)
-            )
-        # Outside of the handler, where Python does not chain the exception of aiohttp.
-        try:
-            raise explained from explained.__cause__
-        finally:
-            del explained  # Its traceback holds this frame.
-
 
 # --- writes and uploads -----------------------------------------------------------------------------------------------
 

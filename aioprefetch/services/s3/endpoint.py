@@ -1,7 +1,7 @@
-"""The endpoint of a bucket: the host, the path before the key, the region of the signature. Pure, no I/O.
+"""The endpoint of a bucket: the host, the path before the key, the scope of the signature. Pure, no I/O.
 
-Known are the regions of AWS, AWS in China and GovCloud, and any store with an ``endpoint_url``. ``why_aiobotocore``
-lists what is left to aiobotocore.
+Known are the regions of AWS, AWS in China and GovCloud, and any store with an ``endpoint_url``. ``why_asked`` lists
+what botocore is asked for (``asked_endpoint``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 from urllib.parse import urlsplit
 
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.s3.sigv4 import encoded_path
 from aioprefetch.transport import DEFAULT_PORTS, Origin
 
@@ -25,18 +24,21 @@ _PARTITIONS = (
 # A label of a host name. A bucket with a dot is several of them, for which no certificate of AWS is valid.
 _LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _LABELS = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
-# Special buckets and aliases: directory buckets (S3 Express), Object Lambda, Outposts, access points.
-_SPECIAL_BUCKET = re.compile(r".*(--[a-z0-9]+-s3|\.mrap)")
+# Special buckets and aliases: directory buckets (S3 Express), Object Lambda, Outposts, access points; and names of AWS.
+_SPECIAL_BUCKET = re.compile(r".*--[a-z0-9]+-s3|arn:.*")
+# An access point of several regions, by its alias or its name.
+_OF_SEVERAL_REGIONS = re.compile(r".*\.mrap")
 _ACCELERATED = re.compile(r"s3-accelerate\..*")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The origin of a bucket, the path before its keys (with a slash at its end), and the region to sign for."""
+    """The origin of a bucket, the path before its keys (with a slash at its end), and what to sign for."""
 
     origin: Origin
     root: str
     region: str
+    service: str = "s3"
 
     @property
     def bucket_path(self) -> str:
@@ -45,7 +47,7 @@ class Endpoint:
 
 
 def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: str) -> Endpoint:
-    """The endpoint of a bucket; ``""`` for a region or ``endpoint_url`` that is not given.
+    """The endpoint of a bucket, ``""`` for that of the account; ``""`` for a region or ``endpoint_url`` not given.
 
     As botocore resolves it, but for one case: a bucket with a dot at an IP address stands in the path under every
     addressing style. Botocore puts it before the address (``http://a.b.127.0.0.1``), which is the name of no host.
@@ -55,7 +57,7 @@ def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: s
         host = f"s3.{region}.{domain}" if region and region != DEFAULT_REGION else f"s3.{domain}"
         if addressing_style != "path" and _LABEL.fullmatch(bucket):
             return Endpoint(Origin("https", f"{bucket}.{host}", 443), "/", region or DEFAULT_REGION)
-        return Endpoint(Origin("https", host, 443), f"/{bucket}/", region or DEFAULT_REGION)
+        return Endpoint(Origin("https", host, 443), f"/{bucket}/" if bucket else "/", region or DEFAULT_REGION)
     parts = urlsplit(endpoint_url)
     host = parts.hostname or ""
     if not host.isascii():
@@ -64,7 +66,8 @@ def endpoint_of(bucket: str, region: str, endpoint_url: str, addressing_style: s
     labels = _LABEL if parts.scheme == "https" else _LABELS
     is_virtual = addressing_style == "virtual" and labels.fullmatch(bucket) and not _is_address(host)
     origin = Origin(parts.scheme, f"{bucket}.{host}" if is_virtual else host, parts.port or DEFAULT_PORTS[parts.scheme])
-    return Endpoint(origin, f"{base}/" if is_virtual else f"{base}/{bucket}/", region or DEFAULT_REGION)
+    is_in_path = bucket and not is_virtual
+    return Endpoint(origin, f"{base}/{bucket}/" if is_in_path else f"{base}/", region or DEFAULT_REGION)
 
 
 def address_at_aws(bucket: str, region: str, asked: tuple[str, ...]) -> str:
@@ -74,10 +77,13 @@ def address_at_aws(bucket: str, region: str, asked: tuple[str, ...]) -> str:
     return str(endpoint_of(bucket, region, "", "auto").origin)
 
 
-def why_aiobotocore(
-    *, bucket: str, region: str, endpoint_url: str, proxies: Proxies, asked: tuple[str, ...], problem: str
-) -> str:
-    """The part of a configuration that needs aiobotocore, for all requests; ``""`` if there is none.
+def is_of_several_regions(bucket: str, endpoint_url: str) -> bool:
+    """Whether a bucket is a Multi-Region Access Point, whose signatures we cannot make; of AWS alone."""
+    return bool(_OF_SEVERAL_REGIONS.fullmatch(bucket)) and (not endpoint_url or bucket.startswith("arn:"))
+
+
+def why_asked(*, bucket: str, region: str, endpoint_url: str, asked: tuple[str, ...], problem: str) -> str:
+    """The part of a configuration for which botocore is asked for the endpoint; ``""`` if there is none.
 
     ``asked`` are settings of AWS in variables or files (``environment``), ``problem`` says why the files are refused:
     botocore raises the error.
@@ -87,15 +93,11 @@ def why_aiobotocore(
     if asked:
         return asked[0]
     if _SPECIAL_BUCKET.fullmatch(bucket):
-        return "a directory bucket, or an alias of an access point"
+        return "a directory bucket, or an access point"
     if endpoint_url and _ACCELERATED.fullmatch(urlsplit(endpoint_url).hostname or ""):
         return "transfer acceleration"
     if not endpoint_url and not _domain_of(region or DEFAULT_REGION):
         return "a region of another partition"
-    origin = endpoint_of(bucket, region, endpoint_url, "path").origin
-    proxy = proxies.of(origin)
-    if proxy is not None and proxy.origin.scheme == origin.scheme == "https":
-        return "TLS within the TLS of a proxy"
     return ""
 
 

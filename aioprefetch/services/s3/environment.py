@@ -6,8 +6,8 @@ principal by itself. Where a provider has to be asked (a role, SSO, a process, t
 that decides its response stands for it, and this user on this machine where that does not decide it alone.
 
 The files are read in the format that botocore reads. Their sections are kept for as long as a file does not change,
-without the secrets in them; keys are read again each time. A recipe with settings that our own requests do not know
-sends them through aiobotocore, which knows all of them (``endpoint.why_aiobotocore``).
+without the secrets in them; keys are read again each time. Settings for another endpoint than ours are left to
+botocore, which is asked for it (``endpoint.why_asked``); those for another kind of signature are refused.
 """
 
 from __future__ import annotations
@@ -117,6 +117,16 @@ def _is_true(value: str) -> bool:
     return value.strip().lower() == "true"
 
 
+def _is_false(value: str) -> bool:
+    return value.strip().lower() == "false"
+
+
+def _is_other_signature(value: str) -> bool:
+    """Whether a preference has another version of signatures before the one that we make."""
+    names = (name.strip().rpartition("#")[2] for name in value.split(","))
+    return next((name for name in names if name.startswith("sigv4")), "sigv4") != "sigv4"
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
@@ -128,6 +138,7 @@ class Setting:
     variable: str = ""
     entries: tuple[str, ...] = ()
     asks: Callable[[str], bool] = field(default=_is_true)
+    is_refused: bool = False
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -145,23 +156,38 @@ SETTINGS: tuple[Setting, ...] = (
         ("s3_us_east_1_regional_endpoint", "s3.us_east_1_regional_endpoint"),
         bool,
     ),
-    Setting("a choice of payload signing", "", ("s3.payload_signing_enabled",), bool),
-    Setting("signatures for several regions", "AWS_SIGV4A_SIGNING_REGION_SET", ("sigv4a_signing_region_set",), bool),
-    Setting("another kind of signature", "AWS_AUTH_SCHEME_PREFERENCE", ("auth_scheme_preference",), bool),
     Setting("botocore's data from another folder", "AWS_DATA_PATH", ("data_path",), bool),
+    # Each body is signed here, for one region.
+    Setting("unsigned payloads (payload_signing_enabled)", "", ("s3.payload_signing_enabled",), _is_false, True),
+    Setting(
+        "signatures for several regions (AWS_SIGV4A_SIGNING_REGION_SET, sigv4a_signing_region_set)",
+        "AWS_SIGV4A_SIGNING_REGION_SET",
+        ("sigv4a_signing_region_set",),
+        bool,
+        True,
+    ),
+    Setting(
+        "another kind of signature (AWS_AUTH_SCHEME_PREFERENCE, auth_scheme_preference)",
+        "AWS_AUTH_SCHEME_PREFERENCE",
+        ("auth_scheme_preference",),
+        _is_other_signature,
+        True,
+    ),
 )
 VARIABLES = tuple(setting.variable for setting in SETTINGS if setting.variable)
 
 
-def asked_settings(values: Mapping[str, str], section: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the settings that these variables, or this section of a profile, ask for."""
+def asked_settings(values: Mapping[str, str], section: Mapping[str, str], *, is_refused: bool) -> tuple[str, ...]:
+    """The names of the settings of one kind that these variables, or this section of a profile, ask for."""
     entries = {**section, **{f"s3.{name}": value for name, value in nested(section, "s3").items()}}
     return tuple(
         setting.name
         for setting in SETTINGS
-        if any(
+        if setting.is_refused == is_refused
+        and any(
             setting.asks(value)
             for value in (values.get(setting.variable, ""), *(entries.get(entry, "") for entry in setting.entries))
+            if value
         )
     )
 
@@ -208,7 +234,8 @@ class Ambient:
     """The settings in variables and files, each ``""`` if it is not there.
 
     ``endpoint`` is without its user. ``profile`` is the profile whose section counts; ``asked`` are the settings for
-    which only aiobotocore will do, and ``problem`` says why the files cannot be used.
+    which botocore is asked for the endpoint, ``refused`` those that are not supported, and ``problem`` says why the
+    files cannot be used.
     """
 
     principal: str
@@ -220,6 +247,7 @@ class Ambient:
     key_place: KeyPlace
     files: tuple[str, str]
     asked: tuple[str, ...]
+    refused: tuple[str, ...]
     problem: str
 
 
@@ -259,7 +287,8 @@ def _resolved(
         profile=named,
         key_place=source.key_place(),
         files=(files[0][0], files[1][0]),
-        asked=asked_settings(values, section),
+        asked=asked_settings(values, section, is_refused=False),
+        refused=asked_settings(values, section, is_refused=True),
         problem=source.problem(),
     )
 

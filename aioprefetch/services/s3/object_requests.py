@@ -1,7 +1,4 @@
-"""The requests for one object or one page of a listing, which go one of two ways.
-
-Here they are signed and sent over our transport. ``client_requests`` leaves them to aiobotocore, for configurations
-that only it knows (``endpoint.why_aiobotocore``). Both have these operations and raise the same errors.
+"""The requests for one object or one page of a listing, signed and sent over our transport.
 
 A read signs neither ``Range`` nor conditions, so one signature serves all ranges of an object for a few minutes. In
 a header it does not appear in logs; as a presigned URL (``signing="presigned"``) it is a bearer token.
@@ -13,7 +10,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from aioprefetch.accessor.http_headers import parse_http_date, quote_etag, time_conditions
 from aioprefetch.accessor.request_events import ReportedRequest
@@ -61,34 +58,6 @@ EXPIRED_KEY_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRe
 # A longer body is hashed in a thread.
 LOOP_HASH_BYTES_MAX = 256 << 10
 _DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control")
-
-
-class ObjectRequests(Protocol):
-    """The requests of one recipe within a runtime. ``key`` is the key of the request's path."""
-
-    etags: ETags
-
-    async def read(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
-        """Read into a sink. ``range_text`` is the ``Range`` header."""
-
-    async def stat(self, request: StatRequest, key: str) -> Metadata:
-        """The metadata of an object."""
-
-    async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
-        """One page of the keys that begin with ``root`` and ``path``.
-
-        ``parameters`` are those of ListObjectsV2, under their names in a query, or with ``versions`` of
-        ListObjectVersions; the prefix is added to them.
-        """
-
-    async def put(self, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
-        """Write an object whole."""
-
-    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> UploadedPart:
-        """Send a part of an upload."""
-
-    async def delete(self, request: DeleteRequest, key: str) -> None:
-        """Delete an object, which may be missing, or one version of it."""
 
 
 def checksum_of(body: bytes | bytearray | memoryview, algorithm: Checksum) -> str:

@@ -55,6 +55,11 @@ AddressingStyle = Literal["auto", "path", "virtual"]
 Signing = Literal["header", "presigned"]
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+# The name of an access point, of one on an outpost, or of Object Lambda.
+_ARN = re.compile(
+    r"arn:aws[a-z-]*:s3(-object-lambda|-outposts)?:[a-z0-9-]*:[0-9]{12}:"
+    r"(outpost[/:][A-Za-z0-9-]{1,63}[/:])?accesspoint[/:][A-Za-z0-9.-]{1,63}"
+)
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
 
 
@@ -162,7 +167,8 @@ class S3Options:
     def surroundings(self) -> tuple[object, ...]:
         """The settings of AWS and of the network that decide about requests. Operators share where they are equal."""
         found = self.ambient(files=True)
-        return found.ca_bundle, found.addressing_style, found.asked, found.problem, ambient_network()
+        settings = found.ca_bundle, found.addressing_style, found.asked, found.refused, found.problem
+        return *settings, ambient_network()
 
     def ambient(self, *, files: bool) -> Ambient:
         """The settings for this recipe in variables, and with ``files`` in the files of AWS, as they are now."""
@@ -277,11 +283,15 @@ def invalid(message: str) -> ConfigInvalid:
 
 
 def checked_bucket(bucket: object) -> str:
-    """A bucket's plain name."""
+    """The name of a bucket, or the ARN of an access point."""
     if not isinstance(bucket, str) or not bucket:
         raise invalid(f"bucket must be the name of a bucket, not {bucket!r}")
+    if _ARN.fullmatch(bucket):
+        return bucket
     if bucket.startswith("arn:"):
-        raise invalid(f"bucket={bucket!r} is an ARN; give the bucket's name, or the alias of the access point")
+        raise invalid(
+            f"bucket={bucket!r} is an ARN of something else; give that of an access point, or the bucket's name"
+        )
     if "/" in bucket:
         raise invalid(f"bucket={bucket!r} holds a slash; what comes after the bucket's name is the prefix")
     if bucket != bucket.lower():
@@ -294,6 +304,13 @@ def checked_bucket(bucket: object) -> str:
             "a letter or digit at both ends"
         )
     return bucket
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """The bucket, which may be an ARN, and what comes after it and a slash."""
+    arn = _ARN.match(address)
+    bucket = arn[0] if arn is not None else address.partition("/")[0]
+    return bucket, address[len(bucket) :].removeprefix("/")
 
 
 def checked_prefix(prefix: object) -> str:

@@ -9,7 +9,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3.options import S3Options, invalid
+from aioprefetch.services.s3.options import S3Options, invalid, split_address
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.accessor import Buckets
@@ -23,7 +23,7 @@ class S3(S3Options):
     Parameters
     ----------
     bucket
-        The bucket's name.
+        The bucket's name, or the ARN of an access point.
     prefix
         The root: every path is ``prefix/path``. Slashes at its ends do not matter.
     endpoint_url
@@ -104,7 +104,7 @@ class S3(S3Options):
     def from_uri(cls, uri: str, **options: Unpack[S3UriOptions]) -> S3:
         """The recipe for ``s3://bucket/prefix``. Raises ``ConfigInvalid`` for credentials in the URI."""
         scheme, _, rest = uri.partition("://")
-        bucket, _, prefix = rest.partition("/")
+        bucket, prefix = split_address(rest)
         if "@" in bucket:  # Not shown: the text before it is probably a key.
             raise invalid(f"no bucket has an '@' in its name: credentials do not go into {scheme}:// but into options")
         return cls(bucket=bucket, prefix=prefix, **options)

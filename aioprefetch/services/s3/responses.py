@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
@@ -136,34 +136,6 @@ class ListedPage:
         self.next_token: str | None = None
         self._prefix = root + path
         self._root_length = len(root)
-
-    @classmethod
-    def of_botocore(cls, response: Mapping[str, Any], root: str, path: str) -> ListedPage:
-        """The page that botocore has parsed. Raises ``ProtocolError`` as ``parse_list_page``."""
-        if not _PAGE_FIELDS & response.keys():
-            raise _no_page()
-        page = cls(root, path)
-        page.is_truncated = bool(response.get("IsTruncated"))
-        page.next_token = response.get("NextContinuationToken")
-        if response.get("NextKeyMarker"):
-            page.next_token = version_token(response["NextKeyMarker"], response.get("NextVersionIdMarker"))
-        for item in response.get("CommonPrefixes") or ():
-            page.add_directory(item["Prefix"])
-        for item in response.get("Contents") or ():
-            size, modified = item.get("Size"), item.get("LastModified")
-            page.add_file(item["Key"], "" if size is None else str(size), item.get("ETag"), in_utc(modified))
-        for kind in ("Versions", "DeleteMarkers"):
-            for item in response.get(kind) or ():
-                page.add_version(
-                    item["Key"],
-                    str(item.get("Size", "")),
-                    item.get("ETag"),
-                    in_utc(item.get("LastModified")),
-                    version=item.get("VersionId"),
-                    is_latest=bool(item.get("IsLatest")),
-                    is_delete_marker=kind == "DeleteMarkers",
-                )
-        return page
 
     def add_directory(self, key: str) -> None:
         """Add the keys that begin with ``key``."""
@@ -392,12 +364,6 @@ _path_of = attrgetter("path")
 USER_METADATA = "x-amz-meta-"
 
 
-def headers_of(response: Mapping[str, Any]) -> Mapping[str, str]:
-    """The headers of a response, their names in lower case."""
-    headers: Mapping[str, str] = response["ResponseMetadata"]["HTTPHeaders"]
-    return headers
-
-
 def version_of(text: str | None) -> str | None:
     """A version's identifier. ``null`` is the last write without versioning: it pins nothing."""
     return text if text and text != "null" else None
@@ -416,22 +382,6 @@ def written_etag(given: object, request: Request) -> str:
     if etag is None:
         raise no_success("carries no ETag", request)
     return etag
-
-
-def unchecked_head(response: Mapping[str, Any]) -> UncheckedHead:
-    """The head of a response to a GET, not checked yet."""
-    headers = headers_of(response)
-    length = headers.get("content-length", "")
-    return UncheckedHead(
-        status=int(response["ResponseMetadata"]["HTTPStatusCode"]),
-        content_range=headers.get("content-range"),
-        content_length=int(length) if _NUMBER.fullmatch(length) else None,
-        etag=unquote_etag(headers.get("etag")),
-        version=version_of(headers.get("x-amz-version-id")),
-        last_modified=parse_http_date(headers.get("last-modified")),
-        content_type=headers.get("content-type"),
-        content_encoding=headers.get("content-encoding"),
-    )
 
 
 def checked_head(request: ReadRequest, head: ResponseHead, etags: ETags) -> ReadHead:

@@ -1,9 +1,9 @@
 """The configuration of a recipe's requests, and their signed targets.
 
-The configuration is what the recipe, its environment and the files of AWS decide: endpoint, proxy, CA file, and whether
-aiobotocore sends the requests. A signed target of a read serves all ranges of its object, any other serves once. A
-target of a read is used for five minutes, and a signature is valid for fifteen. Keys that are about to end are renewed
-ten minutes before, so a target does not outlive them.
+The configuration is what the recipe, its environment and the files of AWS decide: endpoint, proxy and CA file. A signed
+target of a read serves all ranges of its object, any other serves once. A target of a read is used for five minutes,
+and a signature is valid for fifteen. Keys that are about to end are renewed ten minutes before, so a target does not
+outlive them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
+from functools import partial
 
 from aioprefetch.credentials import Secret
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidPath, PermissionDenied
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidPath, PermissionDenied, Unsupported
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.proxies import Proxies
-from aioprefetch.services.s3.endpoint import Endpoint, endpoint_of, why_aiobotocore
+from aioprefetch.services.s3.asked_endpoint import asked_endpoint
+from aioprefetch.services.s3.endpoint import Endpoint, endpoint_of, is_of_several_regions, why_asked
 from aioprefetch.services.s3.key_source import ANONYMOUS, KeySource
 from aioprefetch.services.s3.options import S3Options, checked_region, revealed, sse_key_bytes
 from aioprefetch.services.s3.sigv4 import (
@@ -43,21 +45,32 @@ from aioprefetch.values import ReadRequest, Request
 class Configuration:
     """The endpoint, and the proxy and the file of authorities (``None``: those of the system) for its connections.
 
-    ``why_aiobotocore`` is the reason for which all requests go through aiobotocore, ``""`` for none; the other fields
-    are those of our own requests. ``customer_key`` is the key of SSE-C.
+    ``why_asked`` is the reason for which botocore was asked for the endpoint, ``""`` for none. ``customer_key`` is the
+    key of SSE-C.
     """
 
     endpoint: Endpoint
     proxy: Proxy | None
     ca_bundle: str | None
     customer_key: bytes | None = field(repr=False)
-    why_aiobotocore: str
+    why_asked: str
 
 
-def configuration_of(options: S3Options) -> Configuration:
-    """The configuration as it is now. Reads files, which blocks. Raises ``ConfigInvalid``."""
+def configuration_of(options: S3Options, *, of_account: bool = False) -> Configuration:
+    """The configuration as it is now, of requests for the bucket, or for the account that has it.
+
+    Reads files, which blocks. Raises ``ConfigInvalid``, ``Unsupported`` for a Multi-Region Access Point, and the errors
+    of botocore for files that it refuses.
+    """
     ambient = options.ambient(files=True)
     region, endpoint_url = options.region or ambient.region, options.endpoint_url or ambient.endpoint
+    if is_of_several_regions(options.bucket, endpoint_url):
+        raise Unsupported(
+            f"bucket={options.bucket!r} is a Multi-Region Access Point, which takes signatures of version 4a: give the "
+            "access point of one region, or the bucket behind it"
+        )
+    if ambient.refused:
+        raise ConfigInvalid(f"{ambient.refused[0]}: not supported, and set in variables or a profile; unset it")
     if options.ca_file is not None and not os.path.isfile(options.ca_file):
         raise ConfigInvalid(f"ca_bundle={options.ca_file!r} is not a file")
     if region:
@@ -66,23 +79,24 @@ def configuration_of(options: S3Options) -> Configuration:
         endpoint_url = ""  # Botocore refuses it, or the file that names it.
     elif endpoint_url:
         options.check_endpoint(endpoint_url)
-    proxies = Proxies(proxy_urls(options))
-    why = why_aiobotocore(
-        bucket=options.bucket,
-        region=region,
-        endpoint_url=endpoint_url,
-        proxies=proxies,
-        asked=ambient.asked,
-        problem=ambient.problem,
+    bucket = "" if of_account else options.bucket
+    why = why_asked(
+        bucket=bucket, region=region, endpoint_url=endpoint_url, asked=ambient.asked, problem=ambient.problem
     )
     style = options.addressing_style if options.addressing_style != "auto" else ambient.addressing_style
-    endpoint = endpoint_of(options.bucket, region, endpoint_url, style)
+    find_endpoint = partial(asked_endpoint, options) if why else endpoint_of
+    endpoint = find_endpoint(bucket, region, endpoint_url, style)
+    proxy = Proxies(proxy_urls(options)).of(endpoint.origin)
+    if proxy is not None and proxy.origin.scheme == endpoint.origin.scheme == "https":
+        raise ConfigInvalid(
+            f"the proxy {proxy.origin} (proxies, or HTTPS_PROXY) would need TLS within TLS: give its address with http://"
+        )
     return Configuration(
         endpoint=endpoint,
-        proxy=None if why else proxies.of(endpoint.origin),
+        proxy=proxy,
         ca_bundle=options.ca_file or ambient.ca_bundle or bundled_authorities(),
         customer_key=customer_key(options),
-        why_aiobotocore=why,
+        why_asked=why,
     )
 
 
@@ -314,7 +328,7 @@ class SignedTargets:
     def _signer_of(self, keys: AccessKeys) -> Signer:
         signer = self._signer
         if signer is None or signer.keys is not keys:
-            signer = self._signer = Signer(keys, self._endpoint.region)
+            signer = self._signer = Signer(keys, self._endpoint.region, self._endpoint.service)
             self._headers = None
         return signer
 

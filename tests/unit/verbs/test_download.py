@@ -420,16 +420,6 @@ async def from_s3_through_a_relay(tmp_path: Path, data: bytes) -> None:
         assert len(server.requests) == 2
 
 
-async def through_aiobotocore(tmp_path: Path, data: bytes) -> None:
-    async with FaultServer({"bkt/k": data}) as server:
-        store: dict[str, Any] = {"endpoint_url": server.url, **S3_KEYS}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AWS_S3_USE_ARN_REGION", "true")  # Only botocore knows this setting.
-            async with ap.Operator.from_uri("s3://bkt", block_bytes=LARGE_BLOCK, **store) as operator:
-                await operator.download("k", tmp_path / "file")
-                assert operator.statistics["transport_fallbacks"] == 1
-
-
 async def through_obspec(tmp_path: Path, data: bytes) -> None:
     store = MemoryStore()
     await store.put_async("k", data)
@@ -491,7 +481,7 @@ async def behind_a_relay_without_ranges(tmp_path: Path, data: bytes) -> None:
 
 
 PACED_WAYS = [
-    *(from_files, from_a_server_without_ranges, from_memory, over_tls, from_s3, through_aiobotocore, through_obspec),
+    *(from_files, from_a_server_without_ranges, from_memory, over_tls, from_s3, through_obspec),
     *(through_a_fill, from_a_cache, through_a_relay, from_s3_through_a_relay, behind_a_relay_without_ranges),
 ]
 

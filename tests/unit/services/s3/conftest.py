@@ -25,15 +25,6 @@ def no_ambient_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
 
 
-@pytest.fixture(params=["signed here", "aiobotocore"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The way of requests for objects; a setting that only botocore knows, and that changes nothing here, chooses."""
-    name: str = request.param
-    if name == "aiobotocore":
-        monkeypatch.setenv("AWS_S3_USE_ARN_REGION", "true")
-    return name
-
-
 @pytest.fixture
 async def runtime() -> AsyncIterator[Runtime]:
     """A runtime for the test's loop, closed with everything in it."""

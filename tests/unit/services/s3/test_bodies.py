@@ -40,7 +40,6 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_response_of_700_mib_is_given_up_at_8(store: Callable[..., Store], call: str) -> None:
     """By whichever operation it comes, with a length or in chunks; the connection ends with it."""
@@ -70,7 +69,6 @@ class Address:
         self.endpoint_url = str(server.origin)
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_long_page_is_read(store: Callable[..., Store]) -> None:
     """Below the bound it counts as it is, and the connection serves the next request."""
     body = PAGE % (b"x" * (2 << 20))
@@ -81,7 +79,6 @@ async def test_a_long_page_is_read(store: Callable[..., Store]) -> None:
         assert server.connections_open == 1
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_page_of_nothing_but_tags(store: Callable[..., Store]) -> None:
     """Parsed, each would take a hundred bytes."""
     body = PAGE % (b"<a/>" * BODY_TAGS_MAX)
@@ -107,7 +104,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_no_page_stops_the_loop(store: Callable[..., Store], kind: str) -> None:
     """However much there is to parse, or to look through for a document type."""
@@ -118,7 +114,6 @@ async def test_no_page_stops_the_loop(store: Callable[..., Store], kind: str) ->
         assert await longest_step(CALLS["list"], opened) < STEP_SECONDS_MAX
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_long_error_is_no_empty_page(store: Callable[..., Store]) -> None:
     """Even if its status says that all went well."""
     for body in (b"<Error><Code>InternalError</Code></Error>", HOSTILE["an error"]):

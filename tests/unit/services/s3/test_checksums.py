@@ -84,7 +84,6 @@ def bucket(s3_server: CountingS3Server, random_name: Callable[[], str]) -> Bucke
     return Bucket(name, options, boto)
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("size", [0, 3, 300 << 10, len(LARGE)])
 async def test_the_store_keeps_the_checksum_of_an_object(bucket: Bucket, algorithm: Checksum, size: int) -> None:
@@ -105,7 +104,6 @@ async def test_the_store_keeps_the_checksum_of_an_object(bucket: Bucket, algorit
     assert attributes["Checksum"][f"Checksum{algorithm.upper()}"] == expected(data, algorithm)
 
 
-@pytest.mark.usefixtures("way")
 async def test_an_operator_has_a_checksum_for_all_that_it_writes(bucket: Bucket, tmp_path: Path) -> None:
     """And a write may have another one."""
     (tmp_path / "file").write_bytes(LARGE)
@@ -123,7 +121,6 @@ async def test_an_operator_has_a_checksum_for_all_that_it_writes(bucket: Bucket,
     assert bucket.kept("dir/") == {"sha256": expected(b"", "sha256")}
 
 
-@pytest.mark.usefixtures("way")
 async def test_without_the_option_nothing_is_asked_of_the_store(bucket: Bucket) -> None:
     async with bucket.operator() as op:
         await op.write("k", b"x")
@@ -165,7 +162,6 @@ def test_the_words_of_s3fs(bucket: Bucket) -> None:
         fsspec.filesystem("aioprefetch+s3", config_kwargs={"response_checksum_validation": "when_supported"}, **words)
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_bucket_under_object_lock(bucket: Bucket, random_name: Callable[[], str]) -> None:
     """It refuses an object without a checksum, with the advice to give one, and takes one with it."""
     locked = Bucket(random_name(), bucket.options, bucket.boto)
@@ -196,7 +192,6 @@ DEMANDS = [
 ]
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("code", "sentence"), DEMANDS)
 async def test_the_sentences_of_stores_that_demand_a_checksum(store: Any, code: str, sentence: str) -> None:
     body = f"<Error><Code>{code}</Code><Message>{sentence}</Message></Error>".encode()
@@ -275,7 +270,6 @@ def over(server: FaultServer | VerifyingStore, **options: Any) -> Operator:
     return Operator(service, retry_seconds=5)
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("size", [3, len(LARGE)])
 async def test_a_store_that_verifies_takes_what_is_whole(algorithm: Checksum, size: int) -> None:
@@ -286,7 +280,6 @@ async def test_a_store_that_verifies_takes_what_is_whole(algorithm: Checksum, si
             assert server.objects == {"/bucket/k": LARGE[:size]}
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("size", [3, len(LARGE)])
 async def test_a_body_that_arrives_damaged_is_sent_again(size: int) -> None:
     with VerifyingStore() as server:
@@ -297,7 +290,6 @@ async def test_a_body_that_arrives_damaged_is_sent_again(size: int) -> None:
             assert [status for method, status in server.requests if method == "PUT"].count("400 Bad Request") == 1
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_body_that_always_arrives_damaged_is_refused() -> None:
     with VerifyingStore() as server:
         async with over(server, checksum="sha256").layer(NO_PAUSES) as op:
@@ -323,7 +315,6 @@ async def test_headers_of_a_checksum_are_signed_and_an_anonymous_write_has_one_t
         }
 
 
-@pytest.mark.usefixtures("way")
 async def test_parts_that_the_store_copies_bring_their_checksum(store: Any) -> None:
     result = b"<CopyPartResult><ETag>&quot;e&quot;</ETag><ChecksumCRC32>AAAAAA==</ChecksumCRC32></CopyPartResult>"
     async with FaultServer({}, [Rule(fault=Fault(status=200, body=result), method="PUT")]) as server:

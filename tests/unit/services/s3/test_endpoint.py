@@ -1,4 +1,4 @@
-"""Where requests go: botocore's endpoints for any bucket, region and style, and what is left to aiobotocore."""
+"""Where requests go: botocore's endpoints for any bucket, region and style, and what botocore is asked for."""
 
 import os
 from pathlib import Path
@@ -12,16 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.s3 import S3
-from aioprefetch.services.s3.accessor import S3Accessor
-from aioprefetch.services.s3.client_requests import ClientRequests
-from aioprefetch.services.s3.endpoint import endpoint_of, why_aiobotocore
+from aioprefetch.services.s3.endpoint import endpoint_of, why_asked
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.services.s3.sigv4 import encoded_path
 from aioprefetch.transport import Origin
-from aioprefetch.values import StatRequest
 
 KEYS: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "key"}
 BUCKETS = ["plain", "with-dash", "a.b", "a_b", "1a2", "x" * 63, "bkt-s3alias"]
@@ -82,7 +78,8 @@ def test_endpoints_are_those_of_botocore(
 
 
 PLAIN: dict[str, Any] = {"bucket": "b-1", "region": "", "endpoint_url": "", "asked": (), "problem": ""}
-DIRECT = Proxies(())
+SPECIAL = "a directory bucket, or an access point"
+ARN = "arn:aws:s3:us-west-2:123456789012:accesspoint/ap"
 
 
 @pytest.mark.parametrize(
@@ -93,26 +90,23 @@ DIRECT = Proxies(())
         ({"region": "us-gov-west-1"}, ""),
         ({"region": "anything", "endpoint_url": "http://127.0.0.1:9"}, ""),
         ({"bucket": "name-s3alias"}, ""),
-        ({"proxies": Proxies((("https", "http://proxy:3128"),))}, ""),
-        ({"proxies": Proxies((("http", "https://proxy:3128"),)), "endpoint_url": "http://127.0.0.1:9"}, ""),
-        ({"proxies": Proxies((("https", "https://proxy:3128"),))}, "TLS within the TLS of a proxy"),
         ({"region": "us-iso-east-1"}, "a region of another partition"),
         ({"region": "eusc-de-east-1"}, "a region of another partition"),
         ({"region": "fips-us-east-1"}, "a region of another partition"),
         ({"region": "aws-global"}, "a region of another partition"),
-        ({"bucket": "name--usw2-az1--x-s3"}, "a directory bucket, or an alias of an access point"),
-        ({"bucket": "name--ol-s3"}, "a directory bucket, or an alias of an access point"),
-        ({"bucket": "name--op-s3"}, "a directory bucket, or an alias of an access point"),
-        ({"bucket": "abc.mrap"}, "a directory bucket, or an alias of an access point"),
+        ({"bucket": "name--usw2-az1--x-s3"}, SPECIAL),
+        ({"bucket": "name--ol-s3"}, SPECIAL),
+        ({"bucket": "name--op-s3"}, SPECIAL),
+        ({"bucket": ARN}, SPECIAL),
         ({"endpoint_url": "https://s3-accelerate.amazonaws.com"}, "transfer acceleration"),
         ({"endpoint_url": "https://s3-accelerate.dualstack.amazonaws.com"}, "transfer acceleration"),
         ({"asked": ("FIPS endpoints",)}, "FIPS endpoints"),
         ({"problem": "a profile that is in no configuration file"}, "a profile that is in no configuration file"),
     ],
 )
-def test_what_needs_aiobotocore(facts: dict[str, Any], why: str) -> None:
+def test_what_botocore_is_asked_for(facts: dict[str, Any], why: str) -> None:
     """Each row of the list, and what looks like one and is none."""
-    assert why_aiobotocore(**{**PLAIN, "proxies": DIRECT, **facts}) == why
+    assert why_asked(**{**PLAIN, **facts}) == why
 
 
 SETTINGS = {
@@ -125,10 +119,12 @@ SETTINGS = {
         "s3.us_east_1_regional_endpoint",
         "regional",
     ),
-    "a choice of payload signing": ("", "s3.payload_signing_enabled", "false"),
-    "signatures for several regions": ("AWS_SIGV4A_SIGNING_REGION_SET", "sigv4a_signing_region_set", "*"),
-    "another kind of signature": ("AWS_AUTH_SCHEME_PREFERENCE", "auth_scheme_preference", "sigv4a"),
     "botocore's data from another folder": ("AWS_DATA_PATH", "data_path", "elsewhere"),
+}
+REFUSED = {
+    "unsigned payloads": ("", "s3.payload_signing_enabled", "false"),
+    "signatures for several regions": ("AWS_SIGV4A_SIGNING_REGION_SET", "sigv4a_signing_region_set", "*"),
+    "another kind of signature": ("AWS_AUTH_SCHEME_PREFERENCE", "auth_scheme_preference", "sigv4a, sigv4"),
 }
 
 
@@ -138,26 +134,68 @@ def profile_with(entry: str, value: str) -> str:
     return f"[default]\n{block} =\n  {name} = {value}\n" if block else f"[default]\n{name} = {value}\n"
 
 
+def asked(service: S3) -> tuple[str, ...]:
+    return service.ambient(files=True).asked
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_are_found_in_variables_and_in_a_profile(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable, entry, value = SETTINGS[name]
     service = S3(bucket="bucket", **KEYS)
-    assert configuration_of(service).why_aiobotocore == ""
+    assert asked(service) == ()
     if variable:
         monkeypatch.setenv(variable, value)
-        assert configuration_of(service).why_aiobotocore == name
+        assert asked(service) == (name,)
         monkeypatch.delenv(variable)
     Path(os.environ["AWS_CONFIG_FILE"]).write_text(profile_with(entry, value))
-    assert configuration_of(service).why_aiobotocore == name
+    assert asked(service) == (name,)
 
 
 def test_settings_that_are_off_ask_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """``false`` is what we do."""
     monkeypatch.setenv("AWS_USE_DUALSTACK_ENDPOINT", "false")
     Path(os.environ["AWS_CONFIG_FILE"]).write_text(profile_with("s3.use_accelerate_endpoint", "false"))
-    assert configuration_of(S3(bucket="bucket", **KEYS)).why_aiobotocore == ""
+    assert configuration_of(S3(bucket="bucket", **KEYS)).why_asked == ""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_for_other_signatures_are_refused_by_their_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable, entry, value = REFUSED[name]
+    service = S3(bucket="bucket", **KEYS)
+    if variable:
+        monkeypatch.setenv(variable, value)
+        with pytest.raises(ConfigInvalid, match=variable):
+            configuration_of(service)
+        monkeypatch.delenv(variable)
+    Path(os.environ["AWS_CONFIG_FILE"]).write_text(profile_with(entry, value))
+    with pytest.raises(ConfigInvalid, match=entry.rpartition(".")[2]):
+        configuration_of(service)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("s3.payload_signing_enabled", "true"),
+        ("auth_scheme_preference", "sigv4, sigv4a"),
+        ("auth_scheme_preference", "httpBearerAuth"),
+    ],
+)
+def test_settings_for_our_own_signatures_are_no_matter(entry: str, value: str) -> None:
+    Path(os.environ["AWS_CONFIG_FILE"]).write_text(profile_with(entry, value))
+    assert configuration_of(S3(bucket="bucket", **KEYS)).why_asked == ""
+
+
+def test_tls_within_tls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that speaks TLS is for stores that do not."""
+    with pytest.raises(ConfigInvalid, match="proxies"):
+        configuration_of(S3(bucket="bucket", proxies={"https": "https://proxy:3128"}, **KEYS))
+    monkeypatch.setenv("https_proxy", "https://proxy:3128")
+    with pytest.raises(ConfigInvalid, match="HTTPS_PROXY"):
+        configuration_of(S3(bucket="bucket", **KEYS))
+    plain = S3(bucket="bucket", endpoint_url="http://127.0.0.1:9", proxies={"http": "https://proxy:3128"}, **KEYS)
+    assert configuration_of(plain).proxy is not None
 
 
 def test_region_style_and_authorities_of_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,17 +210,6 @@ def test_region_style_and_authorities_of_a_profile(monkeypatch: pytest.MonkeyPat
     assert str(own.endpoint.origin) == "https://bucket.s3.eu-west-1.amazonaws.com"
     monkeypatch.setenv("AWS_CA_BUNDLE", "/of/a/variable")
     assert configuration_of(S3(bucket="bucket", **KEYS)).ca_bundle == "/of/a/variable"
-
-
-async def test_such_a_recipe_goes_through_aiobotocore(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of its requests, and an event says why."""
-    heard: list[Any] = []
-    runtime.events.subscribe(heard.append)
-    monkeypatch.setenv("AWS_USE_FIPS_ENDPOINT", "true")
-    accessor = S3(bucket="bucket", **KEYS).build(runtime)
-    assert isinstance(accessor, S3Accessor)
-    assert isinstance(await accessor.live.opened(StatRequest(path="k")), ClientRequests)
-    assert [(event.name, event.facts["why"]) for event in heard] == [("s3.through_aiobotocore", "FIPS endpoints")]
 
 
 @pytest.mark.parametrize("region", ["us-east-1\n", " eu-west-1", "us-east-1\r\nX-Injected: 1\r\nx: "])

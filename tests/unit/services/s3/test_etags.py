@@ -215,7 +215,6 @@ async def test_a_move_does_not_delete_a_newer_object(kind: str) -> None:
         assert server.objects["to"] == b"newer"
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_etag_of_a_write_pins_a_read(kind: str) -> None:
     """It has no time, and so it is that of the store."""

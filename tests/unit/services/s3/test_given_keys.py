@@ -92,7 +92,7 @@ GIVEN: dict[str, tuple[Callable[[], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", GIVEN)
-async def test_keys_of_every_form_sign(name: str, way: str) -> None:
+async def test_keys_of_every_form_sign(name: str) -> None:
     """With their token, in the region of the session."""
     make, key_id, region = GIVEN[name]
     async with FaultServer(OBJECTS) as server:

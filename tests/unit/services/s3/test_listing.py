@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from aioprefetch.errors import ProtocolError
-from aioprefetch.services.s3.responses import ListedPage, list_page_of, parse_list_page
+from aioprefetch.services.s3.responses import list_page_of, parse_list_page
 from aioprefetch.values import ListRequest
 from tests.unit.services.s3.stores import Store
 
@@ -72,20 +72,13 @@ def document(reply: dict[str, Any]) -> bytes:
     return f"<ListBucketResult><Name>b</Name>{fields}</ListBucketResult>".encode()
 
 
-def listed(reply: dict[str, Any], path: str, way: str) -> ListedPage:
-    """What each way makes of a page below the root ``root/``."""
-    if way == "aiobotocore":
-        return ListedPage.of_botocore(reply, "root/", path)
-    return parse_list_page(document(reply), "root/", path)
-
-
-def page_of(reply: dict[str, Any], way: str, **fields: Any) -> Any:
+def page_of(reply: dict[str, Any], **fields: Any) -> Any:
     """The page that a response means under the root ``root/``."""
     request = ListRequest(path="d/", **fields)
-    return list_page_of(listed(reply, "d/", way), request, 4)
+    return list_page_of(parse_list_page(document(reply), "root/", "d/"), request, 4)
 
 
-def test_the_root_is_taken_off_and_the_directory_left_out(way: str) -> None:
+def test_the_root_is_taken_off_and_the_directory_left_out() -> None:
     """The marker of the listed directory is no entry of it; markers below are directories."""
     zone = timezone(timedelta(hours=2))
     page = page_of(
@@ -96,8 +89,7 @@ def test_the_root_is_taken_off_and_the_directory_left_out(way: str) -> None:
                 {"Key": "root/d/k", "Size": 3, "ETag": '"e"', "LastModified": datetime(2026, 1, 1, 2, tzinfo=zone)},
                 {"Key": "root/d/m/", "Size": 0},
             ],
-        },
-        way,
+        }
     )
     assert [(entry.path, entry.kind) for entry in page.entries] == [
         ("d/k", "file"),
@@ -108,9 +100,9 @@ def test_the_root_is_taken_off_and_the_directory_left_out(way: str) -> None:
     assert page.next_token is None
 
 
-def test_an_empty_page_may_have_a_successor(way: str) -> None:
+def test_an_empty_page_may_have_a_successor() -> None:
     """Stores that skip deleted keys send such pages."""
-    assert page_of({"IsTruncated": True, "NextContinuationToken": "t"}, way).next_token == "t"
+    assert page_of({"IsTruncated": True, "NextContinuationToken": "t"}).next_token == "t"
 
 
 @pytest.mark.parametrize(
@@ -128,10 +120,10 @@ def test_an_empty_page_may_have_a_successor(way: str) -> None:
         ({"IsTruncated": True, "NextContinuationToken": "same"}, "would never end"),
     ],
 )
-def test_impossible_pages(way: str, reply: dict[str, Any], said: str) -> None:
+def test_impossible_pages(reply: dict[str, Any], said: str) -> None:
     """Keys from elsewhere, senseless sizes, and pages without end are refused."""
     with pytest.raises(ProtocolError) as caught:
-        page_of(reply, way, page_token="same")
+        page_of(reply, page_token="same")
     assert re.search(said, caught.value.message)
 
 

@@ -17,7 +17,6 @@ OBJECTS = {"bucket/k": DATA}
 RANGE = {"offset": 1000, "size": 5000}
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     ("fault", "fields"),
     [
@@ -41,7 +40,6 @@ async def test_responses_that_must_not_count(store: Callable[..., Store], fault:
         server.assert_requests("GET")
 
 
-@pytest.mark.usefixtures("way")
 async def test_another_version_is_noticed_without_the_help_of_the_server(store: Callable[..., Store]) -> None:
     """The ETag is compared although If-Match was ignored."""
     async with FaultServer(OBJECTS, [Rule(fault=Fault(ignore_if_match=True))]) as server:
@@ -50,7 +48,6 @@ async def test_another_version_is_noticed_without_the_help_of_the_server(store: 
         assert server.requests[0].headers["if-match"] == '"old"'
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_weak_etag_is_compared_and_not_sent(store: Callable[..., Store]) -> None:
     """No server may match it."""
     async with FaultServer(OBJECTS, [Rule(fault=Fault(etag='W/"weak"'), times=None)]) as server:
@@ -83,7 +80,6 @@ async def test_a_size_that_is_none(store: Callable[..., Store], size: str) -> No
         (Fault(close_after_bytes=0), Unavailable),
     ],
 )
-@pytest.mark.usefixtures("way")
 async def test_faults_in_the_middle(store: Callable[..., Store], fault: Fault, kind: type[Error]) -> None:
     """A typed, temporary error after the bytes that came, which are the right ones; the slot is free."""
     async with FaultServer(OBJECTS, [Rule(fault=fault)]) as server:
@@ -121,7 +117,6 @@ async def test_a_chunked_part_is_taken(store: Callable[..., Store]) -> None:
             await opened.get("k", **RANGE)
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_read_that_its_sink_refuses_is_broken_off(store: Callable[..., Store]) -> None:
     """The connection gives its slot back at once, instead of being read to its end."""
     async with FaultServer({"bucket/k": bytes(32 << 20)}) as server:
@@ -136,7 +131,6 @@ async def test_a_read_that_its_sink_refuses_is_broken_off(store: Callable[..., S
         assert server.bytes_sent < 3 * (8 << 20)
 
 
-@pytest.mark.usefixtures("way")
 async def test_closing_ends_a_read(store: Callable[..., Store]) -> None:
     """While it waits for the store."""
     async with FaultServer(OBJECTS, [Rule(fault=Fault(hang_after_bytes=300_000))]) as server:
@@ -160,7 +154,6 @@ class NotingSink(CollectSink):
         self._arrived.set()
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "fault", [Fault(hang_before_head=True), Fault(hang_after_bytes=0), Fault(hang_after_bytes=300_000)]
 )
@@ -186,7 +179,6 @@ async def test_a_hundred_reads_at_once(moto: Store) -> None:
     assert (moto.server.count("GET"), moto.server.count()) == (100, 100)
 
 
-@pytest.mark.usefixtures("way")
 async def test_the_headers_that_options_ask_for(store: Callable[..., Store]) -> None:
     """SSE-C and requester pays are said with every request; an anonymous request is not signed."""
     async with FaultServer(OBJECTS) as server:

@@ -97,7 +97,6 @@ REPETITIONS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("how", REPETITIONS)
 async def test_a_server_that_repeats_the_request(store: Callable[..., Store], how: str) -> None:
     """Nothing of it stays: not in the message, not in a cause, not in a traceback with variables."""
@@ -115,7 +114,6 @@ def sent(server: RawServer) -> list[bytes]:
     return [request for peer in server.peers for request in peer.requests]
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -180,7 +178,6 @@ def lines() -> Iterator[Callable[[], str]]:
 
 
 @pytest.mark.parametrize("fault", [Fault(), Fault(raw=b"garbage\r\n\r\n"), Fault(status=403, code="AccessDenied")])
-@pytest.mark.usefixtures("way")
 async def test_debug_lines_hold_no_secret(store: Callable[..., Store], lines: Callable[[], str], fault: Fault) -> None:
     """botocore logs parameters, headers, what it signs, URLs and answers: all without what opens anything."""
     async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:

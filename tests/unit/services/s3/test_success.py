@@ -58,13 +58,9 @@ VERBS: dict[str, Callable[[Operator], Awaitable[None]]] = {
 }
 
 
-# Copies and what belongs to an upload go one way alone, but for parts.
-BOTH_WAYS = [(verb, "signed here") for verb in VERBS] + [(verb, "aiobotocore") for verb in ("put", "part", "delete")]
-
-
 @checks("reliability:W01", "reliability:W02", "reliability:W03")
-@pytest.mark.parametrize(("verb", "way"), BOTH_WAYS, indirect=["way"])
-async def test_a_success_without_its_result_is_an_error(verb: str, way: str) -> None:
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_success_without_its_result_is_an_error(verb: str) -> None:
     """It is tried again, as a read is, and ends as an error."""
     async with KeyServer({"a": b"one"}) as server, server.operator() as op:
         for kind, said in NO_RESULT.items():
@@ -80,8 +76,8 @@ async def test_a_success_without_its_result_is_an_error(verb: str, way: str) -> 
 
 
 @checks("reliability:W01")
-@pytest.mark.parametrize(("verb", "way"), BOTH_WAYS, indirect=["way"])
-async def test_after_one_success_without_a_result_the_next_attempt_counts(verb: str, way: str) -> None:
+@pytest.mark.parametrize("verb", VERBS)
+async def test_after_one_success_without_a_result_the_next_attempt_counts(verb: str) -> None:
     """Whether it was done or not. Some stores answer a deletion with nothing."""
     expected = {"put": b"x", "begin": DATA, "part": DATA, "complete": DATA, "copy": b"one"}
     async with KeyServer() as server, server.operator() as op:
@@ -106,7 +102,6 @@ async def test_a_move_loses_nothing() -> None:
                 assert server.objects["a"] == b"one"
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("said", [Said(204), Said(200), error(404, "NoSuchKey")], ids=["204", "200", "404"])
 async def test_what_a_deletion_may_be_answered(said: Said) -> None:
     async with KeyServer({"a": b"one"}, Bent("delete", said)) as server, server.operator() as op:
@@ -115,7 +110,6 @@ async def test_what_a_deletion_may_be_answered(said: Said) -> None:
 
 
 @checks("reliability:W03")
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "said", [Said(202), Said(206), Said(200, PAGE), Said(404, PAGE), error(404, "NoSuchBucket")], ids=str
 )
@@ -126,7 +120,6 @@ async def test_what_is_no_deletion(said: Said) -> None:
         assert server.objects
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("etag", ['""', "", '" "'])
 async def test_an_empty_etag_is_none(etag: str) -> None:
     async with KeyServer({}, Bent("put", Said(200, b"", {"ETag": etag}), times=9)) as server, server.operator() as op:
@@ -203,7 +196,6 @@ async def delete_if(op: Operator, *paths: str, **etags: str) -> None:
 
 
 @checks("reliability:W17")
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("paths", [("a",), ("a", "b", "c")])
 async def test_an_object_with_another_etag_is_not_deleted(paths: tuple[str, ...]) -> None:
     async with KeyServer(dict.fromkeys("abc", b"one")) as server, server.operator() as op:
@@ -230,7 +222,6 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("verb", ["delete", "deletes"])
-@pytest.mark.usefixtures("way")
 async def test_a_store_without_the_condition_is_asked_once_with_it(verb: str) -> None:
     paths = ("a",) if verb == "delete" else ("a", "b")
     for said in REFUSALS.values():

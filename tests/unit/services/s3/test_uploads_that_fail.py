@@ -61,7 +61,6 @@ def operator_of(server: FaultServer, **options: float) -> Operator:
     return Operator(service, retry_seconds=5, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("way")
 async def test_parts_are_in_flight_side_by_side() -> None:
     """All that one upload may have, before the first one is there."""
     hanging = Rule(fault=Fault(status=200, headers={"ETag": '"e"'}, hang_before_head=True), method="PUT", times=None)
@@ -75,7 +74,6 @@ async def test_parts_are_in_flight_side_by_side() -> None:
         assert (server.requests[-1].method, server.requests[-1].target) == ("DELETE", "/bucket/k?uploadId=u1")
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     "fault", [Fault(status=500), Fault(status=503, code="SlowDown"), Fault(reset_before_head=True)]
 )
@@ -96,7 +94,6 @@ async def test_the_hash_of_a_part_is_signed() -> None:
         assert hashes == {hashlib.sha256(part).hexdigest() for part in (DATA[:PART], DATA[PART:])}
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("size", [3, len(DATA)])
 async def test_class_and_key_go_with_the_request_that_makes_the_object(size: int) -> None:
     """The put of a small one, the beginning of an upload; S3 refuses them elsewhere."""
@@ -111,7 +108,6 @@ async def test_class_and_key_go_with_the_request_that_makes_the_object(size: int
 
 
 @checks("reliability:W05")
-@pytest.mark.usefixtures("way")
 async def test_a_completion_whose_response_was_lost_is_found_out() -> None:
     """The upload is gone, and the object is the one that its parts make."""
     lost = Rule(fault=Fault(reset_before_head=True), matches=is_completion)
@@ -134,7 +130,6 @@ async def test_another_object_is_no_proof_of_a_completion(etag: str, size: int) 
 
 
 @checks("reliability:W08")
-@pytest.mark.usefixtures("way")
 async def test_the_error_names_the_upload_where_the_abort_fails(caplog: pytest.LogCaptureFixture) -> None:
     """It says what stays in the store, and how it is removed."""
     script = [BEGIN, Rule(fault=Fault(status=403, code="AccessDenied"), times=None)]
@@ -146,7 +141,6 @@ async def test_the_error_names_the_upload_where_the_abort_fails(caplog: pytest.L
         assert "could not be removed" in caplog.text
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=503, code="SlowDown"), Fault(drop=True)])
 async def test_the_nth_request_of_an_upload_fails_once(fault: Fault) -> None:
     """To begin, a part, the end: that request alone is sent again, and one upload becomes one object."""
@@ -162,7 +156,6 @@ async def test_the_nth_request_of_an_upload_fails_once(fault: Fault) -> None:
 
 
 @checks("reliability:W08")
-@pytest.mark.usefixtures("way")
 async def test_the_nth_request_of_an_upload_fails_permanently() -> None:
     """What was begun is aborted, and the error is the store's."""
     for number in range(4):

@@ -79,7 +79,6 @@ async def listed(op: Operator) -> list[tuple[Any, ...]]:
     return [(each.path, each.version, each.is_latest, each.is_delete_marker, each.size) for each in entries]
 
 
-@pytest.mark.usefixtures("way")
 async def test_versions_of_one_path_go_on_to_the_next_page() -> None:
     """`null` is the name of a version like any other: without it a delete would be of the newest one."""
     async with opened() as (server, op):
@@ -134,7 +133,6 @@ async def test_a_token_of_another_listing_is_refused() -> None:
         assert server.count() == 0
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_version_that_cannot_be_one_is_not_found() -> None:
     """S3 parses the name, and says no more than that."""
     refused = Rule(fault=Fault(status=400, code="InvalidArgument"), times=None)
