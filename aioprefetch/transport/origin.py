@@ -103,7 +103,7 @@ class Route:
         return f"<Route {self.origin}{'' if self.proxy is None else f' through {self.proxy.origin}'}>"
 
 
-Method = Literal["GET", "HEAD", "PUT", "DELETE"]
+Method = Literal["GET", "HEAD", "PUT", "POST", "DELETE"]
 
 
 class Target:

@@ -77,6 +77,8 @@ class Bent:
 class KeyServer:
     """The store: ``objects`` by key. ``etag`` makes their ETags, ``now`` is the time of the last write."""
 
+    bucket = "bkt"
+
     def __init__(self, objects: Mapping[str, bytes] | None = None, *bent: Bent) -> None:
         self.now = 1_700_000_000
         self.objects: dict[str, bytes] = dict(objects or {})
@@ -95,7 +97,7 @@ class KeyServer:
     def operator(self, **options: object) -> Operator:
         """The default stack over the store, without pauses."""
         service = S3(
-            bucket="bkt",
+            bucket=self.bucket,
             endpoint_url=f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}",
             region="us-east-1",
             access_key_id="id",
@@ -136,7 +138,7 @@ class KeyServer:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         url = urlsplit(target)
         query = parse_qs(url.query, keep_blank_values=True)
-        key = unquote(url.path).removeprefix("/bkt").removeprefix("/")
+        key = unquote(url.path).removeprefix(f"/{self.bucket}").removeprefix("/")
         asked = Asked(_verb_of(method, key, query, headers), key, query, headers, body)
         self.asked.append(asked)
         said = self._respond(asked)
@@ -205,7 +207,7 @@ class KeyServer:
         return Said(200, b"", {"ETag": f'"{self.etag(asked.body)}"'})
 
     def _source(self, asked: Asked) -> bytes | Said:
-        source = unquote(asked.headers["x-amz-copy-source"]).partition("?")[0].removeprefix("/").removeprefix("bkt/")
+        source = unquote(asked.headers["x-amz-copy-source"]).partition("?")[0].removeprefix("/").removeprefix(f"{self.bucket}/")
         wanted = asked.headers.get("x-amz-copy-source-if-match")
         if source not in self.objects:
             return error(404, "NoSuchKey")
@@ -298,6 +300,8 @@ def _iso(seconds: int) -> str:
 def _verb_of(method: str, key: str, query: Mapping[str, list[str]], headers: Mapping[str, str]) -> str:
     if method == "POST":
         return "deletes" if "delete" in query else "begin" if "uploads" in query else "complete"
+    if "session" in query or "renameObject" in query:
+        return "session" if "session" in query else "rename"
     if method == "PUT":
         copies = "x-amz-copy-source" in headers
         return ("copypart" if copies else "part") if "partNumber" in query else "copy" if copies else "put"

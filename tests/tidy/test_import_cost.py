@@ -36,8 +36,7 @@ NOT_FOR_A_READ = (
     *(name for name in FORBIDDEN if name not in ("aiohappyeyeballs", "httptools", "urllib")),
     *("ctypes", "decimal", "json", "multiprocessing", "numbers", "random", "shlex", "urllib.request"),
     *("uuid", "xml", "zlib"),
-    *("aioprefetch.reader", "aioprefetch.services.s3.client_maker"),
-    *("aioprefetch.services.s3.client_requests", "aioprefetch.sync"),
+    *("aioprefetch.reader", "aioprefetch.sync"),
 )
 READ_S3 = """
 import asyncio, sys, aioprefetch as ap

@@ -36,7 +36,7 @@ LEFT: dict[str, int] = {
     "tests/unit/services/http/test_http_failures.py": 1,
     "tests/unit/services/http/test_http_lacking.py": 1,
     "tests/unit/services/obspec/test_obspec_listing.py": 1,
-    "tests/unit/services/s3/test_client.py": 1,
+    "tests/unit/services/s3/test_live.py": 1,
     "tests/unit/services/s3/test_identity.py": 1,
     "tests/unit/services/s3/test_secrets.py": 2,
     "tests/unit/services/test_service_of_your_own.py": 1,

@@ -7,28 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aioprefetch import errors
 from aioprefetch.accessor.counted_requests import OPERATIONS
-from aioprefetch.accessor.http_headers import quote_etag, range_header
-from aioprefetch.accessor.response_check import DATED, bare_etag
+from aioprefetch.accessor.http_headers import range_header
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, InvalidArgument, RangeNotSatisfied, copy_of
-from aioprefetch.runtime.forks import cached_property
+from aioprefetch.errors import Error, InvalidArgument, IsSameFile, RangeNotSatisfied, copy_of
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all
-from aioprefetch.services.keys import checked_key, dot_segment, is_directory_bucket
-from aioprefetch.services.s3.client import S3Client
-from aioprefetch.services.s3.errors import ErrorResponse, Explainer, ListBucketsRequest
+from aioprefetch.services.keys import dot_segment, is_directory_bucket, no_object
+from aioprefetch.services.s3.errors import Explainer, ListBucketsRequest
 from aioprefetch.services.s3.key_source import KeySource, SingleFlight
-from aioprefetch.services.s3.object_requests import SignedRequests, uploaded_part
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.outcomes import decided, etag_of_data, etag_of_parts
-from aioprefetch.services.s3.responses import in_utc, list_page_of, version_markers, version_of, written_etag
+from aioprefetch.services.s3.requests import GONE_KEY, Requests
+from aioprefetch.services.s3.responses import list_page_of, version_markers
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.values import (
     AbortUploadRequest,
@@ -45,6 +41,7 @@ from aioprefetch.values import (
     PresignRequest,
     ReadReply,
     ReadRequest,
+    RenameRequest,
     Request,
     StatRequest,
     UploadedPart,
@@ -52,15 +49,11 @@ from aioprefetch.values import (
     WriteRequest,
 )
 
-if TYPE_CHECKING:
-    from aioprefetch.services.s3.client_requests import Uploads
-
 PAGE_ENTRIES_MAX = 1000
 DELETE_KEYS_MAX = 1000
 # The deletions of single objects by one call that are in flight.
 DELETES_AT_ONCE = 8
 PRESIGN_SECONDS_MAX = 7 * 24 * 3600
-_PRESIGNED = {"GET": "get_object", "HEAD": "head_object", "PUT": "put_object", "DELETE": "delete_object"}
 
 
 class S3Live:
@@ -70,14 +63,13 @@ class S3Live:
         self.options = options
         self.explainer = Explainer(options, principal)
         self.keys = KeySource(options, runtime, principal, self.explainer)
-        self.client = S3Client(options, runtime, self.keys, self.explainer)
-        self.requests: SignedRequests | None = None
+        self.requests: Requests | None = None
         self.deletes_unconditionally = False  # The store has refused a condition of a deletion.
         self._runtime = runtime
         self._opening = SingleFlight(runtime, self._open, "s3 configuration")
 
-    async def opened(self, request: Request) -> SignedRequests:
-        """The way of requests for objects. Raises ``ConfigInvalid`` for a configuration that cannot work."""
+    async def opened(self, request: Request) -> Requests:
+        """The requests, once the configuration is there. Raises ``ConfigInvalid`` for one that cannot work."""
         if self.requests is not None:
             return self.requests
         try:
@@ -89,20 +81,22 @@ class S3Live:
         finally:
             del explained  # Its traceback holds this frame.
 
-    async def _open(self) -> SignedRequests:
+    async def of_account(self, request: Request) -> Requests:
+        """The requests for the account, with the same keys. Raises as ``opened``."""
+        await self.opened(request)
+        configuration = await self._runtime.run_blocking(partial(configuration_of, self.options, of_account=True))
+        return Requests(self.options, configuration, self.keys, self.explainer, self._runtime)
+
+    async def _open(self) -> Requests:
         configuration = await self._runtime.run_blocking(configuration_of, self.options)
         if configuration.why_asked:
             self._runtime.events.publish("s3.endpoint_asked", "", why=configuration.why_asked)
-        self.requests = SignedRequests(self.options, configuration, self.keys, self.explainer, self._runtime)
+        self.requests = Requests(self.options, configuration, self.keys, self.explainer, self._runtime)
         return self.requests
 
 
 class S3Accessor(ServiceAccessor):
-    """The live S3 service.
-
-    Accessors of one recipe share their live parts within a runtime, which closes them. ``client`` is aiobotocore's, for
-    multipart uploads, copies, deletes of many objects, and presigned URLs.
-    """
+    """The live S3 service. Accessors of one recipe share their live parts within a runtime, which closes them."""
 
     reports_requests = OPERATIONS
 
@@ -113,8 +107,7 @@ class S3Accessor(ServiceAccessor):
         # Files and variables may name another principal by the time that a second accessor is made.
         shared = ("s3", options, info.principal)
         self.live: S3Live = runtime.shared(shared, lambda: S3Live(options, runtime, info.principal))
-        self.client = self.live.client
-        # The transport, and aiohttp in its place, end a wait without progress by themselves.
+        # The transport ends a wait without progress by itself.
         self.stall_seconds = options.read_timeout_seconds
 
     def _key(self, path: str, request: Request) -> str:
@@ -193,87 +186,48 @@ class S3Accessor(ServiceAccessor):
         return await decided(self, request, send, size, partial(etag_of_data, data))
 
     async def begin_upload(self, request: WriteRequest) -> str:
-        return await self._uploads.begin(request, self._key(request.path, request))
+        key = self._key(request.path, request)
+        return await (await self.live.opened(request)).begin(request, key)
 
     async def write_part(self, request: PartRequest, data: bytes | bytearray | memoryview) -> UploadedPart:
         requests = self.live.requests or await self.live.opened(request)
         return await requests.put_part(request, self._key(request.path, request), data)
 
     async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
-        send = partial(self._uploads.complete, request, self._key(request.path, request))
+        key = self._key(request.path, request)
+        send = partial((await self.live.opened(request)).complete, request, key)
         return await decided(self, request, send, request.size, partial(etag_of_parts, request.parts))
 
     async def abort_upload(self, request: AbortUploadRequest) -> None:
-        await self._uploads.abort(request, self._key(request.path, request))
+        key = self._key(request.path, request)
+        await (await self.live.opened(request)).abort(request, key)
 
     async def list_uploads(self, request: ListUploadsRequest) -> UploadPage:
-        return await self._uploads.page(request)
-
-    @cached_property
-    def _uploads(self) -> Uploads:
-        from aioprefetch.services.s3.client_requests import Uploads
-
-        return Uploads(self._options, self.client)
+        return await (await self.live.opened(request)).uploads_page(request)
 
     async def copy(self, request: CopyRequest) -> Metadata:
         if request.if_not_exists and not self.capability.copy_if_not_exists:
             self._unsupported(request, "if_not_exists of a copy")
+        key = self._key(request.target, request)
+        send = partial((await self.live.opened(request)).copy, request, key)
         # The copy has the ETag of the object too, unless that was written in parts.
-        return await decided(self, request, partial(self._copy, request), request.size, lambda: request.if_match)
+        return await decided(self, request, send, request.size, lambda: request.if_match)
 
-    async def _copy(self, request: CopyRequest) -> Metadata:
-        from aioprefetch.services.s3.client_requests import checksum_parameters, placement_parameters
-
-        requests = self.live.requests or await self.live.opened(request)
-        response = await self.client.call(
-            request,
-            "copy_object",
-            Key=self._key(request.target, request),
-            **self._copy_source(request.path, request),
-            IfNoneMatch="*" if request.if_not_exists else None,
-            **placement_parameters(request),
-            **checksum_parameters(request, self._options),
-        )
-        copied = response.get("CopyObjectResult") or {}
-        modified = in_utc(copied.get("LastModified"))
-        return Metadata(
-            path=request.target,
-            etag=requests.etags.dated(written_etag(copied.get("ETag"), request), request.target, None, modified),
-            version=version_of(response.get("VersionId")),
-            last_modified=modified,
-        )
+    async def rename(self, request: RenameRequest) -> Metadata:
+        if not self.capability.rename:
+            self._unsupported(request)
+        source, target = self._key(request.path, request), self._key(request.target, request)
+        for path in (request.path, request.target):
+            if path.endswith("/"):
+                raise no_object(path, request.operation)
+        if source == target:
+            raise IsSameFile("source and target are the same object", operation=request.operation, path=request.path)
+        await (await self.live.opened(request)).rename(request, target)
+        return await self.stat(StatRequest(path=request.target, deadline=request.deadline))
 
     async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
-        from aioprefetch.services.s3.client_requests import checksum_name
-
-        response = await self.client.call(
-            request,
-            "upload_part_copy",
-            Key=self._key(request.path, request),
-            UploadId=request.upload_id,
-            PartNumber=request.number,
-            **self._copy_source(request.source, request),
-            CopySourceRange=f"bytes={request.start}-{request.end - 1}",
-        )
-        result = response.get("CopyPartResult") or {}
-        algorithm = request.checksum or self._options.checksum
-        checksum = None if algorithm is None else result.get(checksum_name(algorithm))
-        return uploaded_part(request, result.get("ETag"), request.end - request.start, checksum)
-
-    def _copy_source(self, path: str, request: CopyRequest | CopyPartRequest) -> dict[str, Any]:
-        """The object that is copied, in this bucket and root or in those of ``store``, and the conditions on it."""
-        store, etag = request.store, request.if_match
-        if store is None:
-            source = {"Bucket": self._options.bucket, "Key": self._key(path, request)}
-        else:
-            root = f"{store.root}/" if store.root else ""
-            source = {"Bucket": store.name, "Key": root + checked_key(path, operation=request.operation)}
-        if request.version is not None:
-            source["VersionId"] = request.version
-        seconds = (etag or "").partition(DATED)[2]
-        if seconds.isdecimal() and len(seconds) < 12:  # The store compares what is compared here.
-            return {"CopySource": source, "CopySourceIfUnmodifiedSince": datetime.fromtimestamp(int(seconds), UTC)}
-        return {"CopySource": source, "CopySourceIfMatch": None if etag is None else quote_etag(etag)}
+        key = self._key(request.path, request)
+        return await (await self.live.opened(request)).copy_part(request, key)
 
     async def delete(self, request: DeleteRequest) -> None:
         if request.if_match and not self.live.deletes_unconditionally:
@@ -292,10 +246,13 @@ class S3Accessor(ServiceAccessor):
         # .. goes in a body alone: its URL is that of another object.
         plain = [path for path, key in keys.items() if key.isprintable()]
         is_body_needed = len(plain) > 1 or any(map(dot_segment, plain))
+        requests = self.live.requests or await self.live.opened(request)
         for start in range(0, len(plain) if is_body_needed else 0, DELETE_KEYS_MAX):
             batch = {keys[path]: path for path in plain[start : start + DELETE_KEYS_MAX]}
-            await self._delete_batch(request, batch, left)
-        requests = self.live.requests or await self.live.opened(request)
+            outcomes = await requests.delete_many(request, batch)  # What the response does not name is deleted alone.
+            left |= outcomes
+            for path in [path for path, error in outcomes.items() if error is None]:
+                del left[path]
 
         async def delete_one(path: str) -> None:
             try:
@@ -303,7 +260,7 @@ class S3Accessor(ServiceAccessor):
             except Error as error:
                 if isinstance(error, errors.ProtocolError):  # The next one would bring the same.
                     raise
-                if error.context.get("code") != "NoSuchKey":
+                if error.context.get("code") != GONE_KEY:
                     left[path] = copy_of(error)
                     return
             del left[path]
@@ -312,23 +269,6 @@ class S3Accessor(ServiceAccessor):
         await gather_all(unnamed, at_once=DELETES_AT_ONCE)
         if failures := {path: error for path, error in left.items() if error is not None}:
             raise not_deleted(failures, request)
-
-    async def _delete_batch(self, request: DeleteRequest, paths: dict[str, str], left: dict[str, Error | None]) -> None:
-        """Delete ``paths``, which are by key. Those that the response does not name stay ``left`` without an error."""
-        etags = request.if_match or {}
-        version = {} if request.version is None else {"VersionId": request.version}
-        objects = [
-            {"Key": key, **version, **({"ETag": quote_etag(bare_etag(etags[path]))} if path in etags else {})}
-            for key, path in paths.items()
-        ]
-        response = await self.client.call(request, "delete_objects", Delete={"Objects": objects, "Quiet": False})
-        for answer in (*(response.get("Deleted") or ()), *(response.get("Errors") or ())):
-            path = paths.get(answer.get("Key"))
-            if path is not None and answer.get("Code", "NoSuchKey") == "NoSuchKey":
-                left.pop(path, None)
-            elif path is not None:
-                refusal = ErrorResponse.from_botocore({**response, "Error": answer})
-                left[path] = self.live.explainer.from_response(refusal, replace(request, path=path))
 
     async def create_dir(self, request: CreateDirRequest) -> None:
         try:
@@ -346,13 +286,8 @@ class S3Accessor(ServiceAccessor):
                 operation=request.operation,
                 path=request.path,
             )
-        return await self.client.presigned_url(
-            request,
-            _PRESIGNED[request.method],
-            Key=self._key(request.path, request),
-            VersionId=request.version if request.method in ("GET", "HEAD", "DELETE") else None,
-            ExpiresIn=int(request.expires_seconds),
-        )
+        key = self._key(request.path, request)
+        return await (await self.live.opened(request)).presigned_url(request, key)
 
 
 def _is_for_condition(error: Error) -> bool:
@@ -365,36 +300,25 @@ def _is_for_condition(error: Error) -> bool:
 
 # --- buckets ----------------------------------------------------------------------------------------------------------
 
-# The region whose buckets are made without a word about it; it is an error to name it.
-_UNNAMED_REGION = "us-east-1"
-
 
 class Buckets:
     """The buckets at the endpoint of a recipe, for its principal, by the connections of its operators."""
 
     def __init__(self, options: S3Options, runtime: Runtime) -> None:
         principal = options.info.principal
-        live: S3Live = runtime.shared(("s3", options, principal), lambda: S3Live(options, runtime, principal))
-        self._client = live.client
+        self._live: S3Live = runtime.shared(("s3", options, principal), lambda: S3Live(options, runtime, principal))
 
     async def names(self) -> list[str]:
         """All buckets of the account, in order. Raises ``PermissionDenied`` where they may not be listed."""
-        found: list[str] = []
-        token = None
-        while True:
-            response = await self._client.call(ListBucketsRequest(path=""), "list_buckets", ContinuationToken=token)
-            found += [bucket["Name"] for bucket in response.get("Buckets") or ()]
-            token = response.get("ContinuationToken")
-            if not token:
-                return sorted(found)
+        request = ListBucketsRequest(path="")
+        return await (await self._live.of_account(request)).bucket_names(request)
 
     async def create(self) -> None:
         """Make the bucket of the recipe, in its region. ``AlreadyExists`` if it is there, or is another account's."""
         request = CreateDirRequest(path="")
-        region = (await self._client.connected(request)).meta.region_name
-        where = None if region == _UNNAMED_REGION else {"LocationConstraint": region}
-        await self._client.call(request, "create_bucket", CreateBucketConfiguration=where)
+        await (await self._live.opened(request)).create_bucket(request)
 
     async def delete(self) -> None:
         """Delete the bucket of the recipe. ``IsADirectory`` if there is something in it."""
-        await self._client.call(DeleteRequest(path="", paths=("",)), "delete_bucket")
+        request = DeleteRequest(path="", paths=("",))
+        await (await self._live.opened(request)).delete_bucket(request)

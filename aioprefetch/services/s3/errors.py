@@ -33,6 +33,7 @@ from aioprefetch.values import (
     ListRequest,
     PartRequest,
     ReadRequest,
+    RenameRequest,
     Request,
     StatRequest,
     WriteRequest,
@@ -284,19 +285,22 @@ class ErrorResponse:
     foreign_body: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def from_botocore(cls, response: Mapping[str, Any], foreign_body: bytes = b"") -> ErrorResponse:
+    def from_botocore(cls, response: Mapping[str, Any]) -> ErrorResponse:
         """From the dictionary in botocore's ``ClientError``."""
-        fields = response.get("Error") or {}
         metadata = response.get("ResponseMetadata") or {}
-        headers = metadata.get("HTTPHeaders") or {}
+        headers, fields = metadata.get("HTTPHeaders") or {}, response.get("Error") or {}
+        return cls.of_fields(int(metadata.get("HTTPStatusCode") or 0), headers, fields)
+
+    @classmethod
+    def of_fields(
+        cls, status: int, headers: Mapping[str, str], fields: Mapping[str, Any], foreign_body: bytes = b""
+    ) -> ErrorResponse:
+        """From a status, headers with names in lower case, and the elements of an error."""
         code = str(fields.get("Code") or "")
-        ids = (
-            *(metadata.get("RequestId"), headers.get("x-amz-request-id"), headers.get("x-amzn-requestid")),
-            fields.get("RequestId"),
-        )
+        ids = (headers.get("x-amz-request-id"), headers.get("x-amzn-requestid"), fields.get("RequestId"))
         return cls(
             code=code if re.fullmatch(r"[\w.-]{1,64}", code) else "",
-            http_status=int(metadata.get("HTTPStatusCode") or 0),
+            http_status=status,
             message=str(fields.get("Message") or ""),
             fields=fields,
             headers=headers,
@@ -308,8 +312,7 @@ class ErrorResponse:
     def from_http(cls, status: int, headers: Mapping[str, str], body: bytes) -> ErrorResponse:
         """From a response of the transport; names of headers are in lower case."""
         error = parse_error(body)
-        metadata = {"HTTPStatusCode": status, "HTTPHeaders": headers}
-        return cls.from_botocore({"Error": error, "ResponseMetadata": metadata}, b"" if error else body)
+        return cls.of_fields(status, headers, error, b"" if error else body)
 
     @property
     def region(self) -> str | None:
@@ -497,8 +500,8 @@ def _condition(response: ErrorResponse, request: Request, facts: dict[str, Any])
     conflict = response.code == "ConditionalRequestConflict" or (
         response.http_status == 409 and response.code in ("409", "")
     )
-    if isinstance(request, WriteRequest | CopyRequest):
-        is_of_source = str(response.fields.get("Condition")).startswith("x-amz-copy-source")
+    if isinstance(request, WriteRequest | CopyRequest | RenameRequest):
+        is_of_source = "-source-" in str(response.fields.get("Condition"))
         if request.if_not_exists and not is_of_source and (conflict or response.http_status == 412):
             return errors.AlreadyExists(EXISTS_ALREADY, **facts)
         if isinstance(request, WriteRequest) and request.if_match is not None and response.code in ("NoSuchKey", "404"):

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from aioprefetch.credentials import CredentialsProvider, Secret
+from aioprefetch.credentials import CredentialsProvider, RedactingFilter, Scrubber, Secret
 from aioprefetch.errors import (
     Closed,
     ConfigInvalid,
@@ -331,7 +332,12 @@ class KeySource:
         if self._explainer.keys_left_behind:
             return None
         self._check_principal(options.own_principal)
-        return AccessKeys(*(revealed(one, name) or "" for name, one in given.items() if one is not None))
+        token = given["session_token"]
+        return AccessKeys(
+            revealed(key_id, "access_key_id") or "",
+            revealed(secret, "secret_access_key") or "",
+            None if token is None else revealed(token, "session_token") or "",
+        )
 
     def _keys_of_variables(self) -> AccessKeys | None:
         ambient = self._options.ambient(files=False)
@@ -347,7 +353,7 @@ class KeySource:
             self._check_principal(self._options.principal_of(ambient))
             if keys is not None:
                 return keys
-        chain = self._chain if isinstance(self._chain, ProviderChain) else ProviderChain(self._options)
+        chain = self._chain if isinstance(self._chain, ProviderChain) else ProviderChain(self._options, self._explainer)
         own_loop = OwnLoop[AccessKeys]()
         try:
             keys = await self._runtime.run_blocking(own_loop.run, chain.load, chain.ask)
@@ -376,14 +382,34 @@ def _keys_of_files(options: S3Options) -> tuple[Ambient, AccessKeys | None]:
     return ambient, keys_in_files(ambient.profile or "default", *ambient.files)
 
 
+# Loggers that show requests and responses at DEBUG, with the loggers below them. The other loggers of aiohttp belong to
+# its server, and to the application that serves by it.
+_LOGGERS = ("aiobotocore", "aiohttp.client", "botocore")
+
+_redacting = RedactingFilter()
+
+
+def redact_logs(scrubber: Scrubber) -> None:
+    """Keep secrets out of the loggers of the libraries that find keys, as far as their modules are imported by now.
+
+    A filter looks at the lines of its own logger and not at those of the loggers below, so each of these gets it.
+    """
+    _redacting.add(scrubber)
+    below = tuple(f"{name}." for name in _LOGGERS)
+    names = [name for name in list(logging.root.manager.loggerDict) if name.startswith(below)]
+    for name in {*_LOGGERS, *names}:
+        logging.getLogger(name).addFilter(_redacting)  # Without effect the second time.
+
+
 class ProviderChain:
     """Botocore's chain of providers of keys, for one recipe: ``load``, then ``ask`` as often as needed."""
 
     _session: Any
     _credentials: Any = None
 
-    def __init__(self, options: S3Options) -> None:
+    def __init__(self, options: S3Options, explainer: Explainer) -> None:
         self._options = options
+        self._explainer = explainer
 
     def load(self) -> None:
         """Import and read files, which blocks."""
@@ -397,6 +423,7 @@ class ProviderChain:
         # Providers that ask another service for keys need a region for it.
         region = self._options.region or self._options.ambient(files=True).region
         self._session.set_config_variable("region", region or None)
+        redact_logs(self._explainer)
 
     async def ask(self) -> AccessKeys:
         """The keys, new ones if the last ones are about to end. Raises the errors of botocore."""

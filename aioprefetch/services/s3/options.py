@@ -228,6 +228,7 @@ class S3Options:
             **dict.fromkeys(_CAN, True),
             list_ordered=is_ordered,
             list_start_after=is_ordered,
+            rename=not is_ordered and not self.anonymous,
             write_sse_kms=self.sse_customer_key is None,
             write_part_bytes=int(self.part_bytes),
             write_parts_max=PARTS_MAX,

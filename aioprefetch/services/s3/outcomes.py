@@ -18,7 +18,7 @@ from aioprefetch import errors
 from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.errors import Error, cause_of, copy_of
-from aioprefetch.services.s3.object_requests import described
+from aioprefetch.services.s3.responses import described
 from aioprefetch.values import CopyRequest, Metadata, StatRequest, UploadedPart, WriteRequest
 
 # The code of a response about an upload that was completed, or aborted.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
@@ -31,6 +31,7 @@ from aioprefetch.values import (
     Request,
     StatRequest,
     UncheckedHead,
+    WriteRequest,
 )
 
 if TYPE_CHECKING:
@@ -102,6 +103,29 @@ def parse_error(body: bytes) -> dict[str, str]:
 
 def _name(element: Element) -> str:
     return element.tag.rpartition("}")[2]
+
+
+def parse_result(body: bytes | bytearray) -> Element:
+    """The root of a result, whose elements have their names without a namespace.
+
+    Raises ``ProtocolError`` for another body; a permanent one for too many tags, since another attempt would cost as
+    much.
+    """
+    _check_tags(body)
+    if has_document_type(body):
+        raise ProtocolError("the response declares a document type, or may do so: no response of S3 does")
+    from xml.etree import ElementTree as ET
+
+    parser = ET.XMLParser(encoding="utf-8")
+    try:
+        for start in range(0, len(body), _PAGE_PIECE_BYTES):
+            parser.feed(body[start : start + _PAGE_PIECE_BYTES])
+        root = parser.close()
+    except ET.ParseError:
+        raise ProtocolError("the response is no result of S3: it is not valid XML; check endpoint_url") from None
+    for element in root.iter():
+        element.tag = _name(element)
+    return root
 
 
 # --- pages of a listing -----------------------------------------------------------------------------------------------
@@ -200,9 +224,7 @@ def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage
     Raises ``ProtocolError`` for another body; a permanent one for too many tags and for a document type, since another
     attempt would cost as much.
     """
-    if body.count(b"<") > BODY_TAGS_MAX:
-        raise _refused(f"holds more than {BODY_TAGS_MAX} tags")
-    check_attributes(body)
+    _check_tags(body)
     from xml.parsers import expat
 
     parser = _PageParser()
@@ -216,8 +238,10 @@ def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage
         parser.close()
 
 
-def check_attributes(body: bytes | bytearray) -> None:
-    """Raise ``ProtocolError`` for a body with more attributes than a response of S3 has tags."""
+def _check_tags(body: bytes | bytearray) -> None:
+    """Raise ``ProtocolError`` for a body with more tags or attributes than any response of S3."""
+    if body.count(b"<") > BODY_TAGS_MAX:
+        raise _refused(f"holds more than {BODY_TAGS_MAX} tags")
     # Keys may hold many of these signs as well.
     if body.count(b"=") > BODY_TAGS_MAX and len(_ATTRIBUTE.findall(body)) > BODY_TAGS_MAX:
         raise _refused(f"holds more than {BODY_TAGS_MAX} attributes")
@@ -276,7 +300,7 @@ class _PageParser:
             key, modified = entry.get("Key", ""), entry.get("LastModified")
             if is_encoded and ("%" in key or "+" in key):
                 key = unquote_plus(key)
-            when = None if modified is None else _time_of(modified)
+            when = time_of(modified)
             if "IsLatest" not in entry:
                 page.add_file(key, entry.get("Size", ""), entry.get("ETag"), when)
                 continue
@@ -332,7 +356,10 @@ class _PageParser:
         raise _refused("declares a document type")
 
 
-def _time_of(text: str) -> datetime | None:
+def time_of(text: str | None) -> datetime | None:
+    """A time of a document, in UTC; ``None`` for a missing or invalid one."""
+    if text is None:
+        return None
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -359,6 +386,7 @@ def _refused(what: str) -> ProtocolError:
 # --- objects ----------------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
+_DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control")
 _path_of = attrgetter("path")
 # The beginning of the headers with the metadata that a user has given.
 USER_METADATA = "x-amz-meta-"
@@ -435,6 +463,13 @@ def metadata_of(headers: Mapping[str, str], request: StatRequest, etags: ETags) 
             name.removeprefix(USER_METADATA): value for name, value in headers.items() if name.startswith(USER_METADATA)
         },
     )
+
+
+def described(request: WriteRequest, etag: str | None, version: str | None, size: int | None) -> Metadata:
+    """The metadata of an object that has just been written."""
+    fields: dict[str, Any] = {name: getattr(request, name) for name in _DESCRIPTIONS}
+    fields["user_metadata"] = dict(request.user_metadata)
+    return Metadata(path=request.path, size=size, etag=etag, version=version, **fields)
 
 
 def list_page_of(page: ListedPage, request: ListRequest, entries_max: int) -> ListPage:

@@ -28,6 +28,7 @@ from aioprefetch.services.s3.asked_endpoint import asked_endpoint
 from aioprefetch.services.s3.endpoint import Endpoint, endpoint_of, is_of_several_regions, why_asked
 from aioprefetch.services.s3.key_source import ANONYMOUS, KeySource
 from aioprefetch.services.s3.options import S3Options, checked_region, revealed, sse_key_bytes
+from aioprefetch.services.s3.session_keys import SessionKeys
 from aioprefetch.services.s3.sigv4 import (
     UNSIGNED_PAYLOAD,
     AccessKeys,
@@ -154,16 +155,18 @@ CLOCK_SLACK_SECONDS = 60.0
 # Clocks that are set to a wrong time zone are off by less. A date that is further off is not a clock.
 CLOCK_OFFSET_SECONDS_MAX = 24 * 3600.0
 
+# The header of a copy. The customer's key for its source is added here, so that no frame of its error holds it.
+COPY_SOURCE = "x-amz-copy-source"
 _CLIENT_LINES = encoded_fields(CLIENT_FIELDS).decode()
 
 
 class Signed:
-    """A signed target, with which keys and when it was signed, and until when it is used.
+    """A signed target, with which keys of which source and when it was signed, and until when it is used.
 
     ``clock_offset_seconds`` was added to the time of this machine.
     """
 
-    __slots__ = ("clock_offset_seconds", "generation", "keys", "made_at", "target", "until_seconds")
+    __slots__ = ("clock_offset_seconds", "generation", "keys", "made_at", "source", "target", "until_seconds")
 
     def __init__(
         self,
@@ -172,7 +175,7 @@ class Signed:
         made_at: float,
         clock_offset_seconds: float,
         until_seconds: float,
-        generation: int,
+        source: KeySource | SessionKeys,
     ) -> None:
         self.target = target
         self.keys = keys
@@ -180,7 +183,8 @@ class Signed:
         self.made_at = made_at
         self.clock_offset_seconds = clock_offset_seconds
         self.until_seconds = until_seconds
-        self.generation = generation
+        self.source = source
+        self.generation = source.generation
 
 
 class SignedTargets:
@@ -190,7 +194,7 @@ class SignedTargets:
         self,
         options: S3Options,
         configuration: Configuration,
-        keys: KeySource,
+        keys: KeySource | SessionKeys,
         runtime: Runtime,
         *,
         objects_max: int = OBJECTS_MAX,
@@ -209,6 +213,8 @@ class SignedTargets:
         # Headers of every request, and those of requests for the bytes or the metadata of an object.
         self._extra = {"x-amz-request-payer": "requester"} if options.request_payer else {}
         self._object_extra = {**self._extra, **customer_headers(configuration.customer_key)}
+        self._copy_extra = self._object_extra | customer_headers(configuration.customer_key, of_source=True)
+        self.region = endpoint.region
         self._signer: Signer | None = None
         self.clock_offset_seconds = 0.0  # Of the store's clock from the one of this machine.
         # The headers of reads that are signed in this second.
@@ -242,8 +248,8 @@ class SignedTargets:
             signature = signer.signature("GET", path, query, headers, UNSIGNED_PAYLOAD)
             url = f"{path}?{query}" if query else path
             target = Target.on(self._route, url, "GET", _lines_of(headers, signature).encode())
-        until_seconds = self._now() + RENEWED_AFTER_SECONDS
-        signed = Signed(target, keys, made_at, offset_seconds, until_seconds, self._keys.generation)
+        until_seconds = min(self._now() + RENEWED_AFTER_SECONDS, keys.until_seconds)
+        signed = Signed(target, keys, made_at, offset_seconds, until_seconds, self._keys)
         self._ledger.current["transport_signatures"] += 1
         self._signed[request.path, version] = signed
         if len(self._signed) > self._objects_max:
@@ -258,18 +264,22 @@ class SignedTargets:
         query: Mapping[str, str],
         payload: str,
         headers: Mapping[str, str],
+        source: KeySource | SessionKeys | None = None,
     ) -> Signed:
         """A target for one request: for a key, or for the bucket (``None``). All of ``headers`` are signed.
 
-        ``payload`` is the hash of the body. Raises the errors of ``KeySource.get``, and ``InvalidArgument`` for a
-        header that cannot be sent.
+        ``payload`` is the hash of the body, ``source`` that of other keys than usual. Raises the errors of
+        ``KeySource.get``, and ``InvalidArgument`` for a header that cannot be sent.
         """
-        keys = self._keys.ready() or await self._keys.get(request)
+        source = source or self._keys
+        keys = source.ready() or await source.get(request)
         made_at, offset_seconds = time.time(), self.clock_offset_seconds
         seconds = made_at + offset_seconds
         path = self._endpoint.bucket_path if key is None else f"{self._endpoint.root}{encoded_path(key)}"
         text = encoded_query(query)
         extra = self._extra if key is None or method == "DELETE" else self._object_extra
+        if COPY_SOURCE in headers:
+            extra = self._copy_extra
         if not headers and keys is not ANONYMOUS and extra == self._object_extra:
             # The headers are those of reads, perhaps with a hash.
             signer = self._signer_of(keys)
@@ -280,7 +290,19 @@ class SignedTargets:
         else:
             fields = self._fields(request, keys, method, path, text, payload, {**extra, **headers}, seconds)
         target = Target.on(self._route, f"{path}?{text}" if text else path, method, fields.encode())
-        return Signed(target, keys, made_at, offset_seconds, 0.0, self._keys.generation)
+        return Signed(target, keys, made_at, offset_seconds, 0.0, source)
+
+    async def presigned_url(
+        self, request: Request, method: Method, key: str, query: Mapping[str, str], *, expires_seconds: int
+    ) -> str:
+        """A URL that is signed for its bearer, by the clock of the store. Raises the errors of ``KeySource.get``."""
+        keys = self._keys.ready() or await self._keys.get(request)
+        path = f"{self._endpoint.root}{encoded_path(key)}"
+        seconds = time.time() + self.clock_offset_seconds
+        signed = self._signer_of(keys).presigned_query(
+            method, path, query, {"host": self._host}, expires_seconds=expires_seconds, seconds=seconds
+        )
+        return f"{self._endpoint.origin}{path}?{signed}"
 
     def _fields(
         self,
@@ -362,11 +384,11 @@ def _lines_of(headers: SignedHeaders, signature: str) -> str:
     return f"{headers.fields}{_CLIENT_LINES}Authorization: {headers.authorization}{signature}\r\n"
 
 
-def customer_headers(key: bytes | None) -> dict[str, str]:
-    """The headers of SSE-C for a customer's key."""
+def customer_headers(key: bytes | None, *, of_source: bool = False) -> dict[str, str]:
+    """The headers of SSE-C for a customer's key; ``of_source``, of that of an object which is copied."""
     if key is None:
         return {}
-    prefix = "x-amz-server-side-encryption-customer-"
+    prefix = f"x-amz-{'copy-source-' if of_source else ''}server-side-encryption-customer-"
     return {
         f"{prefix}algorithm": "AES256",
         f"{prefix}key": base64.b64encode(key).decode(),

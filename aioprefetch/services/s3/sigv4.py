@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -32,11 +33,16 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AccessKeys:
-    """The keys of an identity. Its repr shows none of them."""
+    """The keys of an identity. Its repr shows none of them.
+
+    ``token_header`` carries the token. They are used until ``until_seconds``, a time of the loop.
+    """
 
     key_id: str
     secret: str
     token: str | None = None
+    token_header: str = "x-amz-security-token"
+    until_seconds: float = math.inf
 
     def __repr__(self) -> str:
         return "<AccessKeys>"
@@ -132,7 +138,7 @@ class Signer:
         stamp = stamp_of(seconds)
         signed = {"host": host, _HASH: payload, "x-amz-date": stamp, **more}
         if self.keys.token:
-            signed["x-amz-security-token"] = self.keys.token
+            signed[self.keys.token_header] = self.keys.token
         return self.headers_at(stamp, signed)
 
     def headers_at(self, stamp: str, signed: Mapping[str, str]) -> SignedHeaders:
@@ -188,7 +194,7 @@ class Signer:
             "X-Amz-SignedHeaders": headers.names,
         }
         if self.keys.token:
-            given["X-Amz-Security-Token"] = self.keys.token
+            given["-".join(map(str.capitalize, self.keys.token_header.split("-")))] = self.keys.token
         query = encoded_query(given)
         return f"{query}&X-Amz-Signature={self.signature(method, path, query, headers, UNSIGNED_PAYLOAD)}"
 

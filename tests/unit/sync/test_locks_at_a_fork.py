@@ -137,7 +137,7 @@ print("both")
 def test_the_log_of_a_client_of_s3(program: Program) -> None:
     pytest.importorskip("aiobotocore")
     source = """
-from aioprefetch.services.s3.client_maker import _redacting
+from aioprefetch.services.s3.key_source import _redacting
 def work():
     assert _redacting.filter(logging.makeLogRecord({"msg": "text"}))
     class Client:

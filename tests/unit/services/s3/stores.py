@@ -9,8 +9,6 @@ from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.accessor import S3Accessor, S3Live
-from aioprefetch.services.s3.client import S3Client
-from aioprefetch.services.s3.object_requests import SignedRequests
 from aioprefetch.services.s3.signed_targets import Signed
 from aioprefetch.testing.faults import ReceivedRequest
 from aioprefetch.values import (
@@ -31,16 +29,16 @@ class Store:
 
     service: S3
     accessor: Accessor
-    client: S3Client
+    runtime: Runtime
     server: Any
 
     async def create_bucket(self) -> None:
         """Create the bucket."""
-        await (await self.connected()).create_bucket(Bucket=self.service.bucket)
+        await self.service.buckets(self.runtime).create()
 
-    async def connected(self) -> Any:
-        """The client of aiobotocore."""
-        return await self.client.connected(Request(path=""))
+    async def open(self) -> None:
+        """Read the configuration."""
+        await self.live.opened(Request(path=""))
 
     @property
     def live(self) -> S3Live:
@@ -60,7 +58,7 @@ class Store:
 
     def signed(self, path: str) -> Signed:
         """The signature that is kept for an object."""
-        assert isinstance(self.live.requests, SignedRequests)
+        assert self.live.requests is not None
         found = self.live.requests.targets.find(ReadRequest(path=path))
         assert found is not None
         return found
@@ -95,7 +93,7 @@ def open_store(server: Any, bucket: str, runtime: Runtime, **options: Any) -> St
     service = S3(bucket=bucket, endpoint_url=server.endpoint_url, **options)
     accessor = service.build(runtime)
     assert isinstance(accessor, S3Accessor)
-    return Store(service, accessor, accessor.client, server)
+    return Store(service, accessor, runtime, server)
 
 
 def signed_by(request: ReceivedRequest) -> str:

@@ -174,14 +174,15 @@ def test_targets_are_those_of_botocore(name: str, monkeypatch: pytest.MonkeyPatc
     assert endpoint.origin.host == host
     signer = Signer(AccessKeys("AKIA", "secret"), endpoint.region, endpoint.service)
     key = "a//b +%~é"
-    for method, parameters in {
+    calls: dict[str, dict[str, Any]] = {
         "get_object": {"Key": key},
         "head_object": {"Key": key, "VersionId": "v"},
         "put_object": {"Key": key, "Body": b"body"},
         "delete_object": {"Key": key},
         "list_objects_v2": {"Prefix": "a b/"},
         "create_multipart_upload": {"Key": key},
-    }.items():
+    }
+    for method, parameters in calls.items():
         theirs = by_botocore(options, method, **parameters)
         parts = urlsplit(theirs.url)
         path = endpoint.root + encoded_path(key) if "Key" in parameters else endpoint.bucket_path
@@ -232,7 +233,7 @@ async def test_it_is_asked_once_for_a_recipe(runtime: Runtime, monkeypatch: pyte
 async def test_an_access_point_of_several_regions_is_not_supported(options: dict[str, Any]) -> None:
     """The words name the way that is left. A bucket of that name elsewhere is one like any other."""
     async with Operator(S3(**options, **KEYS)) as op:
-        for call in (op.read("k"), op.write("k", b""), op.list("").collect()):
+        for call in (op.read("k"), op.presign("k"), op.write("k", b""), op.list("").collect()):
             with pytest.raises(Unsupported, match="the access point of one region"):
                 await call
     elsewhere = S3(bucket="a.mrap", endpoint_url="http://127.0.0.1:9", **KEYS)

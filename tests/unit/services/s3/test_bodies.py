@@ -110,7 +110,7 @@ async def test_no_page_stops_the_loop(store: Callable[..., Store], kind: str) ->
     rule = Rule(fault=Fault(status=200, body=HOSTILE[kind]), times=None)
     async with FaultServer(OBJECTS, [rule]) as server:
         opened = store(server)
-        await opened.connected()
+        await opened.open()
         assert await longest_step(CALLS["list"], opened) < STEP_SECONDS_MAX
 
 
@@ -184,7 +184,7 @@ async def test_entities_are_never_expanded(store: Callable[..., Store], call: st
     rule = Rule(fault=Fault(status=status, body=entities(6, encoding)), times=None)
     async with FaultServer(OBJECTS, [rule]) as server:
         opened = store(server, part_bytes=5 << 20)
-        await opened.connected()
+        await opened.open()
         before = time.thread_time()
         with pytest.raises(errors.Error) as caught:
             await CALLS.get(call, whole)(opened)
@@ -222,7 +222,7 @@ async def test_a_long_text_of_a_store_stops_nothing(
     fault = Fault(status=418, body=body, headers={"x-amz-request-id": said[:4000], "Date": said[:2000]})
     async with FaultServer(OBJECTS, [Rule(fault=fault, times=None)]) as server:
         opened = store(server)
-        await opened.connected()
+        await opened.open()
         longest = await longest_step(CALLS.get(call, whole), opened)
     assert longest < STEP_SECONDS_MAX
 

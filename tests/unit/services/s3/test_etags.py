@@ -137,13 +137,6 @@ async def test_a_long_read_mixes_no_versions(
                 await read(op, tmp_path)
 
 
-async def test_a_long_read_the_other_way_mixes_no_versions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """That of aiobotocore."""
-    monkeypatch.setenv("AWS_S3_USE_ARN_REGION", "true")
-    for kind in ("zeros", "shared"):
-        await test_a_long_read_mixes_no_versions(by_read, kind, tmp_path)
-
-
 @pytest.mark.parametrize("modified", [None, "Tue, 01 Jan 2030 00:00:00 GMT"])
 async def test_a_read_that_was_cut_goes_on_with_its_version_alone(modified: str | None) -> None:
     zeros = f'"{"0" * 32}-1"'

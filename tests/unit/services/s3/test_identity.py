@@ -17,7 +17,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3, environment
 from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
-from aioprefetch.values import StatRequest
+from aioprefetch.values import PresignRequest, StatRequest
 
 KEY = "aws_access_key_id = {}\naws_secret_access_key = c4nary\naws_session_token = c4nary\n"
 ROLE = "role_arn = arn:aws:iam::1:role/r\nsource_profile = base\n"
@@ -175,11 +175,11 @@ async def test_endpoint_and_region_are_those_of_botocore(write: Write, runtime: 
     service = S3(bucket="bucket")
     accessor = service.build(runtime)
     assert isinstance(accessor, S3Accessor)
-    client = await accessor.client.connected(StatRequest(path="k"))
-    assert client.meta.endpoint_url == service.info.endpoint == "http://127.0.0.1:9"
-    assert client.meta.region_name == service.info.region == "r-1"
-    url = await client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})
-    assert "AKIA1" in url
+    assert (service.info.endpoint, service.info.region) == ("http://127.0.0.1:9", "r-1")
+    url = await accessor.presign(PresignRequest(path="k"))
+    assert url.startswith("http://127.0.0.1:9/bucket/k?")
+    assert "X-Amz-Credential=AKIA1" in url
+    assert "%2Fr-1%2Fs3%2F" in url
 
 
 async def test_a_cache_keeps_the_bytes_of_principals_apart(write: Write, tmp_path: Path) -> None:

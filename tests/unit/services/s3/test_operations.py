@@ -4,6 +4,8 @@ import pickle
 from typing import Any
 
 import pytest
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 
 from aioprefetch.errors import (
     AlreadyExists,
@@ -250,7 +252,7 @@ async def test_presign(moto: Store, method: Any) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "style", "expected"),
     [
-        (None, "auto", "https://a-bucket.s3.amazonaws.com/k?"),
+        (None, "auto", "https://a-bucket.s3.eu-west-1.amazonaws.com/k?"),
         (None, "virtual", "https://a-bucket.s3.eu-west-1.amazonaws.com/k?"),
         (None, "path", "https://s3.eu-west-1.amazonaws.com/a-bucket/k?"),
         ("https://objects.example", "virtual", "https://a-bucket.objects.example/k?"),
@@ -283,8 +285,7 @@ async def test_presign_refusals(moto: Store, store: Any, s3_server: Any) -> None
 
 async def test_versions(moto: Store) -> None:
     """A version is read although a newer one exists; an unknown one is not found."""
-    client = await moto.connected()
-    await client.put_bucket_versioning(Bucket=moto.service.bucket, VersioningConfiguration={"Status": "Enabled"})
+    s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_bucket_versioning(moto.service.bucket, "Enabled")
     old = await moto.put("k", b"old")
     new = await moto.put("k", b"new")
     assert old.version not in (None, new.version)
@@ -303,7 +304,7 @@ async def test_requests_are_counted(moto: Store) -> None:
     await moto.accessor.copy(CopyRequest(path="k", target="c"))
     await moto.delete("k", "c")
     assert [one.method for one in moto.server.requests] == ["PUT", "GET", "HEAD", "GET", "PUT", "POST"]
-    counters = {name: count for name, count in moto.client.runtime.counters.items() if count}
+    counters = {name: count for name, count in moto.runtime.counters.items() if count}
     assert counters == {
         "action_http_get_request": 1,
         "action_http_head_request": 1,
@@ -330,7 +331,7 @@ async def test_requests_are_timed(moto: Store) -> None:
     with pytest.raises(ConditionNotMatch):
         await moto.get("k", if_match="another")
     await moto.stat("k")
-    counts = moto.client.runtime.statistics()
+    counts = moto.runtime.statistics()
     assert [counts[f"action_http_{name}"] for name in ("get_request", "get_request.failures")] == [4, 2]
     for name in ("get", "head"):
         least, mean, most = (counts[f"action_http_{name}_request.{part}"] for part in ("min", "mean", "max"))

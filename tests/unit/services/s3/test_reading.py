@@ -90,7 +90,7 @@ async def test_faults_in_the_middle(store: Callable[..., Store], fault: Fault, k
         assert type(caught.value) is kind
         assert caught.value.is_temporary
         assert sink.to_bytes() == DATA[: sink.received]
-        counters = opened.client.runtime.counters
+        counters = opened.runtime.counters
         assert counters["stream_read_total_bytes"] == sink.received
         assert await opened.get("k", **RANGE) == DATA[1000:6000]
 
@@ -138,7 +138,7 @@ async def test_closing_ends_a_read(store: Callable[..., Store]) -> None:
         arrived = asyncio.Event()
         read = asyncio.create_task(opened.accessor.read(ReadRequest(path="k"), NotingSink(arrived)))
         await arrived.wait()
-        await opened.client.runtime.aclose()
+        await opened.runtime.aclose()
         with pytest.raises(Closed):
             await read
 

@@ -1,14 +1,11 @@
 """A redirect is never followed: one request, none to the other host, and no token for it."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiobotocore.httpsession import AIOHTTPSession
 
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, RedirectRefused
-from aioprefetch.services.s3.client_maker import session_class
 from aioprefetch.testing import Fault, FaultServer, Rule
 from tests.unit.services.s3.stores import Store
 
@@ -89,14 +86,3 @@ async def test_not_modified_is_no_redirect(store: Callable[..., Store]) -> None:
         with pytest.raises(ConditionNotMatch):
             await opened.get("k", if_none_match=etag)
         server.assert_requests("HEAD", "GET")
-
-
-async def test_the_private_name_that_we_override_is_still_called() -> None:
-    """``AIOHTTPSession._get_session(proxy_url)`` gives the session whose ``request`` sends."""
-    assert inspect.iscoroutinefunction(AIOHTTPSession._get_session)
-    assert list(inspect.signature(AIOHTTPSession._get_session).parameters) == ["self", "proxy_url"]
-    source = inspect.getsource(AIOHTTPSession.send)
-    assert "session = await self._get_session(proxy_url)" in source
-    assert "await session.request(" in source
-    overriding: Any = session_class()
-    assert overriding._get_session is not AIOHTTPSession._get_session

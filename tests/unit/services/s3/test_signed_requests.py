@@ -24,7 +24,6 @@ from aioprefetch.errors import (
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3, signed_targets
 from aioprefetch.services.s3.accessor import S3Accessor
-from aioprefetch.services.s3.object_requests import SignedRequests
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.faults import Fault, Rule
@@ -39,7 +38,7 @@ RANGES = chosen(quick=150, full=1000)
 
 def counted(store: Store) -> tuple[int, int]:
     """Reads over the transport, and signed targets."""
-    counters = store.client.runtime.counters
+    counters = store.runtime.counters
     return counters["transport_requests"], counters["transport_signatures"]
 
 
@@ -233,7 +232,7 @@ async def test_a_body_that_breaks_off_leaves_what_came(store: Callable[..., Stor
             await opened.accessor.read(ReadRequest(path="k"), sink)
         assert caught.value.head is not None
         assert caught.value.received == sink.received <= 100_000
-        assert opened.client.runtime.counters["stream_read_total_bytes"] == sink.received
+        assert opened.runtime.counters["stream_read_total_bytes"] == sink.received
         assert sink.received > 0
 
 
@@ -346,7 +345,7 @@ async def test_keys_in_place_of_literals_left_behind_are_renewed(
         assert isinstance(accessor, S3Accessor)
         await accessor.read(ReadRequest(path="k", size=1), CollectSink())
         assert server.count() == 2
-        assert isinstance(accessor.live.requests, SignedRequests)
+        assert accessor.live.requests is not None
         found = accessor.live.requests.targets.find(ReadRequest(path="k"))
         assert found is not None
         assert found.generation == 1

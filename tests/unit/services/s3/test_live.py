@@ -1,11 +1,10 @@
-"""The live client: made once, at the first call; its credentials; closed with its runtime."""
+"""The live parts: made once, at the first call; their credentials; closed with their runtime."""
 
 import asyncio
 import gc
 import pickle
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,7 +20,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
-from aioprefetch.values import CopyRequest, ReadRequest, StatRequest
+from aioprefetch.values import ReadRequest, StatRequest
 from tests.unit.services.s3.stores import Store, open_store, signed_by
 
 OBJECTS = {"bucket/k": b"the object"}
@@ -34,38 +33,13 @@ async def test_building_does_nothing(runtime: Runtime) -> None:
     assert runtime.supervisor._main is None
 
 
-async def test_one_client_for_all(runtime: Runtime) -> None:
+async def test_one_configuration_for_all(runtime: Runtime) -> None:
     """Concurrent first callers share one; so do accessors of equal recipes in one runtime."""
     async with FaultServer(OBJECTS) as server:
         first, second = (open_store(server, "bucket", runtime) for _ in range(2))
-        assert first.client is second.client
-        clients = await asyncio.gather(*(first.connected() for _ in range(10)))
-        assert len({id(client) for client in clients}) == 1
-
-
-async def test_a_client_is_made_beside_the_loop(store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a thread, since that is a tenth of a second of computing; its requests are the loop's."""
-    from aiobotocore.client import AioBaseClient, AioClientCreator
-
-    threads: dict[str, set[int]] = {"making": set(), "calling": set()}
-    create, call = AioClientCreator.create_client, AioBaseClient._make_api_call
-
-    async def created(self: Any, *arguments: Any, **options: Any) -> Any:
-        threads["making"].add(threading.get_ident())
-        return await create(self, *arguments, **options)
-
-    async def called(self: Any, *arguments: Any, **options: Any) -> Any:
-        threads["calling"].add(threading.get_ident())
-        return await call(self, *arguments, **options)
-
-    monkeypatch.setattr(AioClientCreator, "create_client", created)
-    monkeypatch.setattr(AioBaseClient, "_make_api_call", called)
-    async with FaultServer(OBJECTS) as server:
-        with pytest.raises(Error):
-            await store(server).accessor.copy(CopyRequest(path="none", target="k"))
-    assert threads["making"]
-    assert threading.get_ident() not in threads["making"]
-    assert threads["calling"] == {threading.get_ident()}
+        assert first.live is second.live
+        opened = await asyncio.gather(*(first.live.opened(StatRequest(path="k")) for _ in range(10)))
+        assert len({id(requests) for requests in opened}) == 1
 
 
 @pytest.mark.parametrize("signing", ["presigned", "header"])
@@ -88,14 +62,14 @@ async def test_closing_ends_a_provider_that_hangs(store: Callable[..., Store], m
         opened = store(server, access_key_id=None, secret_access_key=None)
         read = asyncio.create_task(opened.stat("k"))
         await server.wait_for_requests(1)
-        await opened.client.runtime.aclose()
+        await opened.runtime.aclose()
         with pytest.raises(Closed):
             await read
         await server.wait_until_idle()
 
 
-async def test_a_cancelled_first_caller_leaves_the_client_to_the_others(store: Callable[..., Store]) -> None:
-    """The other waiters still get the client."""
+async def test_a_cancelled_first_caller_leaves_the_keys_to_the_others(store: Callable[..., Store]) -> None:
+    """The other waiters still get them."""
     async with FaultServer(OBJECTS) as server:
         opened = store(server)
         first, second = (asyncio.create_task(opened.get("k")) for _ in range(2))
@@ -170,16 +144,6 @@ def test_two_loops_one_after_the_other(s3_server: Any, random_name: Callable[[],
         for _ in range(2):
             asyncio.run(run())
             gc.collect()
-
-
-async def test_the_pool_is_wider_than_the_gate_before_it(store: Callable[..., Store]) -> None:
-    """Otherwise requests would queue where no deadline reaches them."""
-    async with FaultServer(OBJECTS) as server:
-        opened = store(server)
-        config = (await opened.connected()).meta.config
-        assert config.max_pool_connections > opened.client.runtime.options.concurrency
-        assert config.retries["total_max_attempts"] == 1
-        assert opened.service.connections(64) == 72
 
 
 def write_profile(tmp_path: Path) -> None:
@@ -291,7 +255,7 @@ async def test_literal_keys_survive_a_pickle_in_this_process(store: Callable[...
     """The copy signs with them."""
     async with FaultServer(OBJECTS) as server:
         opened = store(server)
-        again = pickle.loads(pickle.dumps(opened.service)).build(opened.client.runtime)
+        again = pickle.loads(pickle.dumps(opened.service)).build(opened.runtime)
         await again.read(ReadRequest(path="k"), sink := CollectSink())
         assert sink.to_bytes() == b"the object"
         assert signed_by(server.requests[0]).startswith(f"{server.access_key_id}/")

@@ -1,4 +1,4 @@
-"""The requests for one object or one page of a listing, signed and sent over our transport.
+"""Requests as they are exchanged for responses: signed, sent over our transport, counted, and signed again if need be.
 
 A read signs neither ``Range`` nor conditions, so one signature serves all ranges of an object for a few minutes. In
 a header it does not appear in logs; as a presigned URL (``signing="presigned"``) it is a bearer token.
@@ -6,11 +6,8 @@ a header it does not appear in logs; as a presigned URL (``signing="presigned"``
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from aioprefetch.accessor.http_headers import parse_http_date, quote_etag, time_conditions
 from aioprefetch.accessor.request_events import ReportedRequest
@@ -24,101 +21,34 @@ from aioprefetch.services.response_bodies import ERROR_BODY_BYTES_MAX, BodyColle
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer
 from aioprefetch.services.s3.key_source import KeySource
 from aioprefetch.services.s3.options import S3Options
-from aioprefetch.services.s3.responses import (
-    USER_METADATA,
-    ListedPage,
-    checked_head,
-    metadata_of,
-    no_success,
-    parse_error,
-    parse_list_page,
-    version_of,
-    written_etag,
-)
+from aioprefetch.services.s3.responses import checked_head, no_success, parse_error, parse_result, time_of
+from aioprefetch.services.s3.session_keys import EXPRESS, SESSION_TOKEN, SessionKeys, session_seconds
 from aioprefetch.services.s3.signed_targets import EXPIRES_SECONDS, Configuration, Signed, SignedTargets
-from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, payload_hash
+from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, AccessKeys
 from aioprefetch.transport import ClientOptions, Connection, Destination, HttpClient, ResponseHead
 from aioprefetch.transport.origin import Method
 from aioprefetch.values import (
-    Checksum,
-    DeleteRequest,
-    Metadata,
-    PartRequest,
     ReadHead,
     ReadReply,
     ReadRequest,
     Request,
-    StatRequest,
-    UploadedPart,
-    WriteRequest,
 )
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 # Error codes that mean the keys have expired. A new signature may help, once.
 EXPIRED_KEY_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
-# A longer body is hashed in a thread.
-LOOP_HASH_BYTES_MAX = 256 << 10
-_DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control")
-
-
-def checksum_of(body: bytes | bytearray | memoryview, algorithm: Checksum) -> str:
-    """The checksum of a body as S3 writes it, in base64."""
-    if algorithm == "sha256":
-        return base64.b64encode(hashlib.sha256(body).digest()).decode()
-    return base64.b64encode(binascii.crc32(body).to_bytes(4, "big")).decode()
-
-
-def uploaded_part(request: PartRequest, etag: object, size: int, checksum: str | None) -> UploadedPart:
-    """The part that the store has. ``ProtocolError`` for a response without an ETag."""
-    written_etag(etag, request)
-    return UploadedPart(number=request.number, etag=str(etag), size=size, checksum=checksum)
-
-
-def condition_of(request: WriteRequest | DeleteRequest) -> str | None:
-    """The ETag that a write or a deletion has as its condition, in quotes, as the store knows it."""
-    wanted = request.if_match
-    etag = wanted.get(request.path) if isinstance(wanted, Mapping) else wanted
-    return None if etag is None else quote_etag(bare_etag(etag))
-
-
-def described(request: WriteRequest, etag: str | None, version: str | None, size: int | None) -> Metadata:
-    """The metadata of an object that has just been written."""
-    fields: dict[str, Any] = {name: getattr(request, name) for name in _DESCRIPTIONS}
-    fields["user_metadata"] = dict(request.user_metadata)
-    return Metadata(path=request.path, size=size, etag=etag, version=version, **fields)
-
-
-def checked_metadata(request: WriteRequest) -> None:
-    """Raise ``InvalidArgument`` for metadata of a user that no header can hold."""
-    seen: dict[str, str] = {}
-    for name, value in request.user_metadata.items():
-        other, why = seen.setdefault(name.lower(), name), ""
-        if other != name:
-            why = (
-                f"the user metadata has {other!r} and {name!r}: names travel as headers, in which case makes no "
-                "difference; give one of them"
-            )
-        elif not (name.isascii() and value.isascii()):
-            why = (
-                f"Non ascii characters in the user metadata {name!r}: names and values travel as headers; encode them, "
-                "for example in base64"
-            )
-        if why:
-            raise InvalidArgument(why, operation=request.operation, path=request.path)
-
-
-# --- signed requests --------------------------------------------------------------------------------------------------
-
 # The codes of a refusal for the time of the signature: the response shows the clock of the store.
 CLOCK_CODES = frozenset({"RequestExpired", "RequestTimeTooSkewed"})
-# A longer page is parsed in a thread.
+# A longer page or result is parsed in a thread.
 LOOP_PARSE_BYTES_MAX = 8 << 10
 
-_GET, _HEAD = "action_http_get_request", "action_http_head_request"
-_LIST, _PUT, _DELETE = "object_list_request", "object_put_request", "object_delete_request"
+_GET = "action_http_get_request"
 
 
-class SignedRequests:
-    """The requests of one recipe within a runtime."""
+class Exchange:
+    """The exchanges of one recipe within a runtime."""
 
     def __init__(
         self,
@@ -129,9 +59,13 @@ class SignedRequests:
         runtime: Runtime,
     ) -> None:
         self.etags = ETags()
-        self.targets = SignedTargets(options, configuration, keys, runtime)
+        self.is_express = configuration.endpoint.service == EXPRESS
+        self._own_keys = keys
+        self._keys: KeySource | SessionKeys = keys
+        if self.is_express and not options.anonymous:
+            self._keys = SessionKeys(runtime, self._begin_session)
+        self.targets = SignedTargets(options, configuration, self._keys, runtime)
         self._options = options
-        self._keys = keys
         self._explainer = explainer
         self._runtime = runtime
         self._ledger = runtime.ledger
@@ -235,7 +169,7 @@ class SignedRequests:
         """
         code, status, targets = response.code, response.http_status, self.targets
         if code in EXPIRED_KEY_CODES:
-            has_others = self._keys.renew(signed.generation) or self._keys.ready() is not signed.keys
+            has_others = signed.source.renew(signed.generation) or signed.source.ready() is not signed.keys
             return has_others or not has_body
         if code in CLOCK_CODES:
             targets.learn_time(parse_http_date(response.headers.get("date")))
@@ -245,86 +179,14 @@ class SignedRequests:
         if (code in CLOCK_CODES or is_untold) and targets.clock_offset_seconds != signed.clock_offset_seconds:
             return True
         if status == 400 and not code and response.region is None:
-            return self._keys.renew(signed.generation)
+            return signed.source.renew(signed.generation)
         # Some stores say no more than 403: the age of the signature decides, by the clock of this machine.
         if targets.age_seconds(signed) >= EXPIRES_SECONDS:
             return status == 403 or code in CLOCK_CODES
         is_named = code in CLOCK_CODES or (status == 403 and "expired" in response.message.lower())
         return is_named and not has_body
 
-    # --- the other requests -------------------------------------------------------------------------------------
-
-    async def stat(self, request: StatRequest, key: str) -> Metadata:
-        """The metadata of an object."""
-        query = {} if request.version is None else {"versionId": request.version}
-        head, _ = await self._exchange(request, "HEAD", key, query, counter=_HEAD)
-        return metadata_of(head.headers, request, self.etags)
-
-    async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
-        """One page of the keys that begin with ``root`` and ``path``."""
-        kind = {} if "versions" in parameters else {"list-type": "2"}
-        query = {**kind, "encoding-type": "url", "prefix": root + path, **parameters}
-        head, body = await self._exchange(request, "GET", None, query, counter=_LIST)
-        try:
-            if len(body) <= LOOP_PARSE_BYTES_MAX:
-                page = parse_list_page(body, root, path)
-            else:
-                page = await self._runtime.run_blocking(parse_list_page, body, root, path)
-        except Error as error:
-            raise error.add_context(operation=request.operation, path=request.path) from None
-        if page.is_error:
-            raise self._error_within(head, body, request)
-        return page
-
-    async def put(self, request: WriteRequest, key: str, data: bytes | bytearray | memoryview) -> Metadata:
-        """Write an object whole. Its bytes are hashed and the hash is signed, so that the store checks them."""
-        checked_metadata(request)
-        head, _ = await self._send(request, key, {}, _written(request), memoryview(data))
-        etag, version = written_etag(head.text("etag"), request), version_of(head.text("x-amz-version-id"))
-        return described(request, etag, version, len(data))
-
-    async def put_part(self, request: PartRequest, key: str, data: bytes | bytearray | memoryview) -> UploadedPart:
-        """Send a part of an upload, hashed and signed as an object is."""
-        query = {"partNumber": str(request.number), "uploadId": request.upload_id}
-        head, checksum = await self._send(request, key, query, {}, memoryview(data))
-        return uploaded_part(request, head.text("etag"), len(data), checksum)
-
-    async def _send(
-        self,
-        request: WriteRequest | PartRequest,
-        key: str,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        view: memoryview,
-    ) -> tuple[ResponseHead, str | None]:
-        """Send a body: the head of the response, and the checksum that went with it."""
-        algorithm, is_signed = request.checksum or self._options.checksum, not self.targets.is_anonymous
-        if len(view) <= LOOP_HASH_BYTES_MAX or not (algorithm or is_signed):
-            digest, checksum = _digests(view, algorithm, is_signed)
-        else:
-            digest, checksum = await self._runtime.run_blocking(_digests, view, algorithm, is_signed)
-        if algorithm and checksum:
-            headers = {
-                **headers,
-                "x-amz-sdk-checksum-algorithm": algorithm.upper(),  # Under Object Lock S3 looks at this one.
-                f"x-amz-checksum-{algorithm}": checksum,
-            }
-        head, body = await self._exchange(
-            request, "PUT", key, query, counter=_PUT, headers=headers, body=view, payload=digest
-        )
-        self._check_empty(head, body, request)
-        self._runtime.counters["stream_write_bytes"] += len(view)
-        return head, checksum
-
-    async def delete(self, request: DeleteRequest, key: str) -> None:
-        """Delete an object, which may be missing, or one version of it."""
-        query = {} if request.version is None else {"versionId": request.version}
-        etag = condition_of(request)
-        condition = {} if etag is None else {"if-match": etag}
-        head, body = await self._exchange(request, "DELETE", key, query, counter=_DELETE, headers=condition)
-        self._check_empty(head, body, request)
-
-    async def _exchange(
+    async def exchange(
         self,
         request: Request,
         method: Method,
@@ -335,21 +197,28 @@ class SignedRequests:
         headers: Mapping[str, str] | None = None,
         body: memoryview | None = None,
         payload: str = UNSIGNED_PAYLOAD,
+        resends: bool = True,
+        operation: str = "",
+        source: KeySource | None = None,
     ) -> tuple[ResponseHead, bytearray]:
-        """Send a request for a key, or for the bucket (``None``): the head and the body of the success."""
+        """Send a request for a key, or for the bucket (``None``): the head and the body of the success.
+
+        ``counter`` counts it, ``""`` for one that is neither counted nor reported. ``resends`` is that of
+        ``HttpClient.fetch``. ``operation`` is for events, where that of the request says less. ``source`` is that of
+        other keys than usual.
+        """
         counters = self._runtime.counters
         fields = b"" if body is None else f"Content-Length: {len(body)}\r\n".encode()
-        resends = not (isinstance(request, WriteRequest) and (request.if_not_exists or request.if_match))
         for is_renewed in (False, True):
-            signed = await self.targets.sign_now(request, method, key, query, payload, headers or {})
+            signed = await self.targets.sign_now(request, method, key, query, payload, headers or {}, source)
             reported = None
-            if self._events.wants_requests:
+            if counter and self._events.wants_requests:
                 sent_bytes = 0 if body is None else len(body)
-                reported = ReportedRequest(
-                    self._runtime, request, method=method, url=signed.target.url, sent_bytes=sent_bytes
-                )
+                url = signed.target.url
+                reported = ReportedRequest(self._runtime, request, None, method, url, operation, sent_bytes)
             receiver = BodyCollector()
-            counters[counter] += 1
+            if counter:
+                counters[counter] += 1
             try:
                 seconds = await self._http.fetch(
                     signed.target, fields, receiver, body=body, resends=resends, reported=reported
@@ -373,6 +242,21 @@ class SignedRequests:
             )
         raise AssertionError("the second refusal was raised")
 
+    # --- results ------------------------------------------------------------------------------------------------
+
+    async def _result(self, head: ResponseHead, body: bytearray, request: Request) -> Element:
+        """The root of the document in a success. Raises the error that it may be, and ``ProtocolError``."""
+        try:
+            if len(body) <= LOOP_PARSE_BYTES_MAX:
+                root = parse_result(body)
+            else:
+                root = await self._runtime.run_blocking(parse_result, body)
+        except Error as error:
+            raise error.add_context(operation=request.operation, path=request.path) from None
+        if root.tag == "Error":
+            raise self._error_within(head, body, request)
+        return root
+
     def _check_empty(self, head: ResponseHead, body: bytearray, request: Request) -> None:
         """Raise the error that stands in the body of a success, or ``ProtocolError``, where S3 sends none."""
         if head.status in (200, 204) and not body.strip():
@@ -385,6 +269,18 @@ class SignedRequests:
         """The error in the body of a success, which S3 sends where it fails after the head."""
         response = ErrorResponse.from_http(500, head.headers, bytes(body[:ERROR_BODY_BYTES_MAX]))
         return self._explainer.from_response(response, request)
+
+    async def _begin_session(self) -> AccessKeys:
+        """The keys of a new session with a directory bucket: one request, signed by ordinary keys."""
+        request, now_seconds = Request(path=""), self._runtime.now()
+        head, body = await self.exchange(request, "GET", None, {"session": ""}, counter="", source=self._own_keys)
+        found = (await self._result(head, body, request)).find("Credentials")
+        fields = {} if found is None else {element.tag: element.text or "" for element in found}
+        key_id, secret, token = (fields.get(name) for name in ("AccessKeyId", "SecretAccessKey", "SessionToken"))
+        if not (key_id and secret and token):
+            raise no_success("names no keys of a session", request)
+        life_seconds = session_seconds(time_of(fields.get("Expiration")), parse_http_date(head.text("date")))
+        return AccessKeys(key_id, secret, token, SESSION_TOKEN, now_seconds + life_seconds)
 
 
 class _ReadReceiver:
@@ -441,32 +337,3 @@ def _condition(name: str, etag: str, request: Request) -> str:
     if not (etag.isprintable() and etag.isascii()):
         raise InvalidArgument(f"{etag!r} is not a valid ETag", operation=request.operation, path=request.path)
     return f"{name}: {quote_etag(etag)}\r\n"
-
-
-def _digests(view: memoryview, algorithm: Checksum | None, is_signed: bool) -> tuple[str, str | None]:
-    """The hash of a body for its signature, and its checksum. SHA-256 is computed once for both."""
-    digest = payload_hash(view) if is_signed else UNSIGNED_PAYLOAD
-    if algorithm is None:
-        return digest, None
-    if algorithm == "sha256" and is_signed:
-        return digest, base64.b64encode(bytes.fromhex(digest)).decode()
-    return digest, checksum_of(view, algorithm)
-
-
-def _written(request: WriteRequest) -> dict[str, str]:
-    """The headers of a new object, by names in lower case."""
-    if request.is_plain:
-        return {}
-    headers = {
-        "content-type": request.content_type,
-        "content-encoding": request.content_encoding,
-        "content-disposition": request.content_disposition,
-        "cache-control": request.cache_control,
-        "x-amz-storage-class": request.storage_class,
-        "x-amz-server-side-encryption": None if request.sse_kms_key_id is None else "aws:kms",
-        "x-amz-server-side-encryption-aws-kms-key-id": request.sse_kms_key_id,
-        "if-none-match": "*" if request.if_not_exists else None,
-        "if-match": condition_of(request),
-        **{f"{USER_METADATA}{name.lower()}": value for name, value in request.user_metadata.items()},
-    }
-    return {name: value for name, value in headers.items() if value is not None}
