@@ -1,4 +1,4 @@
-"""The one table from the errors of S3, botocore and aiohttp to ours.
+"""The one table from the errors of S3, and of botocore where it finds keys, to ours.
 
 A row is found by the code in the response's body, else by its status; a failure that brought no response by the name of
 its class, or of one it derives from. Messages say what to do. They hold a sentence of the store's own where ours would
@@ -240,21 +240,17 @@ BY_CLASS: Mapping[str, Row] = {
         errors.TimedOut, "no connection to {endpoint} within connect_timeout_seconds={connect_seconds:g}"
     ),
     "ReadTimeoutError": Row(errors.TimedOut, "no response within read_timeout_seconds={read_seconds:g}"),
-    "ServerTimeoutError": Row(errors.Stalled, "no byte of the body within read_timeout_seconds={read_seconds:g}"),
     "ConnectionClosedError": Row(errors.Unavailable, "the store closed the connection without a response ({reason})"),
     "EndpointConnectionError": Row(
         errors.Unavailable, "no connection to {endpoint} ({reason}): check host and port, and that it runs"
     ),
-    "ClientPayloadError": Row(errors.Unavailable, "the body broke off ({reason})"),
     "ClientConnectionError": Row(errors.Unavailable, "the connection broke ({reason})"),
-    "ClientResponseError": Row(errors.ProtocolError, "the response is not valid HTTP"),
-    "HttpProcessingError": Row(errors.ProtocolError, "the response is not valid HTTP"),
     "ResponseParserError": Row(errors.ProtocolError, "the response is not a valid response of S3"),
     "ParamValidationError": Row(errors.InvalidArgument, "the request cannot be sent", quotes=True),
     "HTTPClientError": Row(errors.Unavailable, "the request failed ({reason})"),
     "TimeoutError": Row(errors.TimedOut, "no response in time"),
     "OSError": Row(errors.Unavailable, "the connection failed ({reason})"),
-    # The exceptions of botocore for a header of the wrong type.
+    # The exceptions of botocore for a value of the wrong type.
     "ValueError": Row(errors.ProtocolError, "the response cannot be understood ({reason})"),
 }
 

@@ -229,7 +229,7 @@ class Requests(Exchange):
 
         result = await self._result(head, body, request)
         if result.find("IsTruncated") is result.find("Bucket") is result.find("Upload") is None:
-            raise no_success("is no list of uploads", request)
+            raise no_success("is not a list of uploads", request)
         decoded = unquote_plus if result.findtext("EncodingType") == "url" else str
         uploads = tuple(
             Upload(path=key.removeprefix(root), upload_id=name, started=time_of(item.findtext("Initiated")))
@@ -379,7 +379,7 @@ class Requests(Exchange):
             head, body = await self.exchange(request, "GET", None, query, counter="")
             result = await self._result(head, body, request)
             if (buckets := result.find("Buckets")) is None:
-                raise no_success("is no list of buckets", request)
+                raise no_success("is not a list of buckets", request)
             found += [bucket.findtext("Name") or "" for bucket in buckets.iter("Bucket")]
             before, token = token, result.findtext("ContinuationToken")
             if not token:

@@ -122,7 +122,7 @@ def parse_result(body: bytes | bytearray) -> Element:
             parser.feed(body[start : start + _PAGE_PIECE_BYTES])
         root = parser.close()
     except ET.ParseError:
-        raise ProtocolError("the response is no result of S3: it is not valid XML; check endpoint_url") from None
+        raise ProtocolError("the response is not a result of S3, nor valid XML: check endpoint_url") from None
     for element in root.iter():
         element.tag = _name(element)
     return root
