@@ -583,10 +583,17 @@ class CreateDirRequest(Request):
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class PresignRequest(Request):
-    """A URL that lets its bearer do one thing for ``expires_seconds``."""
+    """A URL that lets its bearer do one thing for ``expires_seconds``.
+
+    ``content_type``, ``content_disposition`` and ``cache_control`` are headers of the response to a GET or HEAD, in
+    place of those of the object.
+    """
 
     operation: ClassVar[str] = "presign"
 
     method: PresignMethod = "GET"
     expires_seconds: float = 900.0
     version: str | None = None
+    content_type: str | None = None
+    content_disposition: str | None = None
+    cache_control: str | None = None

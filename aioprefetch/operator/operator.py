@@ -25,6 +25,7 @@ from aioprefetch.verbs.ranged_read import ParallelFill, ParallelRead, first_byte
 from aioprefetch.verbs.requests import (
     LocalPath,
     MoveOptions,
+    PresignOptions,
     ReadOptions,
     StatOptions,
     WriteOptions,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:  # They load at their first use.
     from aioprefetch.reader.growth import Growth, GrowthName
     from aioprefetch.reader.options import ProgressCallback
     from aioprefetch.reader.policy import PolicyNames
-    from aioprefetch.values import Capability, Metadata, PresignMethod, ServiceInfo
+    from aioprefetch.values import Capability, Metadata, ServiceInfo
     from aioprefetch.verbs.listing import Lister
     from aioprefetch.verbs.upload import BytesLike, WriteSource
     from aioprefetch.verbs.writer import ObjectWriter
@@ -558,11 +559,9 @@ class Operator:
         check_directory(path, "create_dir")
         await self.accessor().create_dir(CreateDirRequest(path=path))
 
-    async def presign(
-        self, path: str, *, expires_seconds: float = 900.0, method: PresignMethod = "GET", version: str | None = None
-    ) -> str:
+    async def presign(self, path: str, **options: Unpack[PresignOptions]) -> str:
         """A URL whose bearer may do ``method`` with the object until it expires. Treat it as a secret."""
-        return await self.accessor().presign(presign_request(path, method, expires_seconds, version))
+        return await self.accessor().presign(presign_request(path, **options))
 
     # --- live parts -----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from aioprefetch.sync.file import SyncFile
 from aioprefetch.sync.iteration import BlockingListing
 from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread, process_lock, refuse_in_loop
 from aioprefetch.sync.opening import open_object
-from aioprefetch.values import Capability, Metadata, PresignMethod, ServiceInfo
+from aioprefetch.values import Capability, Metadata, ServiceInfo
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.requests import WriteOptions
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aioprefetch.reader.reader import RangeReader
     from aioprefetch.sync.codecs import Compression, TextWriteFile
     from aioprefetch.sync.write_file import SyncWriteFile
-    from aioprefetch.verbs.requests import LocalPath, MoveOptions, ReadOptions, StatOptions
+    from aioprefetch.verbs.requests import LocalPath, MoveOptions, PresignOptions, ReadOptions, StatOptions
     from aioprefetch.verbs.upload import BytesLike, WriteSource
 
 T = TypeVar("T")
@@ -371,20 +371,9 @@ class BlockingOperator:
         """Create a directory and its parents; ``path`` ends with ``/``."""
         self._run("create_dir", path, lambda op: op.create_dir(path))
 
-    def presign(
-        self,
-        path: str,
-        *,
-        expires_seconds: float = 900.0,
-        method: PresignMethod = "GET",
-        version: str | None = None,
-    ) -> str:
+    def presign(self, path: str, **options: Unpack[PresignOptions]) -> str:
         """A URL whose bearer may do ``method`` with the object until it expires. It is a secret."""
-        return self._run(
-            "presign",
-            path,
-            lambda op: op.presign(path, expires_seconds=expires_seconds, method=method, version=version),
-        )
+        return self._run("presign", path, lambda op: op.presign(path, **options))
 
     def drop_readers(self, path: str = "") -> None:
         """Close the readers that ``read_at`` keeps of ``path``, and of what is below it: it reads what is there then.

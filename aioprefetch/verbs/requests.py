@@ -136,16 +136,53 @@ def list_request(prefix: str, *, recursive: bool, start_after: str | None, versi
     )
 
 
-def presign_request(path: str, method: PresignMethod, expires_seconds: float, version: str | None) -> PresignRequest:
+class PresignOptions(TypedDict, total=False):
+    """The options of a presigned URL. The last three are headers of the response, in place of those of the object."""
+
+    expires_seconds: float
+    """How long the URL is valid: 900 by default."""
+    method: PresignMethod
+    """What its bearer may do: ``"GET"`` by default, ``"HEAD"``, ``"PUT"`` or ``"DELETE"``."""
+    version: str | None
+    """One version of the object, of a store that keeps them."""
+    content_type: str | None
+    """The media type under which a browser takes the object, for ``GET`` and ``HEAD`` as the next two."""
+    content_disposition: str | None
+    """Whether a browser shows the object or saves it, and under which name (``'attachment; filename="a.csv"'``)."""
+    cache_control: str | None
+    """How long caches may keep the response."""
+
+
+def presign_request(
+    path: str,
+    *,
+    expires_seconds: float = 900.0,
+    method: PresignMethod = "GET",
+    version: str | None = None,
+    content_type: str | None = None,
+    content_disposition: str | None = None,
+    cache_control: str | None = None,
+) -> PresignRequest:
     """The request of a presigned URL."""
     check_file(path, "presign", is_read=method != "PUT")
     arguments = Arguments("presign", path)
-    return PresignRequest(
+    request = PresignRequest(
         path=path,
         method=arguments.method(method),
         expires_seconds=arguments.seconds("expires_seconds", expires_seconds),
         version=arguments.version(version),
+        content_type=arguments.header("content_type", content_type),
+        content_disposition=arguments.header("content_disposition", content_disposition),
+        cache_control=arguments.header("cache_control", cache_control),
     )
+    if method not in ("GET", "HEAD") and not content_type is content_disposition is cache_control is None:
+        raise InvalidArgument(
+            f"content_type, content_disposition and cache_control go with method='GET' or 'HEAD', not {method!r}: "
+            "they are headers of the response",
+            operation="presign",
+            path=path,
+        )
+    return request
 
 
 class ObjectOptions(TypedDict, total=False):

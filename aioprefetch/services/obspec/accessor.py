@@ -366,6 +366,8 @@ class ObspecAccessor(ServiceAccessor):
             self._unsupported(request, "presigned URLs for this store")
         if request.version is not None:
             self._unsupported(request, "presigned URLs of versions")
+        if not request.content_type is request.content_disposition is request.cache_control is None:
+            self._unsupported(request, "presigned URLs with headers of their response")
         if not 1 <= request.expires_seconds <= PRESIGN_SECONDS_MAX:
             raise InvalidArgument(
                 f"expires_seconds={request.expires_seconds!r} must lie between 1 and {PRESIGN_SECONDS_MAX}",

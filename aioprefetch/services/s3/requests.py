@@ -365,7 +365,13 @@ class Requests(Exchange):
 
     async def presigned_url(self, request: PresignRequest, key: str) -> str:
         """A URL for one request of the bearer. It costs no request."""
-        query = {} if request.version is None or request.method == "PUT" else {"versionId": request.version}
+        parameters = {
+            "versionId": None if request.method == "PUT" else request.version,
+            "response-content-type": request.content_type,
+            "response-content-disposition": request.content_disposition,
+            "response-cache-control": request.cache_control,
+        }
+        query = {name: value for name, value in parameters.items() if value is not None}
         return await self.targets.presigned_url(
             request, request.method, key, query, expires_seconds=int(request.expires_seconds)
         )
