@@ -151,7 +151,9 @@ def _describe(operator: Operator, checks: Checks) -> None:
         "addressing", "ok", "auto: virtual hosts on AWS, paths elsewhere" if is_auto else service.addressing_style
     )
     if settings.asked and not info.endpoint:
-        checks.add("requests", "warning", f"by aiobotocore, for the sake of {', '.join(settings.asked)}")
+        checks.add("endpoint", "ok", f"that of botocore, for the sake of {', '.join(settings.asked)}")
+    if settings.refused:
+        checks.add("requests", "failed", f"not supported: {', '.join(settings.refused)}")
 
 
 async def _check_clock(operator: Operator, checks: Checks) -> None:
