@@ -65,6 +65,7 @@ class S3Live:
         self.keys = KeySource(options, runtime, principal, self.explainer)
         self.requests: Requests | None = None
         self.deletes_unconditionally = False  # The store has refused a condition of a deletion.
+        self.deletes_alone = False  # It has refused a deletion of many.
         self._runtime = runtime
         self._opening = SingleFlight(runtime, self._open, "s3 configuration")
 
@@ -232,24 +233,38 @@ class S3Accessor(ServiceAccessor):
     async def delete(self, request: DeleteRequest) -> None:
         if request.if_match and not self.live.deletes_unconditionally:
             try:
-                return await self._delete(request)
+                await self._delete(request)
+                return
             except Error as error:
                 if not _is_for_condition(error):
                     raise
-        await self._delete(replace(request, if_match=None))
-        self.live.deletes_unconditionally |= bool(request.if_match)
+        if await self._delete(replace(request, if_match=None), request):
+            self.live.deletes_unconditionally |= bool(request.if_match)
 
-    async def _delete(self, request: DeleteRequest) -> None:
+    async def _delete(self, request: DeleteRequest, given: DeleteRequest | None = None) -> bool:
+        """Delete without a further attempt. ``given``, with conditions, was refused as it is.
+
+        ``False``: the store takes no deletions of many, so ``given`` was carried out one by one.
+        """
         left: dict[str, Error | None] = dict.fromkeys(request.paths)
         keys = {path: self._options.key_of(path, operation=request.operation, dots_allowed=True) for path in left}
         # XML 1.0 has no way to write most control characters, so these keys go one by one. A key with the segment . or
         # .. goes in a body alone: its URL is that of another object.
         plain = [path for path, key in keys.items() if key.isprintable()]
-        is_body_needed = len(plain) > 1 or any(map(dot_segment, plain))
+        is_body_needed = not self.live.deletes_alone and (len(plain) > 1 or any(map(dot_segment, plain)))
         requests = self.live.requests or await self.live.opened(request)
         for start in range(0, len(plain) if is_body_needed else 0, DELETE_KEYS_MAX):
             batch = {keys[path]: path for path in plain[start : start + DELETE_KEYS_MAX]}
-            outcomes = await requests.delete_many(request, batch)  # What the response does not name is deleted alone.
+            try:
+                outcomes = await requests.delete_many(request, batch)  # What it does not name is deleted alone.
+            except Error as error:
+                if request.if_match or not _is_for_many(error):
+                    raise
+                self.live.deletes_alone = True
+                if given is not None and given.if_match:  # Not the conditions were refused.
+                    await self.delete(given)
+                    return False
+                break
             left |= outcomes
             for path in [path for path, error in outcomes.items() if error is None]:
                 del left[path]
@@ -269,6 +284,7 @@ class S3Accessor(ServiceAccessor):
         await gather_all(unnamed, at_once=DELETES_AT_ONCE)
         if failures := {path: error for path, error in left.items() if error is not None}:
             raise not_deleted(failures, request)
+        return True
 
     async def create_dir(self, request: CreateDirRequest) -> None:
         try:
@@ -288,6 +304,12 @@ class S3Accessor(ServiceAccessor):
             )
         key = self._key(request.path, request)
         return await (await self.live.opened(request)).presigned_url(request, key)
+
+
+def _is_for_many(error: Error) -> bool:
+    """Whether a store has refused a deletion of many, which some do not have."""
+    lacking = ("NotImplemented", "MethodNotAllowed", "MissingContentMD5")
+    return error.context.get("http_status") in (405, 501) or error.context.get("code") in lacking
 
 
 def _is_for_condition(error: Error) -> bool:

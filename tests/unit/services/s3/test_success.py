@@ -1,12 +1,14 @@
 """A success is its result: an ETag, a key among the deleted ones, nothing at all where S3 says nothing."""
 
+import base64
+import hashlib
 import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.errors import ConditionNotMatch, Error, PermissionDenied, ProtocolError, Unsupported
+from aioprefetch.errors import ConditionNotMatch, Error, InvalidPath, PermissionDenied, ProtocolError, Unsupported
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import AbortUploadRequest, CopyPartRequest, CopyRequest, DeleteRequest, WriteRequest
 from tests.benches.key_server import HOLLOW, PAGE, PART, Bent, KeyServer, Said, error
@@ -169,6 +171,62 @@ async def test_a_page_in_place_of_the_result_deletes_nothing_and_says_so() -> No
             await op.delete(keys)
         assert len(server.objects) == 50
         assert len(server.asked) < 25  # Not every key is asked for, where one answer is another server's.
+
+
+LACKING = {
+    "501": error(501, "NotImplemented"),
+    "bare 501": Said(501),
+    "405": error(405, "MethodNotAllowed"),
+    "a page with 405": Said(405, PAGE),
+    "Content-MD5": error(400, "MissingContentMD5"),
+}
+
+
+@pytest.mark.parametrize("said", LACKING.values(), ids=LACKING)
+async def test_a_store_without_deletions_of_many_is_asked_once(said: Said) -> None:
+    """Then each key is deleted alone, here and by all operators of the recipe on this loop."""
+    bent = Bent("deletes", said, times=9)
+    async with KeyServer(dict.fromkeys("abcde", b"one"), bent) as server, server.operator() as op:
+        await op.delete(["a", "b", "c"])
+        await op.delete(["d", "e"])
+        assert server.objects == {}
+        assert server.verbs.count("deletes") == 1
+        assert server.verbs.count("delete") == 5
+
+
+async def test_without_deletions_of_many_conditions_stay() -> None:
+    """What has another ETag stays, though the first refusal might have been for the condition."""
+    bent = Bent("deletes", error(501, "NotImplemented"), times=9)
+    async with KeyServer(dict.fromkeys("abcd", b"one"), bent) as server, server.operator() as op:
+        etag = (await op.stat("a")).etag or ""
+        server.put("b", b"newer")
+        with pytest.raises(ConditionNotMatch):
+            await delete_if(op, "a", "b", a=etag, b=etag)
+        assert server.objects.keys() == {"b", "c", "d"}
+        with pytest.raises(ConditionNotMatch):
+            await delete_if(op, "b", "c", b=etag, c=etag)
+        assert server.objects.keys() == {"b", "d"}
+        assert server.verbs.count("deletes") == 2
+
+
+async def test_keys_with_dots_are_never_deleted_alone() -> None:
+    """Their URL is that of another object: they stay, and are reported."""
+    objects = dict.fromkeys(("a", "a/../b", "b", "./c"), b"one")
+    bent = Bent("deletes", error(405, "MethodNotAllowed"), times=9)
+    async with KeyServer(objects, bent) as server, server.operator() as op:
+        with pytest.raises(InvalidPath) as refused:
+            await op.delete(["a", "a/../b", "./c"])
+        assert refused.value.context["failures"] == {"a/../b": "InvalidPath", "./c": "InvalidPath"}
+        assert server.objects.keys() == {"a/../b", "b", "./c"}
+
+
+async def test_a_deletion_of_many_carries_the_hash_of_its_document() -> None:
+    async with KeyServer(dict.fromkeys("ab", b"one")) as server, server.operator() as op:
+        await op.delete(["a", "b"])
+        document = server.asked[-1].body
+        digest = hashlib.md5(document, usedforsecurity=False).digest()
+        assert server.asked[-1].headers["content-md5"] == base64.b64encode(digest).decode()
+        assert server.asked[-1].headers["x-amz-content-sha256"] == hashlib.sha256(document).hexdigest()
 
 
 @checks("reliability:W09")
