@@ -530,6 +530,11 @@ def is_bucket_missing(error: Error) -> bool:
     return error.context.get("code") in ("NoSuchBucket", "ContainerNotFound")
 
 
+def has_changed_nothing(error: Error) -> bool:
+    """Whether a change that failed has certainly not been made, so that it may be repeated with its conditions."""
+    return isinstance(error, Throttled) or error.context.get("written") is False
+
+
 def redact(text: str) -> str:
     """``text`` without possible bearer credentials: query and user of each URL, signatures, tokens, keys.
 

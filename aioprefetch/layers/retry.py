@@ -20,7 +20,8 @@ than ``attempts_max`` requests for each ``progress_bytes``. The rest of a respon
 
 **Writes.** Writing a whole object, copying and deleting may be repeated. A conditional write (``if_match``,
 ``if_not_exists``) may not: its first attempt may have succeeded although its response was lost, and the second would
-then report a conflict with the first. It is repeated after ``Throttled`` alone, which means that nothing was written.
+then report a conflict with the first. It is repeated after ``Throttled`` and conflicts with other changes
+(``errors.has_changed_nothing``), which mean that nothing was written.
 The parts of an upload are repeated one by one, each by its number. Of a streaming write (``open_write``) only the
 opening is repeated; whether a failed piece or closing took effect is unknown here, so these errors go to the caller
 unchanged.
@@ -52,6 +53,7 @@ from aioprefetch.errors import (
     Throttled,
     TimedOut,
     Unavailable,
+    has_changed_nothing,
 )
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
@@ -214,7 +216,7 @@ class RetryAccessor(WrappedAccessor):
             except Error as error:
                 if not error.is_temporary:
                     raise
-                if conditional and not isinstance(error, Throttled):
+                if conditional and not has_changed_nothing(error):
                     raise attempts.give_up(error, "a conditional change that may have happened") from error.__cause__
                 pause = attempts.failed(error)
             else:

@@ -4,7 +4,7 @@ import asyncio
 import datetime as dt
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from aioprefetch.services.s3.key_source import LOOK_SECONDS, RENEW_SECONDS_MIN
 from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from aioprefetch.values import CopyRequest
+from aioprefetch.values import CopyRequest, DeleteRequest, WriteRequest
 from tests.benches.gated_reader import in_case
 from tests.profile import chosen
 from tests.reliability.scripted import NO_PAUSES, SIZE, Serve, once
@@ -275,17 +275,20 @@ async def test_a_stat_with_expired_keys_looks_for_others(monkeypatch: pytest.Mon
 
 
 @checks("reliability:S51")
-async def test_aiobotocore_signs_with_the_renewed_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One source of keys for both ways, and one client of aiobotocore for all of them."""
+async def test_every_verb_is_signed_with_the_renewed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy and a part of an upload, which were refused for the old ones; asked for once."""
     async with renewing(monkeypatch) as store:
-        accessor = S3(bucket="bucket", endpoint_url=store.server.url, proxies={}).build(store.operator.runtime())
-        copying = CopyRequest(path="k", target="copy")
-        for number in (1, 2):
-            store.server.objects["credentials"] = keys_of(number)
-            with pytest.raises(Error):
-                await accessor.copy(copying)
-            assert signed_with(number)(store.gets()[-1])
-            store.server.add(Rule(fault=EXPIRED, key="bucket/copy", matches=signed_with(1)))
-            with pytest.raises(Error):
-                await accessor.copy(copying)
+        accessor = store.operator.accessor()
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: accessor.copy(CopyRequest(path="k", target="copy")),
+            lambda: accessor.begin_upload(WriteRequest(path="copy")),
+            lambda: accessor.delete(DeleteRequest(path="copy", paths=("copy", "other"))),
+        ]
+        await store.read()
+        store.server.add(Rule(fault=EXPIRED, matches=signed_with(1), times=None))
+        store.server.objects["credentials"] = keys_of(2)
+        for call in calls:
+            with pytest.raises(Error):  # Of the server, which knows none of them.
+                await call()
+            assert signed_with(2)(store.gets()[-1])
         assert store.renewals == 2

@@ -129,6 +129,9 @@ _CHECKSUM_DEMANDED = re.compile(
 )
 _BAD_ARGUMENT = Row(errors.InvalidArgument, "the store does not accept the request", quotes=True)
 
+# The codes of changes that come in each other's way, of which the refused one may be sent again.
+_CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
+
 BY_CODE: Mapping[str, Row] = {
     "NoSuchKey": _NO_OBJECT,
     "NoSuchVersion": Row(errors.NotFound, "there is no such version of the object"),
@@ -175,7 +178,6 @@ BY_CODE: Mapping[str, Row] = {
     "RequestLimitExceeded": _THROTTLED,
     "BandwidthLimitExceeded": _THROTTLED,
     "InternalError": _FAILED,
-    "OperationAborted": _FAILED,
     "RequestTimeout": _FAILED,
     "BadDigest": _CORRUPTED,
     "IncompleteBody": _CORRUPTED,
@@ -493,17 +495,15 @@ def _forms(secret: str) -> set[str]:
 
 def _condition(response: ErrorResponse, request: Request, facts: dict[str, Any]) -> Error | None:
     """The error for a precondition that does not hold, ``None`` if the response is about something else."""
-    conflict = response.code == "ConditionalRequestConflict" or (
-        response.http_status == 409 and response.code in ("409", "")
-    )
+    if response.code in _CONFLICTS or (response.http_status == 409 and response.code in ("409", "")):
+        facts["context"]["written"] = False
+        return errors.Unavailable("another change of the object is going on: nothing was written", **facts)
     if isinstance(request, WriteRequest | CopyRequest | RenameRequest):
         is_of_source = "-source-" in str(response.fields.get("Condition"))
-        if request.if_not_exists and not is_of_source and (conflict or response.http_status == 412):
+        if request.if_not_exists and not is_of_source and response.http_status == 412:
             return errors.AlreadyExists(EXISTS_ALREADY, **facts)
         if isinstance(request, WriteRequest) and request.if_match is not None and response.code in ("NoSuchKey", "404"):
             return errors.ConditionNotMatch(f"there is no object with the ETag {request.if_match!r}", **facts)
-    if conflict:
-        return errors.ConditionNotMatch("another write of the object is going on", status="temporary", **facts)
     if response.http_status == 304:
         return errors.ConditionNotMatch("the object is unchanged", **facts)
     if response.http_status == 412 or response.code == "PreconditionFailed":

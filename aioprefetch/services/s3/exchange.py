@@ -238,7 +238,7 @@ class Exchange:
                 return head, receiver.body
             response = ErrorResponse.from_http(head.status, head.headers, bytes(receiver.body))
             self._refused(
-                response, signed, request, reported, is_renewed=is_renewed, counter=counter, has_body=body is not None
+                response, signed, request, reported, is_renewed=is_renewed, counter=counter, has_body=bool(body)
             )
         raise AssertionError("the second refusal was raised")
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from aioprefetch import errors
 from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.accessor.service_base import ServiceAccessor
-from aioprefetch.errors import Error, cause_of, copy_of
+from aioprefetch.errors import Error, cause_of, copy_of, has_changed_nothing
 from aioprefetch.services.s3.responses import described
 from aioprefetch.values import CopyRequest, Metadata, StatRequest, UploadedPart, WriteRequest
 
@@ -76,7 +76,8 @@ async def decided(
 
 def may_have_happened(error: Error) -> bool:
     """Whether a request that failed may have been carried out all the same."""
-    return error.is_temporary and isinstance(error, errors.Unavailable | errors.TimedOut | errors.ProtocolError)
+    is_open = isinstance(error, errors.Unavailable | errors.TimedOut | errors.ProtocolError)
+    return error.is_temporary and is_open and not has_changed_nothing(error)
 
 
 def etag_of_data(data: bytes | bytearray | memoryview) -> str:

@@ -1,17 +1,18 @@
 """A write with a condition whose response does not tell what became of it: a look at the object does."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
+from aioprefetch import Operator
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, ProtocolError, Unavailable
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.values import Capability, CopyRequest
+from aioprefetch.values import Capability, CopyPartRequest, CopyRequest, WriteRequest
 from tests.benches.key_server import HOLLOW, PART, Asked, Bent, KeyServer, Said, error
 
 DATA = b"x" * PART + b"end"
@@ -269,3 +270,60 @@ async def test_a_begin_that_is_cancelled_with_its_operator_is_counted() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await write
         assert "s3.upload_unnamed" in seen
+
+
+# --- conflicts --------------------------------------------------------------------------------------------------------
+
+CONFLICTS = {
+    "ConditionalRequestConflict": error(409, "ConditionalRequestConflict"),
+    "OperationAborted": error(409, "OperationAborted"),
+    "409": Said(409),
+}
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "copy", "copypart", "delete", "deletes", "part"])
+@pytest.mark.parametrize("said", CONFLICTS.values(), ids=CONFLICTS)
+async def test_a_conflict_is_tried_again(verb: str, said: Said) -> None:
+    """It says that nothing was written, so no look is needed; with a condition too."""
+    async with KeyServer({"a": b"one", "b": b"two"}) as server, server.operator() as op:
+        etag = (await op.stat("a")).etag
+        calls: dict[str, list[Callable[[], Awaitable[object]]]] = {
+            "copy": [lambda: op.accessor().copy(CopyRequest(path="a", target="k", if_match=etag))],
+            "copypart": [lambda: in_parts(op)],
+            "delete": [lambda: op.delete("a"), lambda: op.delete("b", if_match="*")],
+            "deletes": [lambda: op.delete(["a", "b"])],
+        }
+        writes = [
+            lambda: op.write("new", data_of("complete" if verb == "part" else verb), if_not_exists=True),
+            lambda: op.write("a", data_of("complete" if verb == "part" else verb), if_match=etag),
+            lambda: op.write("b", data_of("complete" if verb == "part" else verb)),
+        ]
+        for call in calls.get(verb, writes):
+            server.asked.clear()
+            server.bent = [Bent(verb, said, times=2)]
+            await call()
+            assert [one for one in server.verbs if one == verb][:3] == [verb] * 3
+            assert verb == "delete" or "head" not in server.verbs
+
+
+async def in_parts(op: Operator) -> None:
+    accessor = op.accessor()
+    upload = await accessor.begin_upload(WriteRequest(path="k"))
+    await accessor.copy_part(CopyPartRequest(path="k", upload_id=upload, number=1, source="a", start=0, end=3))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("condition", ["none", "if_not_exists", "if_match"])
+async def test_a_conflict_without_end_says_that_nothing_was_written(verb: str, condition: str) -> None:
+    """``AlreadyExists`` would tell a lock that another holds it."""
+    bent = Bent(verb, error(409, "ConditionalRequestConflict"), times=99)
+    async with KeyServer({}, bent) as server, server.operator() as op:
+        options: dict[str, Any] = {"if_not_exists": True} if condition == "if_not_exists" else {}
+        if condition == "if_match":
+            server.put("k", b"old")
+            options = {"if_match": (await op.stat("k")).etag}
+        with pytest.raises(Unavailable, match="nothing was written") as refused:
+            await op.write("k", data_of(verb), **options)
+        assert "may have happened" not in str(refused.value)
+        assert server.verbs.count(verb) > 1
+        assert server.objects == ({"k": b"old"} if condition == "if_match" else {})
