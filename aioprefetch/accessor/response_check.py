@@ -35,6 +35,8 @@ from aioprefetch.values import Entry, ReadHead, ReadRequest, StatRequest, Unchec
 
 # Larger numbers have no place in a Content-Range: a signed 64-bit offset has as many digits.
 TOTAL_DIGITS_MAX = 19
+# The MD5 of no bytes.
+_ETAG_OF_NOTHING = "d41d8cd98f00b204e9800998ecf8427e"
 
 
 def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
@@ -51,7 +53,7 @@ def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
     if request.version is not None and response.version not in (None, request.version):
         raise _other_version(request, response.version)
     total: int | None
-    if request.first_bytes is not None and response.content_range is not None:
+    if request.first_bytes is not None and response.content_range is not None and response.content_length != 0:
         start, size, total = _checked_first_part(request, response, response.content_range)
     else:
         total = _total_if_exact(request, response)
@@ -210,7 +212,9 @@ def fully_checked_range(request: ReadRequest, response: UncheckedHead) -> tuple[
     """Start, size and total of a response that is not exactly the requested range, checked step by step."""
     total: int | None
     # Some servers (rclone's S3, for one) respond to a range with 200 and a correct Content-Range: that is accepted too.
-    if response.status == 200 and response.content_range is None:
+    if _is_empty(response):
+        start = end = total = 0
+    elif response.status == 200 and response.content_range is None:
         if response.content_length is None:
             raise _wrong(request, response, "the response has neither Content-Length nor Content-Range")
         start, end, total = 0, response.content_length, response.content_length
@@ -238,6 +242,12 @@ def fully_checked_range(request: ReadRequest, response: UncheckedHead) -> tuple[
             f"the response holds [{start}, {end}) where [{first}, {last}) was requested: the server did not obey Range",
         )
     return start, end - start, total
+
+
+def _is_empty(response: UncheckedHead) -> bool:
+    """Whether a 206 is of an empty object, whose ranges have no right text: stores say ``bytes 0--1/0`` and others."""
+    is_of_nothing = (response.content_range or "").endswith("/0") or response.etag == _ETAG_OF_NOTHING
+    return response.status == 206 and response.content_length == 0 and is_of_nothing
 
 
 def _expected(request: ReadRequest, total: int | None) -> Range:

@@ -172,7 +172,7 @@ class S3Accessor(ServiceAccessor):
             page.entries = [entry for entry in received if entry.path.startswith(request.path)]
         left_out = hash(tuple(received)) if len(page.entries) < len(received) else 0
         page.entries = requests.etags.dated_entries(page.entries)
-        return replace(list_page_of(page, request, limit), left_out=left_out)
+        return replace(list_page_of(page, request), left_out=left_out)
 
     def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Coroutine[Any, Any, Metadata]:
         requests = self.live.requests

@@ -174,6 +174,10 @@ BY_CODE: Mapping[str, Row] = {
     "Throttling": _THROTTLED,
     "ThrottlingException": _THROTTLED,
     "ThrottledException": _THROTTLED,
+    "RequestThrottled": _THROTTLED,
+    "RequestThrottledException": _THROTTLED,
+    "KMS.ThrottlingException": _THROTTLED,
+    "ProvisionedThroughputExceededException": _THROTTLED,
     "TooManyRequests": _THROTTLED,
     "RequestLimitExceeded": _THROTTLED,
     "BandwidthLimitExceeded": _THROTTLED,
@@ -207,6 +211,8 @@ BY_STATUS: Mapping[int, Row] = {
     405: _LACKING_UNTOLD,
     408: _FAILED,
     429: _THROTTLED,
+    460: _FAILED,  # of load balancers of AWS, and the next one of Tigris: the client is said to have gone
+    499: _FAILED,
     501: _LACKING_UNTOLD,
     503: _THROTTLED,
 }
@@ -526,7 +532,7 @@ def _row(response: ErrorResponse, request: Request, *, is_foreign: bool) -> Row:
         return _WRONG_REGION
     if 300 <= response.http_status < 400:
         return _REDIRECT
-    if is_foreign and 400 <= response.http_status < 500 and response.http_status not in (408, 429):
+    if is_foreign and 400 <= response.http_status < 500 and response.http_status not in (408, 429, 460, 499):
         return _foreign_row(response, request)
     row = BY_CODE.get(response.code)
     if response.http_status == 404 and row is None and isinstance(request, (ListRequest, WriteRequest, PartRequest)):
