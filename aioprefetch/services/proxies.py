@@ -84,11 +84,27 @@ def _ambient_proxies() -> dict[str, str]:
 
 
 def _is_bypassed(origin: Origin) -> bool:
-    """Whether ``NO_PROXY`` names the host, with or without its port and the brackets of an IPv6 address."""
-    from urllib.request import proxy_bypass
+    """Whether ``NO_PROXY`` names the host, with or without its port and the brackets of an IPv6 address.
+
+    It may name a network of addresses (``10.0.0.0/8``), and the hosts below a name (``*.example.com``).
+    """
+    from urllib.request import getproxies_environment, proxy_bypass
 
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
-    return any(map(proxy_bypass, {f"{host}:{origin.port}", origin.host}))
+    if any(map(proxy_bypass, {f"{host}:{origin.port}", origin.host})):
+        return True
+    names = [name.strip().lower() for name in getproxies_environment().get("no", "").split(",")]
+    return any(
+        _is_within(origin.host, name) if "/" in name else name[:2] == "*." and origin.host.lower().endswith(name[1:])
+        for name in names
+    )
+
+
+def _is_within(host: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+    except ValueError:  # A name is not resolved.
+        return False
 
 
 def check_transport(endpoint: str, *, allow_http: bool | None, carries: str) -> None:

@@ -50,12 +50,12 @@ class ResponseHead:
     @property
     def headers(self) -> dict[str, str]:
         """The fields as text."""
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.fields.items()}
+        return {name.decode("latin-1"): _text_of(value) for name, value in self.fields.items()}
 
     def text(self, name: str) -> str | None:
         """A field as text, by its name in lower case."""
         value = self.fields.get(name.encode())
-        return None if value is None else value.decode("latin-1")
+        return None if value is None else _text_of(value)
 
     # Called by llhttp.
 
@@ -78,6 +78,14 @@ class ResponseHead:
     def count(self) -> int:
         """The number of its header lines."""
         return len(self.fields) + self._repeated
+
+
+def _text_of(value: bytes) -> str:
+    """The text of a field: UTF-8 where it is that, as stores and browsers write names of files."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def check_start(start: bytes | bytearray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -241,7 +242,7 @@ class Removal:
 
     A path that is refused leaves the others of its batch. A request that fails as a whole does not end it, for another
     one may reach the store, or be allowed. It ``is_over`` after two in a row that the store did not answer: the rest is
-    left, and named with the error of the second.
+    left, and named with the error of the second. ``failures`` are the kinds of errors by path.
     """
 
     def __init__(self, accessor: Accessor, if_match: Mapping[str, str] | None = None) -> None:
@@ -249,7 +250,7 @@ class Removal:
         self._conditions = if_match if if_match and accessor.capability.delete_if_match else None
         self.is_over = False
         self._first: Error | None = None
-        self._failures: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
         self._count = 0
         self._unanswered = ""  # The kind of the error of the last request, if the store did not answer it.
 
@@ -267,21 +268,21 @@ class Removal:
                 is_refused = isinstance(error, InvalidPath | IsADirectory) and error.path in paths
                 left = [error.path] if is_refused and named is None else paths
                 self._first = self._first or copy_of(error)
-                self._failures |= named if isinstance(named, Mapping) else dict.fromkeys(left, error.kind)
+                self.failures |= named if isinstance(named, Mapping) else dict.fromkeys(left, error.kind)
                 is_unanswered = named is None and error.status != "permanent"
                 self.is_over = bool(is_unanswered and self._unanswered)
                 self._unanswered = error.kind if is_unanswered else ""
                 paths = [path for path in paths if path not in left]
             else:
                 self._unanswered, paths = "", ()
-        self._failures |= dict.fromkeys(paths, self._unanswered)
+        self.failures |= dict.fromkeys(paths, self._unanswered)
 
     def check(self) -> None:
         """Raise the first error, whose context has ``failures``: each path that is left, and why."""
         first = self._first
         if first is None:
             return
-        first.context |= {"failed": len(self._failures), "of": self._count, "failures": self._failures}
+        first.context |= {"failed": len(self.failures), "of": self._count, "failures": self.failures}
         try:
             raise first
         finally:
@@ -310,17 +311,27 @@ async def delete_below(operator: Listed, prefix: str, *, keeps_directory: bool =
     The root stays, and with ``keeps_directory`` every directory; then the directories in it are deleted. Nothing is
     sent for a directory that the listing tells to be missing.
     """
-    removal, paths, inner = Removal(operator.accessor()), list[str](), set[str]()
-    listing = list_literally(operator, prefix, recursive=True)
-    async for entry in listing:
-        paths.append(entry.path)
-        inner.add(entry.path[: entry.path.find("/", len(prefix)) + 1])
-        if len(paths) == DELETE_PATHS:
-            await removal.remove(paths)
-            paths = []
-            if removal.is_over:
-                break
-    await removal.remove(paths)
+    removal, inner = Removal(operator.accessor()), set[str]()
+    count, before = 0, math.inf
+    # Where objects are deleted while the listing goes on, it may leave some out, as where its tokens are offsets. So
+    # there is another look, as long as each of them finds less.
+    while count < before:
+        paths, before, count = list[str](), count or before, 0
+        listing = list_literally(operator, prefix, recursive=True)
+        async for entry in listing:
+            if entry.path in removal.failures:
+                continue
+            paths.append(entry.path)
+            inner.add(entry.path[: entry.path.find("/", len(prefix)) + 1])
+            if len(paths) == DELETE_PATHS:
+                await removal.remove(paths)
+                paths, count = [], count + DELETE_PATHS
+                if removal.is_over:
+                    break
+        await removal.remove(paths)
+        if not count or removal.is_over:
+            break
+        count += len(paths)
     # By themselves and last: some stores refuse to delete a directory together with its contents.
     if keeps_directory or not prefix:
         await removal.remove(sorted(inner - {""}))

@@ -42,10 +42,10 @@ class Said:
         """The response on the wire."""
         body = self.body or b""
         headers = {"Content-Length": str(len(body)), **self.headers}
-        if self.status == 204:
+        if self.status == 204 or "Transfer-Encoding" in headers:
             headers.pop("Content-Length")
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        return f"HTTP/1.1 {self.status} X\r\n{lines}\r\n".encode() + (b"" if is_head else body)
+        return f"HTTP/1.1 {self.status} X\r\n{lines}\r\n".encode("latin-1") + (b"" if is_head else body)
 
 
 HOLLOW: Mapping[str, Said] = {
@@ -207,7 +207,12 @@ class KeyServer:
         return Said(200, b"", {"ETag": f'"{self.etag(asked.body)}"'})
 
     def _source(self, asked: Asked) -> bytes | Said:
-        source = unquote(asked.headers["x-amz-copy-source"]).partition("?")[0].removeprefix("/").removeprefix(f"{self.bucket}/")
+        source = (
+            unquote(asked.headers["x-amz-copy-source"])
+            .partition("?")[0]
+            .removeprefix("/")
+            .removeprefix(f"{self.bucket}/")
+        )
         wanted = asked.headers.get("x-amz-copy-source-if-match")
         if source not in self.objects:
             return error(404, "NoSuchKey")

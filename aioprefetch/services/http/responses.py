@@ -21,20 +21,9 @@ def field_of(head: ResponseHead, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def text_of(head: ResponseHead, name: bytes) -> str | None:
-    """A field for people, or with a path in it: as UTF-8 where it is that."""
-    value = head.fields.get(name)
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
-
-
 def location_of(head: ResponseHead) -> str | None:
     """The target of a redirect, as sent by the server."""
-    return text_of(head, b"location")
+    return head.text("location")
 
 
 def content_length(head: ResponseHead) -> int | None:
@@ -74,8 +63,8 @@ def unchecked_head(head: ResponseHead) -> UncheckedHead:
         content_length=head.length,
         etag=etag,
         last_modified=parse_http_date(field_of(head, b"last-modified")),
-        content_type=text_of(head, b"content-type"),
-        content_encoding=text_of(head, b"content-encoding"),
+        content_type=head.text("content-type"),
+        content_encoding=head.text("content-encoding"),
     )
 
 
@@ -86,8 +75,8 @@ def metadata_of(path: str, head: ResponseHead, size: int | None) -> Metadata:
         size=size,
         etag=etag_of(head, size),
         last_modified=parse_http_date(field_of(head, b"last-modified")),
-        content_type=text_of(head, b"content-type"),
-        content_encoding=text_of(head, b"content-encoding"),
-        content_disposition=text_of(head, b"content-disposition"),
-        cache_control=text_of(head, b"cache-control"),
+        content_type=head.text("content-type"),
+        content_encoding=head.text("content-encoding"),
+        content_disposition=head.text("content-disposition"),
+        cache_control=head.text("cache-control"),
     )

@@ -430,6 +430,14 @@ def checked_head(request: ReadRequest, head: ResponseHead, etags: ETags) -> Read
         content_type=None if content_type is None else content_type.decode("latin-1"),
         content_encoding=None if encoding is None else encoding.decode("latin-1"),
     )
+    if head.length is None and get(b"x-goog-stored-content-encoding", b"identity") != b"identity":
+        raise ProtocolError(
+            "GCS decompresses this object on the way, and says neither its size nor the end of a range: read it by its "
+            "https:// URL, or store it without Content-Encoding",
+            operation=request.operation,
+            path=request.path,
+            status="permanent",
+        )
     # One that does not say by itself which version it is does so by its time.
     own, when = response.etag, response.last_modified
     if own is None:  # MinIO sends an empty one for files that it has not written.

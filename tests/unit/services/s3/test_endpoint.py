@@ -240,3 +240,30 @@ def test_hosts_without_a_proxy_are_those_of_botocore(monkeypatch: pytest.MonkeyP
     origin = Origin("http", host, 9000)
     is_bypassed = not get_environ_proxies(f"{origin}/x") or no_proxy == host
     assert (Proxies(None).of(origin) is None) == is_bypassed
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "host", "is_bypassed"),
+    [
+        ("10.0.0.0/8", "10.1.2.3", True),
+        ("10.0.0.0/8, 192.168.0.0/16", "192.168.7.7", True),
+        ("10.1.2.3/8", "10.9.9.9", True),
+        ("10.0.0.0/8", "11.1.2.3", False),
+        ("fd00::/8", "fd12::1", True),
+        ("fd00::/8", "10.0.0.1", False),
+        ("10.0.0.0/8", "ten.example", False),
+        ("*.example.com", "s3.example.com", True),
+        ("*.Example.com", "a.b.EXAMPLE.com", True),
+        ("*.example.com", "example.com", False),
+        ("*.example.com", "notexample.com", False),
+        ("nonsense/8", "nonsense", False),
+        ("*", "anything", True),
+    ],
+)
+def test_networks_and_stars_without_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, no_proxy: str, host: str, is_bypassed: bool
+) -> None:
+    """As curl, Go and requests read them; urllib and botocore do not."""
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    assert (Proxies(None).of(Origin("http", host, 9000)) is None) == is_bypassed

@@ -139,6 +139,39 @@ async def test_a_page_may_have_more_entries_than_were_asked_for() -> None:
         assert [entry.path async for entry in op.list("")] == [*keys, "p/"]
 
 
+@pytest.mark.parametrize("total", [3, 1000, 1001, 3000, 4500])
+async def test_all_is_deleted_where_tokens_are_offsets(total: int) -> None:
+    """What is deleted moves the rest forward, past the next page: there is another look."""
+
+    def page_at(asked: Asked, right: Said) -> Said:
+        start = int(asked.query.get("continuation-token", ["0"])[0])
+        keys = sorted(key for key in server.objects if key.startswith(asked.query["prefix"][0]))
+        rows = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys[start : start + 1000])
+        rest = len(keys) > start + 1000
+        more = f"<NextContinuationToken>{start + 1000}</NextContinuationToken>" if rest else ""
+        return Said(200, f"<R><IsTruncated>{str(rest).lower()}</IsTruncated>{more}{rows}</R>".encode())
+
+    objects = {f"d/{number:05}": b"" for number in range(total)}
+    async with KeyServer(objects, Bent("list", page_at, times=99)) as server, server.operator() as op:
+        await op.delete_all("d/")
+        assert server.objects == {}
+        assert server.verbs.count("list") <= 2 + 2 * total // 1000
+
+
+async def test_a_listing_that_never_shrinks_ends() -> None:
+    """Of a store that still lists what is deleted, or does not delete."""
+    keys = [f"d/{number:05}" for number in range(1500)]
+
+    def stale(asked: Asked, right: Said) -> Said:
+        rows = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys)
+        return Said(200, f"<R><IsTruncated>false</IsTruncated>{rows}</R>".encode())
+
+    async with KeyServer(dict.fromkeys(keys, b""), Bent("list", stale, times=99)) as server, server.operator() as op:
+        await op.delete_all("d/")
+        assert server.objects == {}
+        assert server.verbs.count("list") <= 3
+
+
 @pytest.mark.parametrize("when", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
 def test_a_time_that_is_none_in_utc_is_left_out(when: str) -> None:
     body = f"<R><Contents><Key>k</Key><Size>1</Size><LastModified>{when}</LastModified></Contents></R>".encode()

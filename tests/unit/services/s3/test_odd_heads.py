@@ -2,8 +2,9 @@
 
 import pytest
 
+import aioprefetch as ap
 from aioprefetch.errors import ProtocolError, Unavailable
-from tests.benches.key_server import PAGE, Bent, KeyServer, Said, error
+from tests.benches.key_server import PAGE, Asked, Bent, KeyServer, Said, error
 
 NOTHING = '"d41d8cd98f00b204e9800998ecf8427e"'
 
@@ -75,3 +76,39 @@ async def test_throttling_has_many_names(code: str) -> None:
     async with KeyServer({"k": b"one"}, Bent("get", error(400, code))) as server, server.operator() as op:
         assert await op.read("k") == b"one"
         assert op.statistics["throttled"] == 1
+
+
+NAMES = {"utf-8": 'attachment; filename="é 日本.csv"', "latin-1": 'attachment; filename="é.csv"', "ascii": "inline"}
+
+
+@pytest.mark.parametrize("charset", NAMES)
+async def test_headers_beyond_ascii_survive_a_copy(charset: str) -> None:
+    """A text is what people read, in whichever of two charsets it comes; it goes out as UTF-8."""
+    name = NAMES[charset]
+
+    def described(asked: Asked, right: Said) -> Said:
+        found = source.done(asked)
+        sent = name.encode(charset).decode("latin-1")
+        return Said(found.status, found.body, {**found.headers, "Content-Disposition": sent})
+
+    bent = [Bent(verb, described, times=99) for verb in ("get", "head")]
+    async with KeyServer({"k": b"one"}, *bent) as source, KeyServer() as target:
+        async with source.operator() as a, target.operator() as b:
+            assert (await a.stat("k")).content_disposition == name
+            await ap.copy((a, "k"), (b, "k"))
+        (put,) = [asked for asked in target.asked if asked.verb == "put"]
+        assert put.headers["content-disposition"].encode("latin-1").decode() == name
+
+
+async def test_what_gcs_decompresses_is_named() -> None:
+    """Its response has no length, and a range of it no end."""
+
+    def decompressed(asked: Asked, right: Said) -> Said:
+        headers = {"ETag": '"e"', "x-goog-stored-content-encoding": "gzip", "Transfer-Encoding": "chunked"}
+        return Said(200, b"3\r\none\r\n0\r\n\r\n", headers)
+
+    async with KeyServer({}, Bent("get", decompressed, times=9)) as server, server.operator() as op:
+        with pytest.raises(ProtocolError, match="GCS decompresses") as refused:
+            await op.read("k")
+        assert refused.value.status == "permanent"
+        assert server.verbs == ["get"]
