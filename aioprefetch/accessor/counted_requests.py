@@ -18,7 +18,7 @@ from aioprefetch.values import ReadHead, ReadReply, ReadRequest, Request
 
 _GET = "action_http_get_request"
 # What a request of each operation counts as.
-_COUNTERS = {
+COUNTERS = {
     "read": _GET,
     "stat": "action_http_head_request",
     "list": "object_list_request",
@@ -32,7 +32,7 @@ _COUNTERS = {
     "list_uploads": "object_multipart_list",
 }
 # All operations that ask a store; ``presign`` does not.
-OPERATIONS = frozenset((*_COUNTERS, "create_dir"))
+OPERATIONS = frozenset((*COUNTERS, "create_dir"))
 
 
 class CountedRequest(ForwardingSink):
@@ -47,7 +47,7 @@ class CountedRequest(ForwardingSink):
         self, runtime: Runtime, request: Request, sink: Sink | None = None, sent_bytes: int = 0, operation: str = ""
     ) -> None:
         counters = self._counters = runtime.ledger.current
-        name = self._name = _COUNTERS.get(operation or request.operation, "")
+        name = self._name = COUNTERS.get(operation or request.operation, "")
         if name:
             counters[name] += 1
         self._request: Request | None = request

@@ -498,10 +498,14 @@ async def copy_by_server(
     ``if_match`` and ``version`` are those of the object that is copied.
     An object of more than ``copy_bytes_max``, or one that must not replace another where a store has that for parts
     alone, goes in parts of one version: ``ObjectChanged`` if it is overwritten meanwhile, and then nothing is left.
+    Where the store answers that it does not copy, the bytes come here after all.
     """
+    from aioprefetch.verbs.read_copy import copy_by_reading, is_not_copied
+
     accessor, runtime = connected
     capability = accessor.capability
     limit = capability.copy_bytes_max
+    is_lacking = False
     is_large = bool(limit) and size is not None and size > limit
     needs_parts = if_not_exists and not capability.copy_if_not_exists and capability.copy_part_bytes > 0
     refused: Error | None = None
@@ -514,9 +518,11 @@ async def copy_by_server(
                 on_bytes(size or 0)
             return copied
         except Error as error:
-            if not limit or size is not None or error.context.get("code") not in _TOO_LARGE:
-                raise
-            refused = copy_of(error)
+            is_lacking = is_not_copied(error)
+            if not is_lacking:
+                if not limit or size is not None or error.context.get("code") not in _TOO_LARGE:
+                    raise
+                refused = copy_of(error)
     try:
         metadata = await (source or accessor).stat(StatRequest(path=path, if_match=if_match, version=version))
         try:
@@ -526,7 +532,13 @@ async def copy_by_server(
             del refused  # Its traceback holds this frame.
         described: dict[str, Any] = {name: getattr(metadata, name) for name in DESCRIPTIONS}
         written = WriteRequest(path=target, if_not_exists=if_not_exists, **described, **placement)
-        return await _copy_in_parts(accessor, runtime, metadata, written, store, on_bytes, version)
+        if not is_lacking:
+            try:
+                return await _copy_in_parts(accessor, runtime, metadata, written, store, on_bytes, version)
+            except Error as error:
+                if not is_not_copied(error):
+                    raise
+        return await copy_by_reading(source or accessor, connected, metadata, written, on_bytes, version)
     except Error as error:
         error.operation = "copy"  # Not the stat or the write within the copy.
         raise

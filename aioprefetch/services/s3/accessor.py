@@ -15,7 +15,7 @@ from aioprefetch.accessor.counted_requests import OPERATIONS
 from aioprefetch.accessor.http_headers import range_header
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, InvalidArgument, IsSameFile, RangeNotSatisfied, copy_of
+from aioprefetch.errors import Error, InvalidArgument, IsSameFile, RangeNotSatisfied, Unsupported, copy_of
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.services.keys import dot_segment, is_directory_bucket, no_object
@@ -66,6 +66,7 @@ class S3Live:
         self.requests: Requests | None = None
         self.deletes_unconditionally = False  # The store has refused a condition of a deletion.
         self.deletes_alone = False  # It has refused a deletion of many.
+        self.copy_refusal: int | None = None  # The status by which it has refused to copy.
         self._runtime = runtime
         self._opening = SingleFlight(runtime, self._open, "s3 configuration")
 
@@ -209,10 +210,18 @@ class S3Accessor(ServiceAccessor):
     async def copy(self, request: CopyRequest) -> Metadata:
         if request.if_not_exists and not self.capability.copy_if_not_exists:
             self._unsupported(request, "if_not_exists of a copy")
-        key = self._key(request.target, request)
+        key, status = self._key(request.target, request), self.live.copy_refusal
+        if status is not None:
+            facts: dict[str, Any] = {"operation": request.operation, "path": request.path}
+            raise Unsupported("the store does not copy", context={"http_status": status}, **facts)
         send = partial((await self.live.opened(request)).copy, request, key)
-        # The copy has the ETag of the object too, unless that was written in parts.
-        return await decided(self, request, send, request.size, lambda: request.if_match)
+        try:
+            # The copy has the ETag of the object too, unless that was written in parts.
+            return await decided(self, request, send, request.size, lambda: request.if_match)
+        except Unsupported as error:
+            if isinstance(said := error.context.get("http_status"), int):
+                self.live.copy_refusal = said
+            raise
 
     async def rename(self, request: RenameRequest) -> Metadata:
         if not self.capability.rename:

@@ -7,14 +7,16 @@ a header it does not appear in logs; as a presigned URL (``signing="presigned"``
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from aioprefetch.accessor.counted_requests import COUNTERS
 from aioprefetch.accessor.http_headers import parse_http_date, quote_etag, time_conditions
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.response_check import ETags, bare_etag
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, InvalidArgument, Unavailable
+from aioprefetch.errors import Error, InvalidArgument, ProtocolError, Unavailable, Unsupported
 from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.response_bodies import ERROR_BODY_BYTES_MAX, BodyCollector, ErrorBody, receiver_of
@@ -22,7 +24,7 @@ from aioprefetch.services.s3.errors import ErrorResponse, Explainer
 from aioprefetch.services.s3.key_source import KeySource
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import checked_head, no_success, parse_error, parse_result, time_of
-from aioprefetch.services.s3.session_keys import EXPRESS, SESSION_TOKEN, SessionKeys, session_seconds
+from aioprefetch.services.s3.session_keys import EXPRESS, SESSION_SECONDS, SESSION_TOKEN, SessionKeys, session_seconds
 from aioprefetch.services.s3.signed_targets import EXPIRES_SECONDS, Configuration, Signed, SignedTargets
 from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, AccessKeys
 from aioprefetch.transport import ClientOptions, Connection, Destination, HttpClient, ResponseHead
@@ -193,7 +195,7 @@ class Exchange:
         key: str | None,
         query: Mapping[str, str],
         *,
-        counter: str,
+        counter: str | None = None,
         headers: Mapping[str, str] | None = None,
         body: memoryview | None = None,
         payload: str = UNSIGNED_PAYLOAD,
@@ -203,11 +205,11 @@ class Exchange:
     ) -> tuple[ResponseHead, bytearray]:
         """Send a request for a key, or for the bucket (``None``): the head and the body of the success.
 
-        ``counter`` counts it, ``""`` for one that is neither counted nor reported. ``resends`` is that of
-        ``HttpClient.fetch``. ``operation`` is for events, where that of the request says less. ``source`` is that of
-        other keys than usual.
+        It counts as the ``operation``, where that of the request says less, or by another ``counter``; with ``""`` it
+        is neither counted nor reported. ``resends`` is that of ``HttpClient.fetch``, ``source`` that of other keys.
         """
         counters = self._runtime.counters
+        counter = COUNTERS.get(operation or request.operation, "") if counter is None else counter
         fields = b"" if body is None else f"Content-Length: {len(body)}\r\n".encode()
         for is_renewed in (False, True):
             signed = await self.targets.sign_now(request, method, key, query, payload, headers or {}, source)
@@ -271,14 +273,22 @@ class Exchange:
         return self._explainer.from_response(response, request)
 
     async def _begin_session(self) -> AccessKeys:
-        """The keys of a new session with a directory bucket: one request, signed by ordinary keys."""
+        """The keys of a new session with a directory bucket: one request, signed by ordinary keys.
+
+        Those stand for them at a store of one's own that has such a bucket and no sessions.
+        """
         request, now_seconds = Request(path=""), self._runtime.now()
-        head, body = await self.exchange(request, "GET", None, {"session": ""}, counter="", source=self._own_keys)
-        found = (await self._result(head, body, request)).find("Credentials")
-        fields = {} if found is None else {element.tag: element.text or "" for element in found}
-        key_id, secret, token = (fields.get(name) for name in ("AccessKeyId", "SecretAccessKey", "SessionToken"))
-        if not (key_id and secret and token):
-            raise no_success("names no keys of a session", request)
+        try:
+            head, body = await self.exchange(request, "GET", None, {"session": ""}, source=self._own_keys)
+            found = (await self._result(head, body, request)).find("Credentials")
+            fields = {} if found is None else {element.tag: element.text or "" for element in found}
+            key_id, secret, token = (fields.get(name) for name in ("AccessKeyId", "SecretAccessKey", "SessionToken"))
+            if not (key_id and secret and token):
+                raise no_success("names no keys of a session", request)
+        except (ProtocolError, Unsupported):
+            if not self._options.endpoint_url:
+                raise
+            return replace(await self._own_keys.get(request), until_seconds=now_seconds + SESSION_SECONDS)
         life_seconds = session_seconds(time_of(fields.get("Expiration")), parse_http_date(head.text("date")))
         return AccessKeys(key_id, secret, token, SESSION_TOKEN, now_seconds + life_seconds)
 

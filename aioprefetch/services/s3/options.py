@@ -291,7 +291,7 @@ def checked_bucket(bucket: object) -> str:
         return bucket
     if bucket.startswith("arn:"):
         raise invalid(
-            f"bucket={bucket!r} is an ARN of something else; give that of an access point, or the bucket's name"
+            f"bucket={bucket!r} is not the ARN of an access point: give that, the alias of the access point, or a name"
         )
     if "/" in bucket:
         raise invalid(f"bucket={bucket!r} holds a slash; what comes after the bucket's name is the prefix")

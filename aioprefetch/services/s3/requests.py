@@ -60,12 +60,11 @@ from aioprefetch.values import (
 
 if TYPE_CHECKING:
     from aioprefetch.transport import ResponseHead
+    from aioprefetch.transport.origin import Method
 
 # A longer body is hashed in a thread.
 LOOP_HASH_BYTES_MAX = 256 << 10
 
-_HEAD, _LIST = "action_http_head_request", "object_list_request"
-_PUT, _COPY, _DELETE = "object_put_request", "object_copy_request", "object_delete_request"
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 # The code of a deletion of what is not there.
 GONE_KEY = "NoSuchKey"
@@ -82,15 +81,15 @@ class Requests(Exchange):
 
     async def stat(self, request: StatRequest, key: str) -> Metadata:
         """The metadata of an object."""
-        query = {} if request.version is None else {"versionId": request.version}
-        head, _ = await self.exchange(request, "HEAD", key, query, counter=_HEAD)
+        query = _given({"versionId": request.version})
+        head, _ = await self.exchange(request, "HEAD", key, query)
         return metadata_of(head.headers, request, self.etags)
 
     async def list_page(self, request: Request, root: str, path: str, parameters: Mapping[str, str]) -> ListedPage:
         """One page of the keys that begin with ``root`` and ``path``."""
         kind = {} if "versions" in parameters else {"list-type": "2"}
         query = {**kind, "encoding-type": "url", "prefix": root + path, **parameters}
-        head, body = await self.exchange(request, "GET", None, query, counter=_LIST)
+        head, body = await self.exchange(request, "GET", None, query, counter="object_list_request")
         try:
             if len(body) <= LOOP_PARSE_BYTES_MAX:
                 page = parse_list_page(body, root, path)
@@ -138,7 +137,7 @@ class Requests(Exchange):
         # The first one of a write with a condition may have been seen, and the second would be refused for it.
         resends = not (isinstance(request, WriteRequest) and _conditions(request))
         head, body = await self.exchange(
-            request, "PUT", key, query, counter=_PUT, headers=headers, body=view, payload=digest, resends=resends
+            request, "PUT", key, query, headers=headers, body=view, payload=digest, resends=resends
         )
         self._check_empty(head, body, request)
         self._runtime.counters["stream_write_bytes"] += len(view)
@@ -146,10 +145,8 @@ class Requests(Exchange):
 
     async def delete(self, request: DeleteRequest, key: str) -> None:
         """Delete an object, which may be missing, or one version of it."""
-        query = {} if request.version is None else {"versionId": request.version}
-        etag = condition_of(request)
-        condition = {} if etag is None else {"if-match": etag}
-        head, body = await self.exchange(request, "DELETE", key, query, counter=_DELETE, headers=condition)
+        query, condition = _given({"versionId": request.version}), _given({"if-match": condition_of(request)})
+        head, body = await self.exchange(request, "DELETE", key, query, headers=condition)
         self._check_empty(head, body, request)
 
     # --- uploads ------------------------------------------------------------------------------------------------
@@ -165,7 +162,6 @@ class Requests(Exchange):
                 "POST",
                 key,
                 {"uploads": ""},
-                counter="object_multipart_initiated",
                 operation="begin_upload",
                 headers=headers,
                 body=_EMPTY,
@@ -190,15 +186,10 @@ class Requests(Exchange):
             | ({f"Checksum{algorithm.upper()}": part.checksum} if algorithm and part.checksum else {})
             for part in request.parts
         ]
-        head, body = await self._post(
-            request,
-            key,
-            {"uploadId": request.upload_id},
-            _document("CompleteMultipartUpload", "Part", parts),
-            counter="multipart_upload_completed",
-            operation="complete_upload",
-            headers=_conditions(request),
-            resends=not _conditions(request),
+        document, query = _document("CompleteMultipartUpload", "Part", parts), {"uploadId": request.upload_id}
+        conditions = _conditions(request)
+        head, body = await self._sent(
+            request, "POST", key, query, document, conditions, operation="complete_upload", resends=not conditions
         )
         etag = (await self._result(head, body, request)).findtext("ETag")
         version = version_of(head.text("x-amz-version-id"))
@@ -208,7 +199,7 @@ class Requests(Exchange):
         """Forget an upload and its parts. One that is gone is ignored."""
         query = {"uploadId": request.upload_id}
         try:
-            head, body = await self.exchange(request, "DELETE", key, query, counter="object_multipart_aborted")
+            head, body = await self.exchange(request, "DELETE", key, query)
         except Error as error:
             if error.context.get("code") != GONE:
                 raise
@@ -220,7 +211,7 @@ class Requests(Exchange):
         root = self._options.root
         query = {"uploads": "", "encoding-type": "url", "prefix": root + request.path, **_markers_of(request)}
         try:
-            head, body = await self.exchange(request, "GET", None, query, counter="object_multipart_list")
+            head, body = await self.exchange(request, "GET", None, query)
         except Error as error:
             if error.context.get("code") != GONE:
                 raise
@@ -251,16 +242,9 @@ class Requests(Exchange):
         headers = {**self._source(request, request.path), **_placement(request), **self._kept_checksum(request)}
         if request.if_not_exists:
             headers["if-none-match"] = "*"
+        resends, source = not request.if_not_exists, self._own_keys  # S3 Express copies by no session.
         head, body = await self.exchange(
-            request,
-            "PUT",
-            key,
-            {},
-            counter=_COPY,
-            headers=headers,
-            body=_EMPTY,
-            resends=not request.if_not_exists,
-            source=self._own_keys,  # S3 Express copies by no session.
+            request, "PUT", key, {}, headers=headers, body=_EMPTY, resends=resends, source=source
         )
         result = await self._result(head, body, request)
         etag, modified = written_etag(result.findtext("ETag"), request), time_of(result.findtext("LastModified"))
@@ -277,7 +261,7 @@ class Requests(Exchange):
         headers["x-amz-copy-source-range"] = f"bytes={request.start}-{request.end - 1}"
         query = {"partNumber": str(request.number), "uploadId": request.upload_id}
         head, body = await self.exchange(
-            request, "PUT", key, query, counter=_COPY, headers=headers, body=_EMPTY, source=self._own_keys
+            request, "PUT", key, query, headers=headers, body=_EMPTY, source=self._own_keys
         )
         result = await self._result(head, body, request)
         algorithm = request.checksum or self._options.checksum
@@ -292,15 +276,9 @@ class Requests(Exchange):
             headers["x-amz-rename-source-if-match"] = quote_etag(bare_etag(request.if_match))
         if request.if_not_exists:
             headers["if-none-match"] = "*"
+        # Sent once: the second one would find nothing to rename.
         head, body = await self.exchange(
-            request,
-            "PUT",
-            key,
-            {"renameObject": ""},
-            counter="object_rename_request",
-            headers=headers,
-            body=_EMPTY,
-            resends=False,  # The second one would find nothing to rename.
+            request, "PUT", key, {"renameObject": ""}, headers=headers, body=_EMPTY, resends=False
         )
         self._check_empty(head, body, request)
 
@@ -339,9 +317,7 @@ class Requests(Exchange):
             for key, path in paths.items()
         ]
         document = _document("Delete", "Object", objects, end="<Quiet>false</Quiet>")
-        head, body = await self._post(
-            request, None, {"delete": ""}, document, counter=_DELETE, headers=self._checked(document)
-        )
+        head, body = await self._sent(request, "POST", None, {"delete": ""}, document, self._checked(document))
         result = await self._result(head, body, request)
         found: dict[str, Error | None] = {}
         for answer in (*result.findall("Deleted"), *result.findall("Error")):
@@ -371,10 +347,7 @@ class Requests(Exchange):
             "response-content-disposition": request.content_disposition,
             "response-cache-control": request.cache_control,
         }
-        query = {name: value for name, value in parameters.items() if value is not None}
-        return await self.targets.presigned_url(
-            request, request.method, key, query, expires_seconds=int(request.expires_seconds)
-        )
+        return await self.targets.presigned_url(request, key, _given(parameters))
 
     async def bucket_names(self, request: ListBucketsRequest) -> list[str]:
         """All buckets of the account, in order; the endpoint is that of the account."""
@@ -395,36 +368,29 @@ class Requests(Exchange):
 
     async def create_bucket(self, request: CreateDirRequest) -> None:
         """Make the bucket, in its region."""
-        region = self.targets.region
-        text = "" if region == _UNNAMED_REGION else f"<LocationConstraint>{region}</LocationConstraint>"
-        name = "CreateBucketConfiguration"
-        document = f'<{name} xmlns="{_NAMESPACE}">{text}</{name}>'.encode() if text else b""
-        await self.exchange(
-            request,
-            "PUT",
-            None,
-            {},
-            counter="",
-            body=memoryview(document),
-            payload=self._payload_of(document),
-        )
+        region, name = self.targets.region, "CreateBucketConfiguration"
+        where = f"<LocationConstraint>{region}</LocationConstraint>"
+        document = "" if region == _UNNAMED_REGION else f'<{name} xmlns="{_NAMESPACE}">{where}</{name}>'
+        await self._sent(request, "PUT", None, {}, document.encode(), {})
 
     async def delete_bucket(self, request: DeleteRequest) -> None:
         """Delete the bucket, which has to be empty."""
         await self.exchange(request, "DELETE", None, {}, counter="")
 
-    # --- bodies -------------------------------------------------------------------------------------------------
-
-    async def _post(
-        self, request: Request, key: str | None, query: Mapping[str, str], document: bytes, **options: Any
+    async def _sent(
+        self,
+        request: Request,
+        method: Method,
+        key: str | None,
+        query: Mapping[str, str],
+        document: bytes,
+        headers: Mapping[str, str],
+        **options: Any,
     ) -> tuple[ResponseHead, bytearray]:
-        """Send a document."""
-        return await self.exchange(
-            request, "POST", key, query, body=memoryview(document), payload=self._payload_of(document), **options
-        )
-
-    def _payload_of(self, document: bytes) -> str:
-        return UNSIGNED_PAYLOAD if self.targets.is_anonymous else payload_hash(document)
+        """Exchange a document for a response."""
+        payload = UNSIGNED_PAYLOAD if self.targets.is_anonymous else payload_hash(document)
+        body = memoryview(document)
+        return await self.exchange(request, method, key, query, headers=headers, body=body, payload=payload, **options)
 
 
 def checksum_of(body: bytes | bytearray | memoryview, algorithm: Checksum) -> str:
@@ -488,7 +454,7 @@ def _attributes(request: WriteRequest) -> dict[str, str]:
         "cache-control": request.cache_control,
         **{f"{USER_METADATA}{name.lower()}": value for name, value in request.user_metadata.items()},
     }
-    return {**{name: value for name, value in headers.items() if value is not None}, **_placement(request)}
+    return {**_given(headers), **_placement(request)}
 
 
 def _placement(request: WriteRequest | CopyRequest) -> dict[str, str]:
@@ -498,7 +464,12 @@ def _placement(request: WriteRequest | CopyRequest) -> dict[str, str]:
         "x-amz-server-side-encryption": None if request.sse_kms_key_id is None else "aws:kms",
         "x-amz-server-side-encryption-aws-kms-key-id": request.sse_kms_key_id,
     }
-    return {name: value for name, value in headers.items() if value is not None}
+    return _given(headers)
+
+
+def _given(parameters: Mapping[str, str | None]) -> dict[str, str]:
+    """The parameters that are not ``None``."""
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _written(request: WriteRequest) -> dict[str, str]:
@@ -508,9 +479,7 @@ def _written(request: WriteRequest) -> dict[str, str]:
 
 def _conditions(request: WriteRequest) -> dict[str, str]:
     """The preconditions of a write. They belong to the request that lets the object appear."""
-    etag = condition_of(request)
-    condition = {} if etag is None else {"if-match": etag}
-    return {**condition, "if-none-match": "*"} if request.if_not_exists else condition
+    return _given({"if-match": condition_of(request), "if-none-match": "*" if request.if_not_exists else None})
 
 
 def _document(name: str, each: str, items: Iterable[Mapping[str, object]], end: str = "") -> bytes:

@@ -39,7 +39,7 @@ from aioprefetch.services.s3.sigv4 import (
 )
 from aioprefetch.transport import Proxy, Route, Target, encoded_fields
 from aioprefetch.transport.origin import CLIENT_FIELDS, Method
-from aioprefetch.values import ReadRequest, Request
+from aioprefetch.values import PresignRequest, ReadRequest, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,15 +292,13 @@ class SignedTargets:
         target = Target.on(self._route, f"{path}?{text}" if text else path, method, fields.encode())
         return Signed(target, keys, made_at, offset_seconds, 0.0, source)
 
-    async def presigned_url(
-        self, request: Request, method: Method, key: str, query: Mapping[str, str], *, expires_seconds: int
-    ) -> str:
+    async def presigned_url(self, request: PresignRequest, key: str, query: Mapping[str, str]) -> str:
         """A URL that is signed for its bearer, by the clock of the store. Raises the errors of ``KeySource.get``."""
         keys = self._keys.ready() or await self._keys.get(request)
         path = f"{self._endpoint.root}{encoded_path(key)}"
-        seconds = time.time() + self.clock_offset_seconds
+        seconds, expires_seconds = time.time() + self.clock_offset_seconds, int(request.expires_seconds)
         signed = self._signer_of(keys).presigned_query(
-            method, path, query, {"host": self._host}, expires_seconds=expires_seconds, seconds=seconds
+            request.method, path, query, {"host": self._host}, expires_seconds=expires_seconds, seconds=seconds
         )
         return f"{self._endpoint.origin}{path}?{signed}"
 

@@ -16,12 +16,11 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, StateConflict, Unavailable, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
-from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.source.state import SourceState
 from aioprefetch.source.state.store import StateStore
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from aioprefetch.values import Capability, ListPage, ListRequest, Metadata, Request, StatRequest, WriteRequest
+from aioprefetch.values import Capability, ListPage, ListRequest, Metadata, StatRequest, WriteRequest
 from tests.benches.directory_bucket import DirectoryBucket
 from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, IgnoringLayer, add, memory, opened
 
@@ -223,10 +222,7 @@ async def test_s3_keeps_writers_apart_or_is_refused(
         secret_access_key=running.secret_access_key,
     )
     async with ap.Operator(service) as operator:
-        accessor = service.build(operator.runtime())
-        assert isinstance(accessor, S3Accessor)
-        client = await accessor.client.connected(Request(path=""))
-        await client.create_bucket(Bucket=service.bucket)
+        await service.buckets(operator.runtime()).create()
         if server == "rclone_server":  # It takes conditions of writes and ignores them.
             with pytest.raises(ConfigInvalid, match="created an object a second time"):
                 await SourceState.open(operator, "s/", IDENTITY, first=TailAndSweep(), options=SMALL)
