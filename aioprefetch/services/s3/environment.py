@@ -140,6 +140,11 @@ class Setting:
     asks: Callable[[str], bool] = field(default=_is_true)
     is_refused: bool = False
 
+    def __str__(self) -> str:
+        return (
+            f"{self.name} ({', '.join(filter(None, (self.variable, *self.entries)))})" if self.is_refused else self.name
+        )
+
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -158,21 +163,11 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("botocore's data from another folder", "AWS_DATA_PATH", ("data_path",), bool),
     # Each body is signed here, for one region.
-    Setting("unsigned payloads (payload_signing_enabled)", "", ("s3.payload_signing_enabled",), _is_false, True),
+    Setting("unsigned payloads", "", ("s3.payload_signing_enabled",), _is_false, True),
     Setting(
-        "signatures for several regions (AWS_SIGV4A_SIGNING_REGION_SET, sigv4a_signing_region_set)",
-        "AWS_SIGV4A_SIGNING_REGION_SET",
-        ("sigv4a_signing_region_set",),
-        bool,
-        True,
+        "signatures for several regions", "AWS_SIGV4A_SIGNING_REGION_SET", ("sigv4a_signing_region_set",), bool, True
     ),
-    Setting(
-        "another kind of signature (AWS_AUTH_SCHEME_PREFERENCE, auth_scheme_preference)",
-        "AWS_AUTH_SCHEME_PREFERENCE",
-        ("auth_scheme_preference",),
-        _is_other_signature,
-        True,
-    ),
+    Setting("other signatures", "AWS_AUTH_SCHEME_PREFERENCE", ("auth_scheme_preference",), _is_other_signature, True),
 )
 VARIABLES = tuple(setting.variable for setting in SETTINGS if setting.variable)
 
@@ -181,7 +176,7 @@ def asked_settings(values: Mapping[str, str], section: Mapping[str, str], *, is_
     """The names of the settings of one kind that these variables, or this section of a profile, ask for."""
     entries = {**section, **{f"s3.{name}": value for name, value in nested(section, "s3").items()}}
     return tuple(
-        setting.name
+        str(setting)
         for setting in SETTINGS
         if setting.is_refused == is_refused
         and any(

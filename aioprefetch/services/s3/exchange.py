@@ -26,7 +26,7 @@ from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import checked_head, no_success, parse_error, parse_result, time_of
 from aioprefetch.services.s3.session_keys import EXPRESS, SESSION_SECONDS, SESSION_TOKEN, SessionKeys, session_seconds
 from aioprefetch.services.s3.signed_targets import EXPIRES_SECONDS, Configuration, Signed, SignedTargets
-from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, AccessKeys
+from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, AccessKeys, payload_hash
 from aioprefetch.transport import ClientOptions, Connection, Destination, HttpClient, ResponseHead
 from aioprefetch.transport.origin import Method
 from aioprefetch.values import (
@@ -198,7 +198,7 @@ class Exchange:
         counter: str | None = None,
         headers: Mapping[str, str] | None = None,
         body: memoryview | None = None,
-        payload: str = UNSIGNED_PAYLOAD,
+        payload: str | None = None,
         resends: bool = True,
         operation: str = "",
         source: KeySource | None = None,
@@ -206,8 +206,11 @@ class Exchange:
         """Send a request for a key, or for the bucket (``None``): the head and the body of the success.
 
         It counts as the ``operation``, where that of the request says less, or by another ``counter``; with ``""`` it
-        is neither counted nor reported. ``resends`` is that of ``HttpClient.fetch``, ``source`` that of other keys.
+        is neither counted nor reported. ``payload`` is the hash of a long body, computed before. ``resends`` is that of
+        ``HttpClient.fetch``, ``source`` that of other keys.
         """
+        if payload is None:
+            payload = payload_hash(body) if body and not self.targets.is_anonymous else UNSIGNED_PAYLOAD
         counters = self._runtime.counters
         counter = COUNTERS.get(operation or request.operation, "") if counter is None else counter
         fields = b"" if body is None else f"Content-Length: {len(body)}\r\n".encode()

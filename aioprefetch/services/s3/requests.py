@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from aioprefetch.accessor.http_headers import http_date, quote_etag
@@ -60,7 +60,6 @@ from aioprefetch.values import (
 
 if TYPE_CHECKING:
     from aioprefetch.transport import ResponseHead
-    from aioprefetch.transport.origin import Method
 
 # A longer body is hashed in a thread.
 LOOP_HASH_BYTES_MAX = 256 << 10
@@ -70,6 +69,7 @@ _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 GONE_KEY = "NoSuchKey"
 # Some servers want a length with every PUT and POST.
 _EMPTY = memoryview(b"")
+_BEGIN, _COMPLETE = "begin_upload", "complete_upload"
 # The region whose buckets are made without a word about it; it is an error to name it.
 _UNNAMED_REGION = "us-east-1"
 
@@ -158,14 +158,7 @@ class Requests(Exchange):
         try:
             # Sent once: a second one would leave the upload of the first behind.
             head, body = await self.exchange(
-                request,
-                "POST",
-                key,
-                {"uploads": ""},
-                operation="begin_upload",
-                headers=headers,
-                body=_EMPTY,
-                resends=False,
+                request, "POST", key, {"uploads": ""}, headers=headers, body=_EMPTY, resends=False, operation=_BEGIN
             )
             upload_id: str | None = (await self._result(head, body, request)).findtext("UploadId")
             if not upload_id:
@@ -186,10 +179,10 @@ class Requests(Exchange):
             | ({f"Checksum{algorithm.upper()}": part.checksum} if algorithm and part.checksum else {})
             for part in request.parts
         ]
-        document, query = _document("CompleteMultipartUpload", "Part", parts), {"uploadId": request.upload_id}
-        conditions = _conditions(request)
-        head, body = await self._sent(
-            request, "POST", key, query, document, conditions, operation="complete_upload", resends=not conditions
+        query, headers = {"uploadId": request.upload_id}, _conditions(request)
+        document = memoryview(_document("CompleteMultipartUpload", "Part", parts))
+        head, body = await self.exchange(
+            request, "POST", key, query, headers=headers, body=document, resends=not headers, operation=_COMPLETE
         )
         etag = (await self._result(head, body, request)).findtext("ETag")
         version = version_of(head.text("x-amz-version-id"))
@@ -317,7 +310,10 @@ class Requests(Exchange):
             for key, path in paths.items()
         ]
         document = _document("Delete", "Object", objects, end="<Quiet>false</Quiet>")
-        head, body = await self._sent(request, "POST", None, {"delete": ""}, document, self._checked(document))
+        headers = self._checked(document)
+        head, body = await self.exchange(
+            request, "POST", None, {"delete": ""}, headers=headers, body=memoryview(document)
+        )
         result = await self._result(head, body, request)
         found: dict[str, Error | None] = {}
         for answer in (*result.findall("Deleted"), *result.findall("Error")):
@@ -371,26 +367,11 @@ class Requests(Exchange):
         region, name = self.targets.region, "CreateBucketConfiguration"
         where = f"<LocationConstraint>{region}</LocationConstraint>"
         document = "" if region == _UNNAMED_REGION else f'<{name} xmlns="{_NAMESPACE}">{where}</{name}>'
-        await self._sent(request, "PUT", None, {}, document.encode(), {})
+        await self.exchange(request, "PUT", None, {}, body=memoryview(document.encode()))
 
     async def delete_bucket(self, request: DeleteRequest) -> None:
         """Delete the bucket, which has to be empty."""
         await self.exchange(request, "DELETE", None, {}, counter="")
-
-    async def _sent(
-        self,
-        request: Request,
-        method: Method,
-        key: str | None,
-        query: Mapping[str, str],
-        document: bytes,
-        headers: Mapping[str, str],
-        **options: Any,
-    ) -> tuple[ResponseHead, bytearray]:
-        """Exchange a document for a response."""
-        payload = UNSIGNED_PAYLOAD if self.targets.is_anonymous else payload_hash(document)
-        body = memoryview(document)
-        return await self.exchange(request, method, key, query, headers=headers, body=body, payload=payload, **options)
 
 
 def checksum_of(body: bytes | bytearray | memoryview, algorithm: Checksum) -> str:
