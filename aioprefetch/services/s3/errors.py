@@ -352,14 +352,14 @@ class Explainer:
     """Makes the errors of one recipe; ``principal`` is the identity that its messages name.
 
     ``keys_left_behind``: literal keys, or their provider, stayed in the process that pickled them. ``keys`` are those
-    that sign.
+    that sign, of the recipe and of a session.
     """
 
     def __init__(self, options: S3Options, principal: str) -> None:
         self._options = options
         self._principal = principal
         self.keys_left_behind = False
-        self.keys: AccessKeys | None = None
+        self.keys: dict[str, AccessKeys] = {}
 
     def explained(self, error: Exception, request: Request) -> Error:
         """The error for an exception of a library, or ours, without the frames and exceptions that hold the request."""
@@ -477,8 +477,7 @@ class Explainer:
         return text
 
     def _known_secrets(self) -> set[str]:
-        keys = self.keys
-        values = () if keys is None else (keys.key_id, keys.secret, keys.token)
+        values = [value for keys in self.keys.values() for value in (keys.key_id, keys.secret, keys.token)]
         secrets = (*self._options.known_secrets(), *values)
         return {value for value in secrets if value is not None and len(value) >= SECRET_LENGTH_MIN}
 

@@ -293,7 +293,9 @@ class Exchange:
                 raise
             return replace(await self._own_keys.get(request), until_seconds=now_seconds + SESSION_SECONDS)
         life_seconds = session_seconds(time_of(fields.get("Expiration")), parse_http_date(head.text("date")))
-        return AccessKeys(key_id, secret, token, SESSION_TOKEN, now_seconds + life_seconds)
+        keys = AccessKeys(key_id, secret, token, SESSION_TOKEN, now_seconds + life_seconds)
+        self._explainer.keys["session"] = keys
+        return keys
 
 
 class _ReadReceiver:

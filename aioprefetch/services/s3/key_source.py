@@ -297,7 +297,7 @@ class KeySource:
             raise ConfigInvalid(
                 "access_key_id or session_token holds a character that no header can carry, perhaps the end of a line"
             )
-        self._explainer.keys = keys
+        self._explainer.keys["recipe"] = keys
         self._keys = keys
         self._look_at = self._now() + LOOK_SECONDS
         return keys

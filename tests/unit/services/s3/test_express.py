@@ -14,6 +14,7 @@ from aioprefetch.errors import (
     ConditionNotMatch,
     CredentialsExpired,
     Error,
+    InvalidArgument,
     IsADirectory,
     IsSameFile,
     NotFound,
@@ -241,6 +242,18 @@ async def test_a_presigned_url_is_signed_by_the_session() -> None:
         assert query["X-Amz-Credential"][0].startswith("S1/")
         assert "/us-east-1/s3express/aws4_request" in query["X-Amz-Credential"][0]
         assert "X-Amz-Security-Token" not in query
+
+
+async def test_what_repeats_the_request_shows_no_key_of_the_session() -> None:
+    def repeated(asked: Asked, right: Said) -> Said:
+        text = f"<Error><Code>InvalidRequest</Code><Message>{asked.headers}</Message></Error>"
+        return Said(400, text.encode())
+
+    async with ExpressServer({"a": b"one"}, Bent("put", repeated)) as server, server.operator() as op:
+        with pytest.raises(InvalidArgument) as refused:
+            await op.write("k", b"x")
+        assert "it says" in str(refused.value)
+        assert "token S1" not in str(refused.value)
 
 
 # --- renames ----------------------------------------------------------------------------------------------------------
