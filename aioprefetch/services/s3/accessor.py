@@ -267,7 +267,7 @@ class S3Accessor(ServiceAccessor):
             try:
                 outcomes = await requests.delete_many(request, batch)  # What it does not name is deleted alone.
             except Error as error:
-                if request.if_match or not _is_for_many(error):
+                if not _is_for_many(error) or (request.if_match and _is_for_condition(error)):
                     raise
                 self.live.deletes_alone = True
                 if given is not None and given.if_match:  # Not the conditions were refused.

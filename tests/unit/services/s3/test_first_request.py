@@ -98,7 +98,7 @@ def test_keys_in_plain_sight_load_neither_botocore_nor_aiohttp(
     }
     if given == "variables":
         environment |= {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "B", "AWS_SESSION_TOKEN": "T"}
-    calls = ["read", "stat", "list", "write", "delete"] if given == "options" else ["read"]
+    calls = ["read", "stat", "list", "write", "delete", "presign"] if given == "options" else ["read"]
     command = [sys.executable, "-c", PROGRAM, given, *calls]
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert run.returncode == 0, run.stderr

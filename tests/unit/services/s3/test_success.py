@@ -194,9 +194,10 @@ async def test_a_store_without_deletions_of_many_is_asked_once(said: Said) -> No
         assert server.verbs.count("delete") == 5
 
 
-async def test_without_deletions_of_many_conditions_stay() -> None:
+@pytest.mark.parametrize("said", LACKING.values(), ids=LACKING)
+async def test_without_deletions_of_many_conditions_stay(said: Said) -> None:
     """What has another ETag stays, though the first refusal might have been for the condition."""
-    bent = Bent("deletes", error(501, "NotImplemented"), times=9)
+    bent = Bent("deletes", said, times=9)
     async with KeyServer(dict.fromkeys("abcd", b"one"), bent) as server, server.operator() as op:
         etag = (await op.stat("a")).etag or ""
         server.put("b", b"newer")
@@ -206,7 +207,7 @@ async def test_without_deletions_of_many_conditions_stay() -> None:
         with pytest.raises(ConditionNotMatch):
             await delete_if(op, "b", "c", b=etag, c=etag)
         assert server.objects.keys() == {"b", "d"}
-        assert server.verbs.count("deletes") == 2
+        assert server.verbs.count("deletes") == (1 if said.status == 405 else 2)
 
 
 async def test_keys_with_dots_are_never_deleted_alone() -> None:
