@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, cast
 
 from aioprefetch.accessor.request_events import ReportedRequest
@@ -247,9 +249,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_body(self) -> None:
         """Pass the next pieces of the body to the loop, as long as it takes them."""
-        unsent = self._unsent
-        while unsent is not None and not self._is_full and self._transport is not None and not self._closing:
-            self._transport.write(unsent[:SENT_PIECE_BYTES])
+        unsent, transport = self._unsent, self._transport
+        while unsent is not None and not self._is_full and transport is not None and not self._closing:
+            if transport.is_closing():  # The last piece has found the connection broken.
+                return
+            transport.write(unsent[:SENT_PIECE_BYTES])
             unsent = self._unsent = unsent[SENT_PIECE_BYTES:] if len(unsent) > SENT_PIECE_BYTES else None
 
     # --- called by the loop -------------------------------------------------------------------------------------
@@ -328,12 +332,24 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called when the connection is closed."""
         self._closing = True
+        if exc is not None and self._has_sent_body and self._tls is None:
+            self._take_rest()
         if self._done is not None:
             self._fail(self._lost(exc))
         self._transport = self._below = self._tls = self._has_arrived = None
         self._on_lost(self)
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _take_rest(self) -> None:
+        """Take the response that came before a body could not be sent: where that fails the loop drops it unread."""
+        assert self._transport is not None
+        sock = self._transport.get_extra_info("socket")
+        if sock is None:
+            return
+        with suppress(OSError):
+            while self._done is not None and (count := os.readv(sock.fileno(), [self.get_buffer(-1)])):
+                self.buffer_updated(count)
 
     def _no_buffer(self, error: Exception) -> memoryview:
         """Fail the request because its body has no memory; returns the small buffer, since the loop needs one."""
