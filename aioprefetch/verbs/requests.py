@@ -142,7 +142,7 @@ class PresignOptions(TypedDict, total=False):
     expires_seconds: float
     """How long the URL is valid: 900 by default."""
     method: PresignMethod
-    """What its bearer may do: ``"GET"`` by default, ``"HEAD"``, ``"PUT"`` or ``"DELETE"``."""
+    """The one thing that the URL is for: ``"GET"`` by default, ``"HEAD"``, ``"PUT"`` or ``"DELETE"``."""
     version: str | None
     """One version of the object, of a store that keeps them."""
     content_type: str | None

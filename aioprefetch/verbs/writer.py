@@ -500,7 +500,7 @@ async def copy_by_server(
     alone, goes in parts of one version: ``ObjectChanged`` if it is overwritten meanwhile, and then nothing is left.
     Where the store answers that it does not copy, the bytes come here after all.
     """
-    from aioprefetch.verbs.read_copy import copy_by_reading, is_not_copied
+    from aioprefetch.verbs.read_copy import copy_into, is_not_copied
 
     accessor, runtime = connected
     capability = accessor.capability
@@ -538,7 +538,12 @@ async def copy_by_server(
             except Error as error:
                 if not is_not_copied(error):
                     raise
-        return await copy_by_reading(source or accessor, connected, metadata, written, on_bytes, version)
+        body = await open_body(*connected, written, metadata.size or 0)
+        try:
+            return await copy_into(body, source or accessor, metadata, on_bytes, version)
+        except BaseException as error:
+            await abort_after(error, body, target)
+            raise
     except Error as error:
         error.operation = "copy"  # Not the stat or the write within the copy.
         raise
