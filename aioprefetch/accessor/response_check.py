@@ -390,6 +390,10 @@ class ETags:
         # A weak ETag never matches, and some stores respond 412 to "*" although the object exists.
         return etag != "*" and not is_weak(etag) and not self.prove_nothing(bare_etag(etag))
 
+    def has_seen(self, etag: str | None) -> bool:
+        """Whether an object was found with an ETag, not too long ago."""
+        return etag in self._first
+
     def dated(self, etag: str, path: str, size: int | None, modified: datetime | None, pin: str | None = None) -> str:
         """The ETag of an object, with its time if it needs one. One whose ``size`` is known is recorded.
 

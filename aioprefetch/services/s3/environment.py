@@ -117,10 +117,6 @@ def _is_true(value: str) -> bool:
     return value.strip().lower() == "true"
 
 
-def _is_false(value: str) -> bool:
-    return value.strip().lower() == "false"
-
-
 def _is_other_signature(value: str) -> bool:
     """Whether a preference has another version of signatures before the one that we make."""
     names = (name.strip().rpartition("#")[2] for name in value.split(","))
@@ -163,7 +159,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("botocore's data from another folder", "AWS_DATA_PATH", ("data_path",), bool),
     # Each body is signed here, for one region.
-    Setting("unsigned payloads", "", ("s3.payload_signing_enabled",), _is_false, True),
+    Setting("unsigned payloads", "", ("s3.payload_signing_enabled",), lambda value: value.lower() == "false", True),
     Setting(
         "signatures for several regions", "AWS_SIGV4A_SIGNING_REGION_SET", ("sigv4a_signing_region_set",), bool, True
     ),

@@ -252,8 +252,6 @@ BY_CLASS: Mapping[str, Row] = {
     "EndpointConnectionError": Row(
         errors.Unavailable, "no connection to {endpoint} ({reason}): check host and port, and that it runs"
     ),
-    "ClientConnectionError": Row(errors.Unavailable, "the connection broke ({reason})"),
-    "ResponseParserError": Row(errors.ProtocolError, "the response is not a valid response of S3"),
     "ParamValidationError": Row(errors.InvalidArgument, "the request cannot be sent", quotes=True),
     "HTTPClientError": Row(errors.Unavailable, "the request failed ({reason})"),
     "TimeoutError": Row(errors.TimedOut, "no response in time"),

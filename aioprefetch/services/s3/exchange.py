@@ -6,12 +6,13 @@ a header it does not appear in logs; as a presigned URL (``signing="presigned"``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aioprefetch.accessor.counted_requests import COUNTERS
-from aioprefetch.accessor.http_headers import parse_http_date, quote_etag, time_conditions
+from aioprefetch.accessor.http_headers import parse_http_date, quote_etag, time_conditions, unquote_etag
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.response_check import ETags, bare_etag
 from aioprefetch.accessor.service_base import is_unmodified
@@ -34,10 +35,13 @@ from aioprefetch.values import (
     ReadReply,
     ReadRequest,
     Request,
+    StatRequest,
 )
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
+
+T = TypeVar("T")
 
 # Error codes that mean the keys have expired. A new signature may help, once.
 EXPIRED_KEY_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
@@ -61,6 +65,7 @@ class Exchange:
         runtime: Runtime,
     ) -> None:
         self.etags = ETags()
+        self._has_conditions: bool | None = None  # ``False``: it refuses ``If-Match``; reads are compared alone.
         self.is_express = configuration.endpoint.service == EXPRESS
         self._own_keys = keys
         self._keys: KeySource | SessionKeys = keys
@@ -106,7 +111,7 @@ class Exchange:
         counters["transport_requests"] += 1
         try:
             seconds = await self._http.fetch(
-                signed.target, _fields(request, range_text, self.etags), receiver, reported=reported
+                signed.target, self._fields(request, range_text), receiver, reported=reported
             )
         except Error as error:
             counters.failed(_GET)
@@ -119,7 +124,8 @@ class Exchange:
         checked = receiver.checked
         if checked is None:
             response = ErrorResponse.from_http(receiver.head.status, receiver.head.headers, receiver.error_body)
-            self._refused(response, signed, request, reported, is_renewed=is_renewed, counter=_GET)
+            helps = response.http_status == 412 and not before and await self._refuses_all(request)
+            self._refused(response, signed, request, reported, is_renewed=is_renewed, counter=_GET, helps=helps)
             self.targets.forget(request, signed)
             return await self.read(request, sink, range_text, is_renewed=True)
         counters.succeeded(_GET, seconds)
@@ -151,18 +157,43 @@ class Exchange:
         is_renewed: bool,
         counter: str,
         has_body: bool = False,
+        helps: bool = False,
     ) -> None:
-        """Raise the error of a response, unless another signature may help, once."""
+        """Raise the error of a response, unless another signature may help, once, or ``helps`` says that one does."""
         error = self._explainer.from_response(response, request)
         if counter in DURATIONS and not is_unmodified(request, error):
             self._runtime.counters.failed(counter)
         if reported is not None:
             reported.failed(error)
         try:
-            if is_renewed or not self._may_help(response, signed, has_body=has_body):
+            if not helps and (is_renewed or not self._may_help(response, signed, has_body=has_body)):
                 raise error
         finally:
             del error  # Its traceback holds this frame.
+
+    def _fields(self, request: ReadRequest, range_text: str | None) -> bytes:
+        """The headers of one read."""
+        etags, pin, unwanted = self.etags, request.if_match, request.if_none_match
+        lines = "" if range_text is None else f"Range: {range_text}\r\n"
+        if pin is not None and self._has_conditions is not False and etags.can_be_sent(pin):
+            lines += _condition("If-Match", pin, request)
+        if unwanted is not None and not etags.prove_nothing(bare_etag(unwanted)):
+            lines += _condition("If-None-Match", unwanted, request)
+        if not (request.if_modified_since is request.if_unmodified_since is None):
+            lines += "".join(f"{name}: {text}\r\n" for name, text in time_conditions(request).items())
+        return lines.encode("ascii")
+
+    async def _refuses_all(self, request: ReadRequest) -> bool:
+        """Whether the store refuses a read for an ETag that it has sent, and still has. There is one look."""
+        if not (self._has_conditions is None and self.etags.has_seen(request.if_match)):
+            return False
+        query = {} if request.version is None else {"versionId": request.version}
+        stat = StatRequest(path=request.path, deadline=request.deadline)
+        with suppress(Error):
+            head, _ = await self.exchange(stat, "HEAD", self._options.key_of(request.path, operation="read"), query)
+            found = unquote_etag(head.text("etag"))
+            self._has_conditions = None if found is None else found != request.if_match
+        return self._has_conditions is False
 
     def _may_help(self, response: ErrorResponse, signed: Signed, *, has_body: bool) -> bool:
         """Whether another signature may help; learns the clock of the store, and renews keys that have ended.
@@ -251,16 +282,19 @@ class Exchange:
 
     async def _result(self, head: ResponseHead, body: bytearray, request: Request) -> Element:
         """The root of the document in a success. Raises the error that it may be, and ``ProtocolError``."""
-        try:
-            if len(body) <= LOOP_PARSE_BYTES_MAX:
-                root = parse_result(body)
-            else:
-                root = await self._runtime.run_blocking(parse_result, body)
-        except Error as error:
-            raise error.add_context(operation=request.operation, path=request.path) from None
+        root = await self._parsed(parse_result, body, request)
         if root.tag == "Error":
             raise self._error_within(head, body, request)
         return root
+
+    async def _parsed(self, parse: Callable[..., T], body: bytearray, request: Request, *facts: str) -> T:
+        """What ``parse`` makes of a body, in a thread where that takes long."""
+        try:
+            if len(body) <= LOOP_PARSE_BYTES_MAX:
+                return parse(body, *facts)
+            return await self._runtime.run_blocking(parse, body, *facts)
+        except Error as error:
+            raise error.add_context(operation=request.operation, path=request.path) from None
 
     def _check_empty(self, head: ResponseHead, body: bytearray, request: Request) -> None:
         """Raise the error that stands in the body of a success, or ``ProtocolError``, where S3 sends none."""
@@ -334,18 +368,6 @@ class _ReadReceiver:
     def error_body(self) -> bytes:
         """The beginning of a body without success."""
         return b"" if self._error is None else bytes(self._error.body)
-
-
-def _fields(request: ReadRequest, range_text: str | None, etags: ETags) -> bytes:
-    """The headers of one read."""
-    lines = "" if range_text is None else f"Range: {range_text}\r\n"
-    if request.if_match is not None and etags.can_be_sent(request.if_match):
-        lines += _condition("If-Match", request.if_match, request)
-    if request.if_none_match is not None and not etags.prove_nothing(bare_etag(request.if_none_match)):
-        lines += _condition("If-None-Match", request.if_none_match, request)
-    if not (request.if_modified_since is request.if_unmodified_since is None):
-        lines += "".join(f"{name}: {text}\r\n" for name, text in time_conditions(request).items())
-    return lines.encode("ascii")
 
 
 def _condition(name: str, etag: str, request: Request) -> str:

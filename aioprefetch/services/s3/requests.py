@@ -21,7 +21,7 @@ from aioprefetch.accessor.response_check import DATED, bare_etag
 from aioprefetch.errors import Error, InvalidArgument
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.s3.errors import ErrorResponse, ListBucketsRequest
-from aioprefetch.services.s3.exchange import LOOP_PARSE_BYTES_MAX, Exchange
+from aioprefetch.services.s3.exchange import Exchange
 from aioprefetch.services.s3.outcomes import GONE, may_have_happened
 from aioprefetch.services.s3.responses import (
     USER_METADATA,
@@ -90,13 +90,7 @@ class Requests(Exchange):
         kind = {} if "versions" in parameters else {"list-type": "2"}
         query = {**kind, "encoding-type": "url", "prefix": root + path, **parameters}
         head, body = await self.exchange(request, "GET", None, query, counter="object_list_request")
-        try:
-            if len(body) <= LOOP_PARSE_BYTES_MAX:
-                page = parse_list_page(body, root, path)
-            else:
-                page = await self._runtime.run_blocking(parse_list_page, body, root, path)
-        except Error as error:
-            raise error.add_context(operation=request.operation, path=request.path) from None
+        page = await self._parsed(parse_list_page, body, request, root, path)
         if page.is_error:
             raise self._error_within(head, body, request)
         return page

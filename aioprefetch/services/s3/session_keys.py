@@ -44,11 +44,8 @@ class SessionKeys:
 
     async def get(self, request: Request) -> AccessKeys:
         """The keys, once they are there; ``request`` is named by an error. If cancelled, others go on waiting."""
-        keys = self.ready()
-        if keys is not None:
-            return keys
         try:
-            return await self._flight.get()
+            return self.ready() or await self._flight.get()
         except Error as error:
             error.add_context(operation=request.operation, path=request.path)
             raise
