@@ -249,12 +249,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_body(self) -> None:
         """Pass the next pieces of the body to the loop, as long as it takes them."""
-        unsent, transport = self._unsent, self._transport
-        while unsent is not None and not self._is_full and transport is not None and not self._closing:
-            if transport.is_closing():  # The last piece has found the connection broken.
-                return
+        transport, below = self._transport, self._below
+        assert transport is not None
+        assert below is not None
+        while (unsent := self._unsent) is not None and not self._is_full and not self._closing:
             transport.write(unsent[:SENT_PIECE_BYTES])
-            unsent = self._unsent = unsent[SENT_PIECE_BYTES:] if len(unsent) > SENT_PIECE_BYTES else None
+            self._unsent = unsent[SENT_PIECE_BYTES:] if len(unsent) > SENT_PIECE_BYTES else None
+            # Before the next piece finds the connection broken; or this one has.
+            if below.is_closing() or (self._has_arrived is not None and self._has_arrived()):
+                self._take_rest()
+            if below.is_closing():
+                self._unsent = None
 
     # --- called by the loop -------------------------------------------------------------------------------------
 
@@ -332,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called when the connection is closed."""
         self._closing = True
-        if exc is not None and self._has_sent_body and self._tls is None:
+        if exc is not None and self._has_sent_body:
             self._take_rest()
         if self._done is not None:
             self._fail(self._lost(exc))
@@ -343,13 +348,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_rest(self) -> None:
         """Take the response that came before a body could not be sent: where that fails the loop drops it unread."""
-        assert self._transport is not None
-        sock = self._transport.get_extra_info("socket")
-        if sock is None:
+        assert self._below is not None
+        sock, protocol = self._below.get_extra_info("socket"), self._below.get_protocol()
+        if sock is None or not isinstance(protocol, asyncio.BufferedProtocol):
             return
         with suppress(OSError):
-            while self._done is not None and (count := os.readv(sock.fileno(), [self.get_buffer(-1)])):
-                self.buffer_updated(count)
+            while self._done is not None and (count := os.readv(sock.fileno(), [protocol.get_buffer(-1)])):
+                protocol.buffer_updated(count)
 
     def _no_buffer(self, error: Exception) -> memoryview:
         """Fail the request because its body has no memory; returns the small buffer, since the loop needs one."""
