@@ -50,6 +50,14 @@ class HandTransport(asyncio.Transport):
         self.paused = False
         self.unsent_bytes = 0
         self.on_write: Callable[[], None] = lambda: None
+        self.socket: object = None
+        self.protocol: object = None
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.socket if name == "socket" else default
+
+    def get_protocol(self) -> Any:
+        return self.protocol
 
     def get_write_buffer_size(self) -> int:
         return self.unsent_bytes

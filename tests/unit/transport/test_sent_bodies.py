@@ -1,6 +1,7 @@
 """Requests with a body: sent as fast as the connection takes it, and responses that come before its end."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -52,6 +53,28 @@ def test_an_early_response_is_delivered_and_closes_the_connection(left: str, is_
     written = bytes(wire.transport.written)
     wire.connection.resume_writing()
     assert wire.transport.written == written
+
+
+@pytest.mark.parametrize("found", ["by a piece", "by the loop"])
+def test_a_response_that_is_there_when_sending_fails_is_delivered(found: str) -> None:
+    """The loop drops what the socket holds, and nothing goes on a broken connection."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.sendall(REFUSED)
+        wire = Wire()
+        wire.transport.socket, wire.transport.protocol = ours, wire.connection
+        if found == "by a piece":
+            wire.transport.on_write = lambda: setattr(wire.transport, "closed", len(wire.transport.written) > len(HEAD))
+            taker, done = sent(wire)
+            assert len(wire.transport.written) == len(HEAD) + SENT_PIECE_BYTES
+        else:
+            wire.connection.pause_writing()
+            taker, done = sent(wire)
+            wire.transport.closed = True
+            wire.connection.connection_lost(BrokenPipeError())
+        assert done.exception() is None
+        assert (taker.heads[0].status, taker.content()) == (403, b"refused")
 
 
 def test_what_is_left_of_a_body_does_not_close_the_connection_of_the_next_request() -> None:

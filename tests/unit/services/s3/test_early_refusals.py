@@ -92,9 +92,7 @@ async def test_an_early_refusal_is_the_result(
     assert caplog.records == []
 
 
-async def test_over_tls_nothing_is_sent_on_a_broken_connection(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_over_tls_nothing_goes_on_a_broken_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Mostly it is the result too. Where the loop finds the break by itself, nothing can decrypt what has arrived."""
     authority = Authority(tmp_path)
     with closing(Refusing(authority.context("127.0.0.1"))) as server:
