@@ -288,7 +288,7 @@ class Exchange:
         return root
 
     async def _parsed(self, parse: Callable[..., T], body: bytearray, request: Request, *facts: str) -> T:
-        """What ``parse`` makes of a body, in a thread where that takes long."""
+        """The result of ``parse`` for a body, in a thread where that takes long."""
         try:
             if len(body) <= LOOP_PARSE_BYTES_MAX:
                 return parse(body, *facts)

@@ -1,4 +1,4 @@
-"""Stores that answer 412 to every ``If-Match`` of a read, for objects that nobody has touched."""
+"""Stores that answer 412 to every ``If-Match`` of a read, for objects that are as they were."""
 
 from pathlib import Path
 
