@@ -132,7 +132,6 @@ async def test_an_empty_etag_is_none(etag: str) -> None:
             await op.write("k", b"x")
 
 
-@pytest.mark.usefixtures("way")
 async def test_a_page_of_another_server_is_no_object() -> None:
     """A portal that answers everything with a page: nothing is there, and nothing of it is believed."""
     portal = Bent("head", Said(200, b"", {"Content-Type": "text/html"}), times=9)
