@@ -19,11 +19,10 @@ from typing import ClassVar, Literal, Protocol
 
 from aioprefetch.lean_dataclass import dataclass
 
-_described = attrgetter(
-    *("content_type", "content_encoding", "content_disposition", "cache_control"),
-    *("if_match", "storage_class", "sse_kms_key_id", "checksum"),
-)
-_UNDESCRIBED = (None,) * 8
+# The headers that an object has of its own, as fields of its metadata and of a write.
+HEADERS = ("content_type", "content_encoding", "content_disposition", "content_language", "cache_control", "expires")
+_options_of = attrgetter(*HEADERS, "if_match", "if_none_match", "storage_class", "sse_kms_key_id", "checksum")
+_NO_OPTIONS = (None,) * (len(HEADERS) + 5)
 
 _reader_ids = itertools.count(1)
 
@@ -47,7 +46,9 @@ class Metadata:
     content_type: str | None = None
     content_encoding: str | None = None
     content_disposition: str | None = None
+    content_language: str | None = None
     cache_control: str | None = None
+    expires: str | None = None
     user_metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -412,9 +413,12 @@ class WriteRequest(Request):
     content_type: str | None = None
     content_encoding: str | None = None
     content_disposition: str | None = None
+    content_language: str | None = None
     cache_control: str | None = None
+    expires: str | None = None
     user_metadata: Mapping[str, str] = field(default_factory=dict)
     if_match: str | None = None
+    if_none_match: str | None = None
     if_not_exists: bool = False
     storage_class: str | None = None
     sse_kms_key_id: str | None = None
@@ -423,7 +427,7 @@ class WriteRequest(Request):
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing but bytes to write: no description, metadata or condition."""
-        return _described(self) == _UNDESCRIBED and not (self.user_metadata or self.if_not_exists)
+        return _options_of(self) == _NO_OPTIONS and not (self.user_metadata or self.if_not_exists)
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
@@ -583,11 +587,7 @@ class CreateDirRequest(Request):
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class PresignRequest(Request):
-    """A URL that lets its bearer do one thing for ``expires_seconds``.
-
-    ``content_type``, ``content_disposition`` and ``cache_control`` are headers of the response to a GET or HEAD, in
-    place of those of the object.
-    """
+    """A URL that lets its bearer do one thing for ``expires_seconds``. The last three are headers of its response."""
 
     operation: ClassVar[str] = "presign"
 

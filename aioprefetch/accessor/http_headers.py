@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Any
 
 from aioprefetch.errors import InvalidRange
 from aioprefetch.ranges import Range
-from aioprefetch.values import ReadRequest
+from aioprefetch.values import HEADERS, Metadata, ReadRequest, WriteRequest
 
 _FIXDATE = re.compile(r"[A-Z][a-z]{2}, (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -17,6 +19,22 @@ _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,19})-(\d{1,19})|\*)/(\d{1,19}|\*)")
 # Longer texts are not cached; much longer ones are not parsed as dates.
 _CACHED_LENGTH_MAX = 64
 _DATE_LENGTH_MAX = 512
+_NAMES = {field: field.replace("_", "-") for field in HEADERS}
+
+
+def described_by(source: Metadata | WriteRequest) -> dict[str, Any]:
+    """What describes an object beside its bytes, as fields of its metadata and of a write."""
+    return {**{field: getattr(source, field) for field in HEADERS}, "user_metadata": dict(source.user_metadata)}
+
+
+def described_in(text_of: Callable[[str], str | None]) -> dict[str, Any]:
+    """The fields of what describes an object, from the headers of a response."""
+    return {field: text_of(name) for field, name in _NAMES.items()}
+
+
+def headers_about(request: WriteRequest) -> dict[str, str]:
+    """The headers that describe a new object, their names in lower case."""
+    return {name: text for field, name in _NAMES.items() if (text := getattr(request, field)) is not None}
 
 
 def range_header(request: ReadRequest) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import click
 
+from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.display import bytes_text
 from aioprefetch.errors import Error, printable, redact
 from aioprefetch.transfer.sides import Side
@@ -156,8 +157,7 @@ def fields_of(side: Side, entry: Entry | Metadata, stem: str | None = None) -> d
         "last_modified": entry.last_modified and entry.last_modified.isoformat(),
     }
     if isinstance(entry, Metadata):
-        names = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
-        fields |= {name: getattr(entry, name) for name in names}
+        fields |= described_by(entry)
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.accessor.list_pages import Paging, checked_page
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_etag, check_times
@@ -73,7 +74,6 @@ _WRITE_OPTIONS = {
 _COPY_OPTIONS = {name: _WRITE_OPTIONS[name] for name in ("storage_class", "sse_kms_key_id", "checksum")}
 COPY_PART_BYTES = 8 << 20
 # The metadata that a copy by reading and writing preserves.
-_DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
 
 
 class CompleteLayer(Layer):
@@ -285,7 +285,7 @@ class CompleteAccessor(WrappedAccessor):
             metadata = await self.stat(
                 StatRequest(path=request.path, if_match=etag, version=version, deadline=request.deadline)
             )
-            described = {name: getattr(metadata, name) for name in _DESCRIPTIONS}
+            described = described_by(metadata)
             etag = metadata.etag
         size = self._copy_part_bytes if self._native.read_range else None
         part = ReadRequest(path=request.path, size=size, if_match=etag, version=version, deadline=request.deadline)

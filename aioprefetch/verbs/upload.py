@@ -26,6 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Closed, Error, InvalidArgument, InvalidType, TimedOut, copy_of
 from aioprefetch.runtime.budget import Ticket
@@ -310,12 +311,9 @@ class MultipartBody:
             CompleteUploadRequest(
                 path=request.path,
                 deadline=request.deadline,
-                content_type=request.content_type,
-                content_encoding=request.content_encoding,
-                content_disposition=request.content_disposition,
-                cache_control=request.cache_control,
-                user_metadata=request.user_metadata,
+                **described_by(request),
                 if_match=request.if_match,
+                if_none_match=request.if_none_match,
                 if_not_exists=request.if_not_exists,
                 storage_class=request.storage_class,
                 sse_kms_key_id=request.sse_kms_key_id,

@@ -16,6 +16,7 @@ from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.errors import (
@@ -40,6 +41,7 @@ from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime, fork_generation
 from aioprefetch.services.keys import no_object
 from aioprefetch.values import (
+    HEADERS,
     Capability,
     CopyPartRequest,
     CopyRequest,
@@ -429,8 +431,6 @@ def _abandon(body: WriteBody, runtime: Runtime) -> None:
 
 # --- copies by the store ----------------------------------------------------------------------------------------------
 
-# What describes an object beside its bytes. A copy in one request keeps it by itself.
-DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control", "user_metadata")
 # What says how an object is stored. A copy does not keep it: the store chooses, unless an option names it.
 PLACEMENT = ("storage_class", "sse_kms_key_id", "checksum")
 NO_PLACEMENT: Mapping[str, Any] = {}
@@ -530,8 +530,7 @@ async def copy_by_server(
                 raise refused
         finally:
             del refused  # Its traceback holds this frame.
-        described: dict[str, Any] = {name: getattr(metadata, name) for name in DESCRIPTIONS}
-        written = WriteRequest(path=target, if_not_exists=if_not_exists, **described, **placement)
+        written = WriteRequest(path=target, if_not_exists=if_not_exists, **described_by(metadata), **placement)
         if not is_lacking:
             try:
                 return await _copy_in_parts(accessor, runtime, metadata, written, store, on_bytes, version)
@@ -551,12 +550,9 @@ async def copy_by_server(
 
 def description_of(metadata: Metadata, capability: Capability) -> dict[str, Any]:
     """The description of an object as options of a write, as far as the target keeps one."""
-    described: dict[str, Any] = {}
-    if capability.write_content_type:
-        described = {name: getattr(metadata, name) for name in DESCRIPTIONS if name != "user_metadata"}
-    if capability.write_user_metadata:
-        described["user_metadata"] = metadata.user_metadata
-    return described
+    kept, described = ("user_metadata",) * capability.write_user_metadata, described_by(metadata)
+    kept += HEADERS * capability.write_content_type
+    return {name: described[name] for name in kept}
 
 
 async def _copy_in_parts(

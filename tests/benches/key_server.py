@@ -17,6 +17,7 @@ from tests.reliability.scripted import NO_PAUSES
 
 PAGE = b"<html><title>Log in</title></html>"
 PART = 5 << 20
+DESCRIBING = ("content-disposition", "content-encoding", "content-language", "content-type", "cache-control", "expires")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,10 @@ class Bent:
 
 
 class KeyServer:
-    """The store: ``objects`` by key. ``etag`` makes their ETags, ``now`` is the time of the last write."""
+    """The store: ``objects`` by key, and the headers that describe them, as ``descriptions``.
+
+    ``etag`` makes their ETags, ``now`` is the time of the last write.
+    """
 
     bucket = "bkt"
 
@@ -83,6 +87,7 @@ class KeyServer:
         self.now = 1_700_000_000
         self.objects: dict[str, bytes] = dict(objects or {})
         self.times: dict[str, int] = dict.fromkeys(self.objects, self.now)
+        self.descriptions: dict[str, Mapping[str, str]] = {}
         self.etag: Callable[[bytes], str] = lambda data: hashlib.md5(data).hexdigest()
         self.bent = list(bent)
         self.asked: list[Asked] = []
@@ -167,7 +172,11 @@ class KeyServer:
 
     def _described(self, key: str) -> dict[str, str]:
         date = formatdate(self.times[key], usegmt=True)
-        return {"ETag": f'"{self.etag(self.objects[key])}"', "Last-Modified": date}
+        return {"ETag": f'"{self.etag(self.objects[key])}"', "Last-Modified": date, **self.descriptions.get(key, {})}
+
+    def _describe(self, asked: Asked, headers: Mapping[str, str]) -> None:
+        kept = (*DESCRIBING, "x-amz-meta-")
+        self.descriptions[asked.key] = {name: text for name, text in headers.items() if name.startswith(kept)}
 
     def _refused(self, asked: Asked) -> Said | None:
         """The refusal of a condition on what is at the key."""
@@ -204,6 +213,7 @@ class KeyServer:
         if (refused := self._refused(asked)) is not None:
             return refused
         self.put(asked.key, asked.body)
+        self._describe(asked, asked.headers)
         return Said(200, b"", {"ETag": f'"{self.etag(asked.body)}"'})
 
     def _source(self, asked: Asked) -> bytes | Said:
@@ -227,10 +237,13 @@ class KeyServer:
         if (refused := self._refused(asked)) is not None:
             return refused
         self.put(asked.key, source)
+        name = unquote(asked.headers["x-amz-copy-source"]).removeprefix("/")
+        self._describe(asked, self.descriptions.get(name.removeprefix(f"{self.bucket}/"), {}))
         return Said(200, f"<CopyObjectResult><ETag>{self.etag(source)}</ETag></CopyObjectResult>".encode())
 
     def _begin(self, asked: Asked) -> Said:
         name = f"u{len(self.uploads)}"
+        self._describe(asked, asked.headers)
         self.uploads[name] = {}
         return Said(200, f"<R><UploadId>{name}</UploadId></R>".encode())
 

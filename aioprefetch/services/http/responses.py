@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from aioprefetch.accessor.http_headers import parse_content_range, parse_http_date, unquote_etag
+from aioprefetch.accessor.http_headers import described_in, parse_content_range, parse_http_date, unquote_etag
 from aioprefetch.errors import ProtocolError
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.transport import ResponseHead
@@ -75,8 +75,5 @@ def metadata_of(path: str, head: ResponseHead, size: int | None) -> Metadata:
         size=size,
         etag=etag_of(head, size),
         last_modified=parse_http_date(field_of(head, b"last-modified")),
-        content_type=head.text("content-type"),
-        content_encoding=head.text("content-encoding"),
-        content_disposition=head.text("content-disposition"),
-        cache_control=head.text("cache-control"),
+        **{**described_in(head.text), "expires": None},  # That of a response: it is another one each time.
     )

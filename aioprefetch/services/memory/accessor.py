@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.response_check import check_range
 from aioprefetch.accessor.service_base import EXISTS_ALREADY, CollectedWriteBody, ServiceAccessor, not_deleted
@@ -134,15 +135,7 @@ class MemoryAccessor(ServiceAccessor):
         if request.path == request.target:
             raise IsSameFile("source and target are one object", operation=request.operation, path=request.path)
         self._check(request.operation, request.target, None, is_new=request.if_not_exists)
-        source = stored.metadata
-        target = WriteRequest(
-            path=self._root + request.target,
-            content_type=source.content_type,
-            content_encoding=source.content_encoding,
-            content_disposition=source.content_disposition,
-            cache_control=source.cache_control,
-            user_metadata=source.user_metadata,
-        )
+        target = WriteRequest(path=self._root + request.target, **described_by(stored.metadata))
         return replace(self.store.put(target, stored.data), path=request.target)
 
     async def delete(self, request: DeleteRequest) -> None:

@@ -7,6 +7,7 @@ import secrets
 from dataclasses import field
 from datetime import UTC, datetime
 
+from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.values import Metadata, WriteRequest
 
@@ -36,11 +37,7 @@ class Store:
             size=len(data),
             etag=f"{next(self._etags):x}-{len(data):x}-{self._token}",
             last_modified=datetime.now(UTC),
-            content_type=request.content_type,
-            content_encoding=request.content_encoding,
-            content_disposition=request.content_disposition,
-            cache_control=request.cache_control,
-            user_metadata=dict(request.user_metadata),
+            **described_by(request),
         )
         if request.path not in self.objects:
             self._sorted = None

@@ -16,7 +16,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
-from aioprefetch.accessor.http_headers import is_weak, quote_etag, unquote_etag
+from aioprefetch.accessor.http_headers import (
+    described_by,
+    described_in,
+    headers_about,
+    is_weak,
+    quote_etag,
+    unquote_etag,
+)
 from aioprefetch.accessor.response_check import check_reply
 from aioprefetch.errors import InvalidArgument, ProtocolError, Unsupported, excerpt
 from aioprefetch.lean_dataclass import dataclass
@@ -103,10 +110,7 @@ def metadata_of(meta: Any, attributes: Mapping[str, str], request: StatRequest) 
         version=version,
         last_modified=_time_of(meta),
         user_metadata={name: text for name, text in attributes.items() if name not in _NAMED},
-        content_type=attributes.get("content-type"),
-        content_encoding=attributes.get("content-encoding"),
-        content_disposition=attributes.get("content-disposition"),
-        cache_control=attributes.get("cache-control"),
+        **{**described_in(attributes.get), "expires": None},
     )
 
 
@@ -132,14 +136,8 @@ def write_attributes(request: WriteRequest, capability: Capability) -> dict[str,
     """The attributes of a new object, under obspec's names, as far as the store keeps them."""
     if not capability.write_content_type:
         return {}
-    attributes = {
-        "Content-Type": request.content_type,
-        "Content-Encoding": request.content_encoding,
-        "Content-Disposition": request.content_disposition,
-        "Cache-Control": request.cache_control,
-    }
     metadata = dict(request.user_metadata) if capability.write_user_metadata else {}
-    return {name: value for name, value in attributes.items() if value is not None} | metadata
+    return {name.title(): text for name, text in headers_about(replace(request, expires=None)).items()} | metadata
 
 
 def sized(metadata: Metadata, size: int) -> Metadata:
@@ -155,11 +153,7 @@ def written(request: WriteRequest, result: Any, size: int | None) -> Metadata:
         size=size,
         etag=unquote_etag(said.get("e_tag")),
         version=_version_of(said),
-        content_type=request.content_type,
-        content_encoding=request.content_encoding,
-        content_disposition=request.content_disposition,
-        cache_control=request.cache_control,
-        user_metadata=dict(request.user_metadata),
+        **described_by(request),
     )
 
 

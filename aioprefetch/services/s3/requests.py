@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
-from aioprefetch.accessor.http_headers import http_date, quote_etag
+from aioprefetch.accessor.http_headers import headers_about, http_date, quote_etag
 from aioprefetch.accessor.response_check import DATED, bare_etag
 from aioprefetch.errors import Error, InvalidArgument
 from aioprefetch.services.keys import checked_key
@@ -389,22 +389,17 @@ def condition_of(request: WriteRequest | DeleteRequest) -> str | None:
 
 
 def checked_metadata(request: WriteRequest) -> None:
-    """Raise ``InvalidArgument`` for metadata of a user that no header can hold."""
+    """Raise ``InvalidArgument`` for names of a user's metadata that are one header."""
     seen: dict[str, str] = {}
-    for name, value in request.user_metadata.items():
-        other, why = seen.setdefault(name.lower(), name), ""
+    for name in request.user_metadata:
+        other = seen.setdefault(name.lower(), name)
         if other != name:
-            why = (
+            raise InvalidArgument(
                 f"the user metadata has {other!r} and {name!r}: names travel as headers, in which case makes no "
-                "difference; give one of them"
+                "difference; give one of them",
+                operation=request.operation,
+                path=request.path,
             )
-        elif not (name.isascii() and value.isascii()):
-            why = (
-                f"Non ascii characters in the user metadata {name!r}: names and values travel as headers; encode them, "
-                "for example in base64"
-            )
-        if why:
-            raise InvalidArgument(why, operation=request.operation, path=request.path)
 
 
 # --- headers and documents --------------------------------------------------------------------------------------------
@@ -422,14 +417,8 @@ def _digests(view: memoryview, algorithm: Checksum | None, is_signed: bool) -> t
 
 def _attributes(request: WriteRequest) -> dict[str, str]:
     """The headers of what describes a new object, by names in lower case."""
-    headers = {
-        "content-type": request.content_type,
-        "content-encoding": request.content_encoding,
-        "content-disposition": request.content_disposition,
-        "cache-control": request.cache_control,
-        **{f"{USER_METADATA}{name.lower()}": value for name, value in request.user_metadata.items()},
-    }
-    return {**_given(headers), **_placement(request)}
+    metadata = {f"{USER_METADATA}{name.lower()}": value for name, value in request.user_metadata.items()}
+    return {**headers_about(request), **metadata, **_placement(request)}
 
 
 def _placement(request: WriteRequest | CopyRequest) -> dict[str, str]:

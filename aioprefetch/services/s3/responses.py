@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
-from aioprefetch.accessor.http_headers import parse_http_date, unquote_etag
+from aioprefetch.accessor.http_headers import described_by, described_in, parse_http_date, unquote_etag
 from aioprefetch.accessor.response_check import ETags, check_reply
 from aioprefetch.errors import InvalidArgument, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
@@ -386,7 +386,6 @@ def _refused(what: str) -> ProtocolError:
 # --- objects ----------------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
-_DESCRIPTIONS = ("content_type", "content_encoding", "content_disposition", "cache_control")
 _path_of = attrgetter("path")
 # The beginning of the headers with the metadata that a user has given.
 USER_METADATA = "x-amz-meta-"
@@ -462,10 +461,7 @@ def metadata_of(headers: Mapping[str, str], request: StatRequest, etags: ETags) 
         etag=None if etag is None else etags.dated(etag, request.path, int(length), modified),
         version=version_of(headers.get("x-amz-version-id")),
         last_modified=modified,
-        content_type=headers.get("content-type"),
-        content_encoding=headers.get("content-encoding"),
-        content_disposition=headers.get("content-disposition"),
-        cache_control=headers.get("cache-control"),
+        **described_in(headers.get),
         user_metadata={
             name.removeprefix(USER_METADATA): value for name, value in headers.items() if name.startswith(USER_METADATA)
         },
@@ -474,9 +470,7 @@ def metadata_of(headers: Mapping[str, str], request: StatRequest, etags: ETags) 
 
 def described(request: WriteRequest, etag: str | None, version: str | None, size: int | None) -> Metadata:
     """The metadata of an object that has just been written."""
-    fields: dict[str, Any] = {name: getattr(request, name) for name in _DESCRIPTIONS}
-    fields["user_metadata"] = dict(request.user_metadata)
-    return Metadata(path=request.path, size=size, etag=etag, version=version, **fields)
+    return Metadata(path=request.path, size=size, etag=etag, version=version, **described_by(request))
 
 
 def list_page_of(page: ListedPage, request: ListRequest) -> ListPage:

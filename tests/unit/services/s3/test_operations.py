@@ -217,12 +217,6 @@ async def test_conditions_of_a_write(moto: Store) -> None:
     assert await moto.get("k") == b"3"
 
 
-async def test_metadata_that_no_header_can_hold(moto: Store) -> None:
-    """It is refused before anything is sent, and what is wrong is said."""
-    with pytest.raises(InvalidArgument, match="Non ascii"):
-        await moto.put("k", b"", user_metadata={"who": "日本"})
-
-
 async def test_delete_is_idempotent(bucket: Store) -> None:
     """One or many; what is missing is no error."""
     for name in "abc":
