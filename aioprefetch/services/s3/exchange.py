@@ -7,17 +7,16 @@ a header it does not appear in logs; as a presigned URL (``signing="presigned"``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from aioprefetch.accessor.counted_requests import COUNTERS
-from aioprefetch.accessor.http_headers import parse_http_date, quote_etag, time_conditions, unquote_etag
+from aioprefetch.accessor.http_headers import parse_http_date, quote_etag, time_conditions
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.response_check import ETags, bare_etag
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, InvalidArgument, ProtocolError, Unavailable, Unsupported
+from aioprefetch.errors import ConditionNotMatch, Error, InvalidArgument, ProtocolError, Unavailable, Unsupported
 from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.response_bodies import ERROR_BODY_BYTES_MAX, BodyCollector, ErrorBody, receiver_of
@@ -35,7 +34,6 @@ from aioprefetch.values import (
     ReadReply,
     ReadRequest,
     Request,
-    StatRequest,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +64,7 @@ class Exchange:
     ) -> None:
         self.etags = ETags()
         self._has_conditions: bool | None = None  # ``False``: it refuses ``If-Match``; reads are compared alone.
+        self._ignores_ranges = False  # Of a version that is named: it is read by its ETag.
         self.is_express = configuration.endpoint.service == EXPRESS
         self._own_keys = keys
         self._keys: KeySource | SessionKeys = keys
@@ -98,6 +97,8 @@ class Exchange:
         """Read into a sink. ``is_renewed``: the store refused one signature as expired, and this is the next one."""
         # One coroutine, because each further one costs a small read one percent.
         targets = self.targets
+        if self._ignores_ranges and request.version is not None and self.etags.can_be_sent(request.if_match or "*"):
+            request = replace(request, version=None)
         signed = targets.find(request)
         if signed is None:
             signed = targets.sign(request, self._keys.ready() or await self._keys.get(request))
@@ -117,15 +118,21 @@ class Exchange:
             counters.failed(_GET)
             error.add_context(operation="read", path=request.path)
             error.head, error.received = sink.head, sink.received
-            # Frames of the transport hold the request, and with it the signature.
-            raise error.with_traceback(None) from None
+            if not self._learns_of_ranges(request, receiver, error):
+                # Frames of the transport hold the request, and with it the signature.
+                raise error.with_traceback(None) from None
         finally:
             counters["stream_read_total_bytes"] += sink.received - before
         checked = receiver.checked
+        if checked is None and receiver.head.status in (200, 206):
+            return await self.read(request, sink, range_text, is_renewed=is_renewed)
         if checked is None:
             response = ErrorResponse.from_http(receiver.head.status, receiver.head.headers, receiver.error_body)
-            helps = response.http_status == 412 and not before and await self._refuses_all(request)
+            helps = response.http_status == 412 and not (before or is_renewed or self._has_conditions)
+            helps = helps and self.etags.has_seen(request.if_match)
             self._refused(response, signed, request, reported, is_renewed=is_renewed, counter=_GET, helps=helps)
+            if helps:
+                return await self._compare(request, sink, range_text)
             self.targets.forget(request, signed)
             return await self.read(request, sink, range_text, is_renewed=True)
         counters.succeeded(_GET, seconds)
@@ -183,17 +190,24 @@ class Exchange:
             lines += "".join(f"{name}: {text}\r\n" for name, text in time_conditions(request).items())
         return lines.encode("ascii")
 
-    async def _refuses_all(self, request: ReadRequest) -> bool:
-        """Whether the store refuses a read for an ETag that it has sent, and still has. There is one look."""
-        if not (self._has_conditions is None and self.etags.has_seen(request.if_match)):
+    def _learns_of_ranges(self, request: ReadRequest, receiver: _ReadReceiver, error: Error) -> bool:
+        """Whether a read has failed because it names its version, and may go by its ETag, as all do from now on."""
+        if request.version is None or receiver.checked is not None or not isinstance(error, ProtocolError):
             return False
-        query = {} if request.version is None else {"versionId": request.version}
-        stat = StatRequest(path=request.path, deadline=request.deadline)
-        with suppress(Error):
-            head, _ = await self.exchange(stat, "HEAD", self._options.key_of(request.path, operation="read"), query)
-            found = unquote_etag(head.text("etag"))
-            self._has_conditions = None if found is None else found != request.if_match
-        return self._has_conditions is False
+        head = getattr(receiver, "head", None)
+        is_whole = head is not None and head.status == 200 and b"content-range" not in head.fields
+        is_ignored = is_whole and self.etags.can_be_sent(request.if_match or "*")
+        self._ignores_ranges |= is_ignored
+        return is_ignored
+
+    async def _compare(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
+        """Read without ``If-Match`` what was refused for an ETag that the store has sent; then all, if it has it."""
+        known, self._has_conditions = self._has_conditions, False
+        try:
+            return await self.read(request, sink, range_text, is_renewed=True)
+        except Error as error:
+            self._has_conditions = isinstance(error, ConditionNotMatch) or known
+            raise
 
     def _may_help(self, response: ErrorResponse, signed: Signed, *, has_body: bool) -> bool:
         """Whether another signature may help; learns the clock of the store, and renews keys that have ended.

@@ -246,6 +246,18 @@ async def test_each_key_has_its_answer() -> None:
         assert b"<Quiet>false</Quiet>" in server.asked[0].body
 
 
+async def test_one_answer_to_deletions_of_one_and_of_many() -> None:
+    """It names no key and no failure: each key is deleted alone."""
+    result = Said(200, b"<DeleteResult/>")
+    async with KeyServer({"a": b"", "b": b""}, Bent("deletes", result)) as server, server.operator() as op:
+        server.bent.append(Bent("delete", result, deed=True, times=2))
+        await op.delete(["a", "b"])
+        assert server.objects == {}
+        server.bent = [Bent("delete", Said(200, b"<DeleteResult><Error/></DeleteResult>"), times=9)]
+        with pytest.raises(ProtocolError):
+            await op.delete("a")
+
+
 # --- conditions -------------------------------------------------------------------------------------------------------
 
 
