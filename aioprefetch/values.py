@@ -114,6 +114,7 @@ class Capability:
     write: bool = False
     write_stream: bool = False
     write_if_match: bool = False
+    write_if_none_match: bool = False
     write_if_not_exists: bool = False
     write_content_type: bool = False
     write_user_metadata: bool = False
@@ -551,7 +552,7 @@ class CopyPartRequest(PartRequest):
 class DeleteRequest(Request):
     """``paths`` are deleted; missing ones are ignored. ``path`` is the first of them, for messages.
 
-    ``version`` is that of a single path: this version is deleted permanently, and the others stay.
+    ``versions``, where they are given, has one of each path: it is deleted permanently, and the others stay.
 
     ``if_match`` has the ETags of some paths: an object with another one stays, and is ``ConditionNotMatch``. A store
     that takes no such condition deletes without it, so a caller that must not lose a newer object looks at it first.
@@ -560,7 +561,7 @@ class DeleteRequest(Request):
     operation: ClassVar[str] = "delete"
 
     paths: tuple[str, ...]
-    version: str | None = None
+    versions: tuple[str | None, ...] = ()
     if_match: Mapping[str, str] | None = None
 
 

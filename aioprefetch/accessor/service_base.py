@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.accessor.sink import Sink
@@ -48,10 +48,10 @@ def is_unmodified(request: Request, error: BaseException) -> bool:
     return request.if_none_match is not None or request.if_modified_since is not None
 
 
-def not_deleted(failures: Mapping[str, Error], request: DeleteRequest) -> Error:
+def not_deleted(failures: Mapping[Any, Error], request: DeleteRequest) -> Error:
     """The error of a delete of which some paths are left: one that another attempt may end, otherwise the first.
 
-    Its context has ``failures``: the error's kind for each path that is left.
+    Its context has ``failures``: the error's kind for each path that is left, or path with the version of it.
     """
     error = next((each for each in failures.values() if each.is_temporary), next(iter(failures.values())))
     if len(request.paths) > 1:

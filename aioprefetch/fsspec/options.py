@@ -75,7 +75,7 @@ _WRITE: Mapping[str, str] = {
     "SSEKMSKeyId": "sse_kms_key_id",
     "ChecksumAlgorithm": "checksum",
 }
-_WRITE_OPTIONS = frozenset(_WRITE.values()) | {"if_match", "if_not_exists"}
+_WRITE_OPTIONS = frozenset(_WRITE.values()) | {"if_match", "if_none_match", "if_not_exists"}
 # fsspec's words for reads.
 _OF_READS = frozenset({"block_size", "cache_type", "cache_options", "version_id"})
 # The words of fsspec's file system of http for its files, and those of aiohttp for sessions and requests.

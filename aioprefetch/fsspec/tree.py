@@ -20,6 +20,7 @@ from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Entry, ListRequest, Metadata
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.listing import Pages, delete_empty, list_literally, parent_of
+from aioprefetch.verbs.requests import ObjectName
 
 # Operators that a file system keeps; of http each query is a store.
 OPERATORS_MAX = 64
@@ -111,13 +112,9 @@ class Stores:
 
         Where directories come and go with what is in them, these are their markers.
         """
-        keys: dict[Operator, list[str]] = {}
-        for path in objects:
-            place = self.place_of(path)
-            if place.version is not None:
-                await place.operator.delete(place.key, version=place.version)
-            else:
-                keys.setdefault(place.operator, []).append(place.key)
+        keys: dict[Operator, list[ObjectName]] = {}
+        for place in map(self.place_of, objects):
+            keys.setdefault(place.operator, []).append((place.key, place.version))
         for place in map(self.place_of, directories):
             if place.key:
                 keys.setdefault(place.operator, []).append(place.directory)

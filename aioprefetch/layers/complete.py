@@ -65,6 +65,7 @@ _READ_OPTIONS = {
 _WRITE_OPTIONS = {
     "content_encoding": "write_content_type",  # Without it the bytes mean something else.
     "if_match": "write_if_match",
+    "if_none_match": "write_if_none_match",
     "if_not_exists": "write_if_not_exists",
     "user_metadata": "write_user_metadata",
     "storage_class": "write_storage_class",
@@ -337,8 +338,9 @@ class CompleteAccessor(WrappedAccessor):
 
     async def delete(self, request: DeleteRequest) -> None:
         self._check(request, {"if_match": "delete_if_match"})
-        if request.version is not None and not self._native.delete_version:
-            raise self._unsupported(request, f"version={request.version!r}")
+        version = next(filter(None, request.versions), None)
+        if version is not None and not self._native.delete_version:
+            raise self._unsupported(request, f"version={version!r}")
         paths, step = request.paths, self._native.delete_paths_max
         if step == len(paths) == 1:  # It may go into a URL.
             checked_key(paths[0], operation=request.operation)
@@ -348,7 +350,8 @@ class CompleteAccessor(WrappedAccessor):
         for start in range(0, len(paths), step):
             batch = paths[start : start + step]
             try:
-                await self.delete(replace(request, path=batch[0], paths=batch))
+                versions = request.versions[start : start + step]
+                await self.delete(replace(request, path=batch[0], paths=batch, versions=versions))
             except Error as error:
                 if error.status != "permanent":  # Nor would the store answer the rest.
                     if not start:

@@ -200,7 +200,7 @@ class RetryAccessor(WrappedAccessor):
 
     def _changing(self, request: WriteRequest, call: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
         """A call that lets an object appear, repeated unless it has a condition."""
-        if not request.if_not_exists and request.if_match is None:
+        if not request.if_not_exists and request.if_match is request.if_none_match is None:
             return self.around(request, lambda _: call())
         return self._once(request, call)
 

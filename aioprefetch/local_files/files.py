@@ -136,16 +136,18 @@ def refuse_unless_regular(status: os.stat_result, name: str, *, may_be_link: boo
     raise InvalidPath(f"{name!r} is a FIFO, socket or device, not a regular file")
 
 
-def refuse_unless_matching(if_match: str | None, directory: int, name: str) -> None:
-    """``ConditionNotMatch`` unless a file has this ETag, and of a link the file that it leads to, as ``stat`` says."""
-    if if_match is None:
+def refuse_unless_matching(if_match: str | None, directory: int, name: str, if_none_match: str | None = None) -> None:
+    """``ConditionNotMatch`` unless a file has this ETag and not that; of a link, as in ``stat``, what it leads to."""
+    if if_match is if_none_match is None:
         return
     try:
         status = os.stat(name, dir_fd=directory)
         etag = etag_of(status) if stat.S_ISREG(status.st_mode) else None
     except FileNotFoundError:
         etag = None
-    if etag is None or if_match not in ("*", etag):
+    if etag is not None and etag == if_none_match:
+        raise ConditionNotMatch(f"the file's ETag is still {etag!r}", context={"etag": etag})
+    if if_match is not None and (etag is None or if_match not in ("*", etag)):
         fact = "there is no file" if etag is None else f"the file's ETag is {etag!r}"
         raise ConditionNotMatch(f"{fact}, not {if_match!r}", context={"etag": etag})
 

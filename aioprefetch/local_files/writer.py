@@ -111,7 +111,8 @@ class PartialFile:
             refuse_unless_regular(status, self._target, may_be_link=self._replaces_links)
             if self._request.if_not_exists:
                 raise AlreadyExists(EXISTS_ALREADY)
-        refuse_unless_matching(self._request.if_match, self._directory, self._target)
+        request = self._request
+        refuse_unless_matching(request.if_match, self._directory, self._target, request.if_none_match)
 
     def place(self, lock: threading.Lock) -> os.stat_result:
         """Put the file in the target's place, close it and return its status. The conditions are checked once more.

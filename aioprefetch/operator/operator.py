@@ -25,6 +25,7 @@ from aioprefetch.verbs.ranged_read import ParallelFill, ParallelRead, first_byte
 from aioprefetch.verbs.requests import (
     LocalPath,
     MoveOptions,
+    ObjectName,
     PresignOptions,
     ReadOptions,
     StatOptions,
@@ -524,7 +525,7 @@ class Operator:
         return await move(self, source, checked_path(target, "move"), **chosen)
 
     async def delete(
-        self, path: str | Iterable[str], *, version: str | None = None, if_match: str | None = None
+        self, path: str | Iterable[ObjectName], *, version: str | None = None, if_match: str | None = None
     ) -> None:
         """Delete an object (or, with a trailing ``/``, an empty directory), or several. Missing objects are ignored.
 
@@ -534,8 +535,8 @@ class Operator:
         Several go in requests for 1000 each, where the store has such. All that can be deleted is; then the first
         error is raised, with ``failures`` in its context: each path that is left, and why.
 
-        ``version`` deletes that version of one object permanently; without it a store that keeps versions keeps them
-        all, behind a delete marker. ``if_match`` is the ETag that one object has to have (``ConditionNotMatch``).
+        ``version`` (of several ``[(path, version)]``) is deleted permanently; without it a store that keeps versions
+        keeps all, behind a delete marker. ``if_match`` is the ETag that one object has to have (``ConditionNotMatch``).
         """
         from aioprefetch.verbs.listing import delete_object, delete_paths
 
@@ -543,7 +544,7 @@ class Operator:
             await delete_object(self.accessor(), checked_path(path, "delete", dots_allowed=True), version, if_match)
             return
         if version is not None or if_match is not None:
-            raise InvalidArgument("version and if_match go with one object: delete one by one", operation="delete")
+            raise InvalidArgument("several take [(path, version)], and no if_match", operation="delete")
         await delete_paths(self.accessor(), path)
 
     async def delete_all(self, prefix: str) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from aioprefetch.reader.reader import RangeReader
     from aioprefetch.sync.codecs import Compression, TextWriteFile
     from aioprefetch.sync.write_file import SyncWriteFile
-    from aioprefetch.verbs.requests import LocalPath, MoveOptions, PresignOptions, ReadOptions, StatOptions
+    from aioprefetch.verbs.requests import LocalPath, MoveOptions, ObjectName, PresignOptions, ReadOptions, StatOptions
     from aioprefetch.verbs.upload import BytesLike, WriteSource
 
 T = TypeVar("T")
@@ -342,8 +342,10 @@ class BlockingOperator:
             self.drop_readers(source)
             self.drop_readers(target)
 
-    def delete(self, path: str | Iterable[str], *, version: str | None = None, if_match: str | None = None) -> None:
-        """Delete an object (or a ``version`` of it), or several. Missing objects are ignored."""
+    def delete(
+        self, path: str | Iterable[ObjectName], *, version: str | None = None, if_match: str | None = None
+    ) -> None:
+        """Delete an object (or a ``version`` of it), or several (``(path, version)``). Missing objects are ignored."""
         if isinstance(path, str):
             self._change("delete", path, lambda op: op.delete(path, version=version, if_match=if_match))
             return
@@ -352,7 +354,7 @@ class BlockingOperator:
             self._run("delete", "", lambda op: op.delete(paths, version=version, if_match=if_match))
         finally:
             for each in paths:
-                self._readers.drop(each)
+                self._readers.drop(each[0] if isinstance(each, tuple) else each)
 
     def abort_uploads(self, prefix: str = "", *, older_than_seconds: float | None = None) -> int:
         """Abort the uploads below ``prefix`` that were never completed; returns their number."""

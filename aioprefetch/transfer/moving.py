@@ -87,7 +87,7 @@ async def _move_object(
             raise
         moved = there  # Of a move that did not come to its end.
     if version is not None:
-        await accessor.delete(DeleteRequest(path=source, paths=(source,), version=version))
+        await accessor.delete(DeleteRequest(path=source, paths=(source,), versions=(version,)))
         return moved
     await delete_moved(accessor, before)
     return moved

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from aioprefetch.accessor.list_pages import Paging
 from aioprefetch.accessor.path_hints import path_hint
@@ -38,6 +38,7 @@ from aioprefetch.values import (
     StatRequest,
 )
 from aioprefetch.verbs.arguments import Arguments, checked_path
+from aioprefetch.verbs.requests import ObjectName
 
 # Directories that are looked at side by side.
 _LOOKS_AT_ONCE = 64
@@ -234,7 +235,7 @@ async def delete_object(accessor: Accessor, path: str, version: object = None, i
         with InOperation("delete"):
             await accessor.stat(StatRequest(path=path, if_match=etag, version=chosen))
     native = {path: etag} if etag is not None and chosen is None and accessor.capability.delete_if_match else None
-    await accessor.delete(DeleteRequest(path=path, paths=(path,), version=chosen, if_match=native))
+    await accessor.delete(DeleteRequest(path=path, paths=(path,), versions=(chosen,), if_match=native))
 
 
 class Removal:
@@ -250,32 +251,35 @@ class Removal:
         self._conditions = if_match if if_match and accessor.capability.delete_if_match else None
         self.is_over = False
         self._first: Error | None = None
-        self.failures: dict[str, str] = {}
+        self.failures: dict[ObjectName, str] = {}
         self._count = 0
         self._unanswered = ""  # The kind of the error of the last request, if the store did not answer it.
 
-    async def remove(self, paths: Sequence[str]) -> None:
+    async def remove(self, names: Sequence[ObjectName]) -> None:
         """Delete a batch."""
-        self._count += len(paths)
-        while paths and not self.is_over:
+        self._count += len(names)
+        while names and not self.is_over:
+            pairs = [(name, None) if isinstance(name, str) else name for name in names]
+            paths, versions = zip(*pairs, strict=True)
             try:
                 for path in paths:
                     if not checked_path(path, "delete", dots_allowed=True):
                         raise no_object(path, "delete")
-                await self._accessor.delete(DeleteRequest(path=paths[0], paths=tuple(paths), if_match=self._conditions))
+                request = DeleteRequest(path=paths[0], paths=paths, versions=versions, if_match=self._conditions)
+                await self._accessor.delete(request)
             except Error as error:
                 named = error.context.get("failures")
                 is_refused = isinstance(error, InvalidPath | IsADirectory) and error.path in paths
-                left = [error.path] if is_refused and named is None else paths
+                left = [name for name in names if error.path in (name, name[0])] if is_refused and not named else names
                 self._first = self._first or copy_of(error)
                 self.failures |= named if isinstance(named, Mapping) else dict.fromkeys(left, error.kind)
                 is_unanswered = named is None and error.status != "permanent"
                 self.is_over = bool(is_unanswered and self._unanswered)
                 self._unanswered = error.kind if is_unanswered else ""
-                paths = [path for path in paths if path not in left]
+                names = [name for name in names if name not in left]
             else:
-                self._unanswered, paths = "", ()
-        self.failures |= dict.fromkeys(paths, self._unanswered)
+                self._unanswered, names = "", ()
+        self.failures |= dict.fromkeys(names, self._unanswered)
 
     def check(self) -> None:
         """Raise the first error, whose context has ``failures``: each path that is left, and why."""
@@ -289,20 +293,28 @@ class Removal:
             del first  # Its traceback holds this frame.
 
 
-async def delete_paths(accessor: Accessor, paths: Iterable[str], if_match: Mapping[str, str] | None = None) -> None:
-    """Delete objects, all that can be deleted; see ``Removal``. ``InvalidType`` for one that is not text: none is.
+async def delete_paths(
+    accessor: Accessor, paths: Iterable[ObjectName], if_match: Mapping[str, str] | None = None
+) -> None:
+    """Delete objects, all that can be deleted; see ``Removal``. ``InvalidType`` for one that is no name: none is.
 
     ``if_match`` has ETags by path, for a store that takes such conditions.
     """
     if not isinstance(paths, Iterable) or isinstance(paths, bytes | bytearray | Mapping):
         raise InvalidType(f"a path or an iterable of paths is needed, not {type(paths).__name__}", operation="delete")
-    removal, named = Removal(accessor, if_match), list(paths)
-    for path in named:
-        with suppress(InvalidPath):
-            checked_path(path, "delete")
+    removal, named = Removal(accessor, if_match), [_checked_name(each) for each in paths]
     for start in range(0, len(named), DELETE_PATHS):
         await removal.remove(named[start : start + DELETE_PATHS])
     removal.check()
+
+
+def _checked_name(name: Any) -> ObjectName:
+    """A path, or a path with a version of it. Paths themselves are checked later, each for itself."""
+    path, version = name if isinstance(name, tuple) and len(name) == 2 else (name, None)
+    with suppress(InvalidPath):
+        checked_path(path, "delete")
+    version = Arguments("delete", path).version(version)
+    return path if version is None else (path, version)
 
 
 async def delete_below(operator: Listed, prefix: str, *, keeps_directory: bool = False) -> None:

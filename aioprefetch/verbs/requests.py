@@ -51,6 +51,8 @@ STAT_OPTIONS = frozenset(StatOptions.__annotations__)
 READ_OPTIONS = frozenset(ReadOptions.__annotations__)
 
 
+# The path of an object, or with a version of it.
+ObjectName = str | tuple[str, str | None]
 # The path of a file of this machine.
 LocalPath = str | os.PathLike[str]
 
@@ -200,6 +202,8 @@ class ObjectOptions(TypedDict, total=False):
     """Names and values of your own."""
     if_match: str | None
     """Replace only the object with this ETag, otherwise ``ConditionNotMatch``; ``"*"`` is any."""
+    if_none_match: str | None
+    """Do not replace the object with this ETag (``ConditionNotMatch``); ``"*"`` is ``if_not_exists=True``."""
     if_not_exists: bool
     """Replace nothing: ``AlreadyExists`` if there is an object."""
     storage_class: str | None
@@ -226,7 +230,8 @@ def write_request(operation: str, path: str, options: Mapping[str, Any]) -> Writ
     _check_names(options, WRITE_OPTIONS, of="a write")
     arguments = Arguments(operation, path)
     if_match = arguments.etag("if_match", options.get("if_match"))
-    if_not_exists = arguments.flag("if_not_exists", options.get("if_not_exists", False))
+    if_none_match = arguments.etag("if_none_match", options.get("if_none_match"))
+    if_not_exists = arguments.flag("if_not_exists", options.get("if_not_exists", False)) or if_none_match == "*"
     if if_not_exists and if_match is not None:
         raise InvalidArgument(
             "if_not_exists refuses to replace an object, and if_match replaces one: give one of them",
@@ -244,6 +249,7 @@ def write_request(operation: str, path: str, options: Mapping[str, Any]) -> Writ
         path=path,
         user_metadata=arguments.user_metadata(options.get("user_metadata")),
         if_match=if_match,
+        if_none_match=None if if_none_match == "*" else if_none_match,
         if_not_exists=if_not_exists,
         checksum=arguments.checksum(options.get("checksum")),
         **described,

@@ -20,7 +20,7 @@ after it, for entries of reads in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
 from aioprefetch.accessor.response_check import VersionPin
@@ -292,14 +292,14 @@ class LruCacheAccessor(WrappedAccessor):
 
     # --- writes -------------------------------------------------------------------------------------------------
 
-    async def invalidate(self, paths: Iterable[str], version: str | None = None) -> list[str]:
+    async def invalidate(self, paths: Sequence[str], versions: Sequence[str | None] = ()) -> list[str]:
         """Drop the entries of these paths; returns their names. The files are gone unless the cache fails.
 
-        The entry of a ``version`` goes too: other versions stay as they are.
+        The entries of ``versions``, one of each path, go too: other versions stay as they are.
         """
         namespace = self.inner.info.namespace
-        versions = (None,) if version is None else (None, version)
-        names = [slot_of(namespace, path, each).name for path in paths for each in versions]
+        slots = [*((path, None) for path in paths), *zip(paths, versions, strict=False)]
+        names = [slot_of(namespace, path, version).name for path, version in slots]
         self._stop_fills(names)
         await self._state.cache.invalidate(names)
         return names
@@ -343,7 +343,7 @@ class LruCacheAccessor(WrappedAccessor):
             self.forget(names)
 
     async def delete(self, request: DeleteRequest) -> None:
-        names = await self.invalidate(request.paths, request.version)
+        names = await self.invalidate(request.paths, request.versions)
         try:
             await self.inner.delete(request)
         finally:

@@ -25,6 +25,7 @@ CAPABILITY = Capability(
     write=True,
     write_stream=True,
     write_if_match=True,
+    write_if_none_match=True,
     write_if_not_exists=True,
     copy=True,
     copy_if_match=True,

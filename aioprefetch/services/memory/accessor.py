@@ -56,14 +56,18 @@ class MemoryAccessor(ServiceAccessor):
         prefix = self._root + path
         return not prefix or any(key.startswith(prefix) for key in self.store.objects)
 
-    def _check(self, operation: str, path: str, if_match: str | None, *, is_new: bool = False) -> None:
+    def _check(
+        self, operation: str, path: str, if_match: str | None, if_none_match: str | None = None, *, is_new: bool = False
+    ) -> None:
         """Raise unless these conditions hold for the object at a path."""
         present = self.store.objects.get(self._root + path)
         if is_new and present:
             raise AlreadyExists(EXISTS_ALREADY, operation=operation, path=path)
         etag = present.metadata.etag if present else None
-        if if_match is not None and (etag is None or if_match not in ("*", etag)):
-            why = "there is no such object" if etag is None else f"the ETag is {etag!r}, not {if_match!r}"
+        is_unwanted = etag is not None and etag == if_none_match
+        if is_unwanted or (if_match is not None and (etag is None or if_match not in ("*", etag))):
+            wanted = f"still {etag!r}" if is_unwanted else f"{etag!r}, not {if_match!r}"
+            why = "there is no such object" if etag is None else f"the ETag is {wanted}"
             raise ConditionNotMatch(why, operation=operation, path=path, context={"etag": etag})
 
     async def stat(self, request: StatRequest) -> Metadata:
@@ -118,7 +122,8 @@ class MemoryAccessor(ServiceAccessor):
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         key = self._root + request.path
-        self._check(request.operation, request.path, request.if_match, is_new=request.if_not_exists)
+        conditions = request.if_match, request.if_none_match
+        self._check(request.operation, request.path, *conditions, is_new=request.if_not_exists)
         return replace(self.store.put(replace(request, path=key), bytes(data)), path=request.path)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:

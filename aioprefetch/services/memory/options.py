@@ -26,6 +26,7 @@ CAPABILITY = Capability(
     write=True,
     write_stream=True,
     write_if_match=True,
+    write_if_none_match=True,
     write_if_not_exists=True,
     write_content_type=True,
     write_user_metadata=True,

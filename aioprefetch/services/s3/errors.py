@@ -519,7 +519,9 @@ def _condition(response: ErrorResponse, request: Request, facts: dict[str, Any])
 
 
 def _row(response: ErrorResponse, request: Request, *, is_foreign: bool) -> Row:
-    version = request.version if isinstance(request, (ReadRequest, StatRequest, DeleteRequest)) else None
+    version = request.version if isinstance(request, (ReadRequest, StatRequest)) else None
+    if isinstance(request, DeleteRequest) and len(request.versions) == 1:
+        version = request.versions[0]
     if version is not None and (response.code == "InvalidArgument" or response.http_status in (400, 405)):
         # An identifier that the store cannot even parse, or one that names a delete marker.
         return BY_CODE["NoSuchVersion"]

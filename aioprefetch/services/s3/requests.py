@@ -66,8 +66,10 @@ if TYPE_CHECKING:
 LOOP_HASH_BYTES_MAX = 256 << 10
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
-# The code of a deletion of what is not there.
-GONE_KEY = "NoSuchKey"
+# The codes of a deletion of what is not there.
+GONE_KEYS = ("NoSuchKey", "NoSuchVersion")
+# A path, and one version of it or the current one.
+Version = tuple[str, str | None]
 # Some servers want a length with every PUT and POST.
 _EMPTY = memoryview(b"")
 # The response of a store that has one for deletions of one and of many.
@@ -141,8 +143,8 @@ class Requests(Exchange):
         return head, checksum
 
     async def delete(self, request: DeleteRequest, key: str) -> None:
-        """Delete an object, which may be missing, or one version of it."""
-        query, condition = _given({"versionId": request.version}), _given({"if-match": condition_of(request)})
+        """Delete the one object of a request, which may be missing, or one version of it."""
+        query, condition = _given({"versionId": request.versions[0]}), _given({"if-match": condition_of(request)})
         head, body = await self.exchange(request, "DELETE", key, query, headers=condition)
         self._check_empty(head, body if _NO_FAILURE.fullmatch(body) is None else bytearray(), request)
 
@@ -298,13 +300,11 @@ class Requests(Exchange):
 
     # --- deletions of many --------------------------------------------------------------------------------------
 
-    async def delete_many(self, request: DeleteRequest, paths: Mapping[str, str]) -> dict[str, Error | None]:
-        """Delete ``paths``, which are by key: of each that the response names its error, ``None`` for a success."""
-        etags = request.if_match or {}
-        version = {} if request.version is None else {"VersionId": request.version}
+    async def delete_many(self, request: DeleteRequest, keys: Mapping[Version, str]) -> dict[Version, Error | None]:
+        """Delete paths and versions, by their keys: of each that the response names its error, ``None`` for none."""
         objects = [
-            {"Key": key, **version, **({"ETag": quote_etag(bare_etag(etags[path]))} if path in etags else {})}
-            for key, path in paths.items()
+            _given({"Key": key, "VersionId": version, "ETag": condition_of(replace(request, path=path))})
+            for (path, version), key in keys.items()
         ]
         document = _document("Delete", "Object", objects, end="<Quiet>false</Quiet>")
         headers = self._checked(document)
@@ -312,15 +312,17 @@ class Requests(Exchange):
             request, "POST", None, {"delete": ""}, headers=headers, body=memoryview(document)
         )
         result = await self._result(head, body, request)
-        found: dict[str, Error | None] = {}
+        found: dict[Version, Error | None] = {}
+        asked = {(key, version): (path, version) for (path, version), key in keys.items()}
         for answer in (*result.findall("Deleted"), *result.findall("Error")):
             fields = {element.tag: element.text or "" for element in answer}
-            path = paths.get(fields.get("Key", ""))
-            if path is not None and fields.get("Code", GONE_KEY) == GONE_KEY:
-                found[path] = None
-            elif path is not None:
+            key = fields.get("Key", "")
+            one = asked.get((key, fields.get("VersionId"))) or asked.get((key, None))
+            if one is not None and fields.get("Code", GONE_KEYS[0]) in GONE_KEYS:
+                found[one] = None
+            elif one is not None:
                 refusal = ErrorResponse.of_fields(head.status, head.headers, fields)
-                found[path] = self._explainer.from_response(refusal, replace(request, path=path))
+                found[one] = self._explainer.from_response(refusal, of_one(request, one))
         return found
 
     def _checked(self, document: bytes) -> dict[str, str]:
@@ -382,6 +384,11 @@ def uploaded_part(request: PartRequest, etag: object, size: int, checksum: str |
     """The part that the store has. ``ProtocolError`` for a response without an ETag."""
     written_etag(etag, request)
     return UploadedPart(number=request.number, etag=str(etag), size=size, checksum=checksum)
+
+
+def of_one(request: DeleteRequest, one: Version) -> DeleteRequest:
+    """The deletion of one path of a request."""
+    return replace(request, path=one[0], paths=one[:1], versions=one[1:])
 
 
 def condition_of(request: WriteRequest | DeleteRequest) -> str | None:
