@@ -17,6 +17,7 @@ test instead of skipping it silently.
 from aioprefetch.testing.conformance.conditions import ConditionChecks, VersionChecks
 from aioprefetch.testing.conformance.every_operation import ErrorChecks, PathChecks
 from aioprefetch.testing.conformance.listing import ListChecks, StatChecks
+from aioprefetch.testing.conformance.peers import PeerChecks, PresignChecks
 from aioprefetch.testing.conformance.read import ReadChecks, ReadRangesChecks
 from aioprefetch.testing.conformance.suite import skipped_tests
 from aioprefetch.testing.conformance.write import CopyChecks, CreateDirChecks, DeleteChecks, WriteChecks, WriterChecks
@@ -34,6 +35,8 @@ class AccessorSuite(
     CreateDirChecks,
     DeleteChecks,
     CopyChecks,
+    PeerChecks,
+    PresignChecks,
     PathChecks,
     ErrorChecks,
 ):

@@ -24,7 +24,9 @@ def bucket(s3_server: CountingS3Server, random_name: Callable[[], str]) -> MotoB
 class OnMoto(EachStack):
     """Objects in moto's memory, reached without HTTP."""
 
-    lacks = frozenset({"replaces_at_once", "enforces_delete_conditions"})  # the bucket has versions
+    lacks = frozenset(  # The bucket has versions, and a thread for each request.
+        {"replaces_at_once", "enforces_delete_conditions", "atomic_conditions"}
+    )
     secrets: tuple[str, ...] = (SECRET,)
 
     @pytest.fixture

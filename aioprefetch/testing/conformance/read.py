@@ -178,7 +178,7 @@ class ReadChecks(ConformanceSuite):
                 await watched.read(path)
         assert {request.path for request in log.requests} <= {"folder/"}
 
-    @checks("opendal:R21")
+    @checks("opendal:R21", "object_store:O4")
     async def test_read_special_keys(self, operator: Operator) -> None:
         """Special keys reach the store unchanged."""
         for key in SPECIAL_KEYS:
