@@ -114,7 +114,13 @@ class PeerChecks(ConformanceSuite):
         found = [entry async for entry in operator.list(versions=True)]
         newest = {entry.path: entry.version for entry in found if entry.is_latest}
         oldest = {entry.path: entry.version for entry in found}
-        doomed = [("a", newest["a"]), ("a", oldest["a"]), ("b", oldest["b"]), "c", ("b", oldest["b"])]
+        doomed: list[str | tuple[str, str | None]] = [
+            ("a", newest["a"]),
+            ("a", oldest["a"]),
+            ("b", oldest["b"]),
+            "c",
+            ("b", oldest["b"]),
+        ]
         for _ in range(2):
             await operator.delete(doomed)
         left = [entry async for entry in operator.list(versions=True) if not entry.is_delete_marker]
