@@ -23,7 +23,7 @@ _NAMES = {field: field.replace("_", "-") for field in HEADERS}
 
 
 def described_by(source: Metadata | WriteRequest) -> dict[str, Any]:
-    """What describes an object beside its bytes, as fields of its metadata and of a write."""
+    """The description of an object beside its bytes, as fields of its metadata and of a write."""
     return {**{field: getattr(source, field) for field in HEADERS}, "user_metadata": dict(source.user_metadata)}
 
 

@@ -166,10 +166,12 @@ _DESCRIBED: Mapping[str, str] = {
     "content-type": "content_type",
     "content-encoding": "content_encoding",
     "content-disposition": "content_disposition",
+    "content-language": "content_language",
     "cache-control": "cache_control",
+    "expires": "expires",
 }
 # Words that Arrow's own S3 file system knows, and for which there is nothing here.
-_REFUSED = ("acl", "content-language", "expires")
+_REFUSED = ("acl",)
 
 
 def filesystem(operator: Operator) -> PyFileSystem:

@@ -296,7 +296,7 @@ class Removal:
 async def delete_paths(
     accessor: Accessor, paths: Iterable[ObjectName], if_match: Mapping[str, str] | None = None
 ) -> None:
-    """Delete objects, all that can be deleted; see ``Removal``. ``InvalidType`` for one that is no name: none is.
+    """Delete objects, all that can be deleted; see ``Removal``. ``InvalidType`` for another value: none is.
 
     ``if_match`` has ETags by path, for a store that takes such conditions.
     """

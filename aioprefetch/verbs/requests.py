@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.ranges import OFFSET_MAX, checked_range
 from aioprefetch.values import (
+    HEADERS,
     Checksum,
     ListRequest,
     PresignMethod,
@@ -191,13 +192,17 @@ class ObjectOptions(TypedDict, total=False):
     """The options of a write that no store has for all of its writes."""
 
     content_type: str | None
-    """The media type of the object, which the store keeps with it, as it does the next four."""
+    """The media type of the object, which the store keeps with it, as it does the next six."""
     content_encoding: str | None
     """How the bytes are encoded (``"gzip"``)."""
     content_disposition: str | None
     """Whether a browser shows the object or saves it (``"attachment"``)."""
+    content_language: str | None
+    """The language of the object's readers (``"de"``)."""
     cache_control: str | None
     """How long caches may keep the object (``"max-age=3600"``)."""
+    expires: str | None
+    """A date of HTTP after which caches ask again; obstore's stores drop it."""
     user_metadata: Mapping[str, str] | None
     """Names and values of your own."""
     if_match: str | None
@@ -239,11 +244,7 @@ def write_request(operation: str, path: str, options: Mapping[str, Any]) -> Writ
             path=path,
         )
     described: dict[str, Any] = {
-        name: arguments.header(name, options.get(name))
-        for name in (
-            *("content_type", "content_encoding", "content_disposition", "cache_control"),
-            *("storage_class", "sse_kms_key_id"),
-        )
+        name: arguments.header(name, options.get(name)) for name in (*HEADERS, "storage_class", "sse_kms_key_id")
     }
     return WriteRequest(
         path=path,

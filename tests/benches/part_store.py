@@ -104,7 +104,8 @@ class PartAccessor(WrappedAccessor):
             return self._store.completed[request.upload_id]
         parts = self._upload(request.upload_id, request)
         assert [part.number for part in request.parts] == sorted(parts)
-        whole = WriteRequest(path=request.path, if_match=request.if_match, if_not_exists=request.if_not_exists)
+        conditions = {name: getattr(request, name) for name in ("if_match", "if_none_match", "if_not_exists")}
+        whole = WriteRequest(path=request.path, **conditions)
         metadata = await self.inner.write(whole, b"".join(data for _, data in sorted(parts.items())))
         del self._store.uploads[request.upload_id]
         self._store.completed[request.upload_id] = metadata

@@ -23,7 +23,7 @@ from aioprefetch.services.s3.errors import Explainer, ListBucketsRequest
 from aioprefetch.services.s3.key_source import KeySource, SingleFlight
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.outcomes import decided, etag_of_data, etag_of_parts
-from aioprefetch.services.s3.requests import GONE_KEYS, Requests, Version, of_one
+from aioprefetch.services.s3.requests import GONE_KEYS, Requests, Version, of_pair
 from aioprefetch.services.s3.responses import list_page_of, version_markers
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.values import (
@@ -257,14 +257,14 @@ class S3Accessor(ServiceAccessor):
         """
         pairs = zip(request.paths, request.versions or (None,) * len(request.paths), strict=True)
         left: dict[Version, Error | None] = dict.fromkeys(pairs)
-        keys = {one: self._options.key_of(one[0], operation=request.operation, dots_allowed=True) for one in left}
+        keys = {pair: self._options.key_of(pair[0], operation=request.operation, dots_allowed=True) for pair in left}
         # XML 1.0 has no way to write most control characters, so these keys go one by one. A key with the segment . or
         # .. goes in a body alone: its URL is that of another object.
-        plain = [one for one, key in keys.items() if key.isprintable()]
-        is_body_needed = not self.live.deletes_alone and (len(plain) > 1 or any(dot_segment(one[0]) for one in plain))
+        plain = [pair for pair, key in keys.items() if key.isprintable()]
+        is_body_needed = not self.live.deletes_alone and (len(plain) > 1 or any(dot_segment(pair[0]) for pair in plain))
         requests = self.live.requests or await self.live.opened(request)
         for start in range(0, len(plain) if is_body_needed else 0, DELETE_KEYS_MAX):
-            batch = {one: keys[one] for one in plain[start : start + DELETE_KEYS_MAX]}
+            batch = {pair: keys[pair] for pair in plain[start : start + DELETE_KEYS_MAX]}
             try:
                 outcomes = await requests.delete_many(request, batch)  # What it does not name is deleted alone.
             except Error as error:
@@ -276,23 +276,23 @@ class S3Accessor(ServiceAccessor):
                     return False
                 break
             left |= outcomes
-            for one in [one for one, error in outcomes.items() if error is None]:
-                del left[one]
+            for pair in [pair for pair, error in outcomes.items() if error is None]:
+                del left[pair]
 
-        async def delete_one(one: Version) -> None:
+        async def delete_one(pair: Version) -> None:
             try:
-                await requests.delete(of_one(request, one), self._key(one[0], request))
+                await requests.delete(of_pair(request, pair), self._key(pair[0], request))
             except Error as error:
                 if isinstance(error, errors.ProtocolError):  # The next one would bring the same.
                     raise
                 if error.context.get("code") not in GONE_KEYS:
-                    left[one] = copy_of(error)
+                    left[pair] = copy_of(error)
                     return
-            del left[one]
+            del left[pair]
 
-        unnamed = [partial(delete_one, one) for one, error in left.items() if error is None]
+        unnamed = [partial(delete_one, pair) for pair, error in left.items() if error is None]
         await gather_all(unnamed, at_once=DELETES_AT_ONCE)
-        if failures := {one if one[1] else one[0]: error for one, error in left.items() if error is not None}:
+        if failures := {pair if pair[1] else pair[0]: error for pair, error in left.items() if error is not None}:
             raise not_deleted(failures, request)
         return True
 

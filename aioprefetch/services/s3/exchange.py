@@ -202,11 +202,11 @@ class Exchange:
 
     async def _compare(self, request: ReadRequest, sink: Sink, range_text: str | None) -> ReadReply:
         """Read without ``If-Match`` what was refused for an ETag that the store has sent; then all, if it has it."""
-        known, self._has_conditions = self._has_conditions, False
+        before, self._has_conditions = self._has_conditions, False
         try:
             return await self.read(request, sink, range_text, is_renewed=True)
         except Error as error:
-            self._has_conditions = isinstance(error, ConditionNotMatch) or known
+            self._has_conditions = isinstance(error, ConditionNotMatch) or before
             raise
 
     def _may_help(self, response: ErrorResponse, signed: Signed, *, has_body: bool) -> bool:

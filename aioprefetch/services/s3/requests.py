@@ -317,12 +317,12 @@ class Requests(Exchange):
         for answer in (*result.findall("Deleted"), *result.findall("Error")):
             fields = {element.tag: element.text or "" for element in answer}
             key = fields.get("Key", "")
-            one = asked.get((key, fields.get("VersionId"))) or asked.get((key, None))
-            if one is not None and fields.get("Code", GONE_KEYS[0]) in GONE_KEYS:
-                found[one] = None
-            elif one is not None:
+            pair = asked.get((key, fields.get("VersionId"))) or asked.get((key, None))
+            if pair is not None and fields.get("Code", GONE_KEYS[0]) in GONE_KEYS:
+                found[pair] = None
+            elif pair is not None:
                 refusal = ErrorResponse.of_fields(head.status, head.headers, fields)
-                found[one] = self._explainer.from_response(refusal, of_one(request, one))
+                found[pair] = self._explainer.from_response(refusal, of_pair(request, pair))
         return found
 
     def _checked(self, document: bytes) -> dict[str, str]:
@@ -386,9 +386,9 @@ def uploaded_part(request: PartRequest, etag: object, size: int, checksum: str |
     return UploadedPart(number=request.number, etag=str(etag), size=size, checksum=checksum)
 
 
-def of_one(request: DeleteRequest, one: Version) -> DeleteRequest:
+def of_pair(request: DeleteRequest, pair: Version) -> DeleteRequest:
     """The deletion of one path of a request."""
-    return replace(request, path=one[0], paths=one[:1], versions=one[1:])
+    return replace(request, path=pair[0], paths=pair[:1], versions=pair[1:])
 
 
 def condition_of(request: WriteRequest | DeleteRequest) -> str | None:

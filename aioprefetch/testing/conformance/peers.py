@@ -111,9 +111,9 @@ class PeerChecks(ConformanceSuite):
         for path in ("a", "b", "c"):
             for number in range(3):
                 await self.put_directly(path, content(10, version=number))
-        found = [entry async for entry in operator.list(versions=True)]
-        newest = {entry.path: entry.version for entry in found if entry.is_latest}
-        oldest = {entry.path: entry.version for entry in found}
+        entries = [entry async for entry in operator.list(versions=True)]
+        newest = {entry.path: entry.version for entry in entries if entry.is_latest}
+        oldest = {entry.path: entry.version for entry in entries}
         doomed: list[str | tuple[str, str | None]] = [
             ("a", newest["a"]),
             ("a", oldest["a"]),
@@ -124,8 +124,10 @@ class PeerChecks(ConformanceSuite):
         for _ in range(2):
             await operator.delete(doomed)
         left = [entry async for entry in operator.list(versions=True) if not entry.is_delete_marker]
-        gone = {one for one in doomed if isinstance(one, tuple)}
-        assert {(entry.path, entry.version) for entry in left} == {(one.path, one.version) for one in found} - gone
+        gone = {name for name in doomed if isinstance(name, tuple)}
+        assert {(entry.path, entry.version) for entry in left} == {
+            (entry.path, entry.version) for entry in entries
+        } - gone
         assert_same_bytes(await operator.read("a"), content(10, version=1))
         assert not await operator.exists("c")
 
@@ -169,7 +171,7 @@ class PeerChecks(ConformanceSuite):
     @checks("opendal:C10")
     @needs("copy", "delete", "write_if_not_exists", "enforces_write_conditions")
     async def test_copy_move_if_not_exists(self, operator: Operator) -> None:
-        """What is at the target stays, and the source too."""
+        """The object at the target stays, and the source too."""
         await self.put_directly("from", b"new")
         await self.put_directly("to", b"old")
         with pytest.raises(AlreadyExists):
@@ -224,5 +226,5 @@ class PeerChecks(ConformanceSuite):
         described["user_metadata"] = {"origin": "here"}
         for size in (10, operator.capability.write_part_bytes + 1):
             await operator.write("k", bytes(size), **described)
-            found = await operator.stat("k")
-            assert (found.size, {name: getattr(found, name) for name in described}) == (size, described)
+            metadata = await operator.stat("k")
+            assert (metadata.size, {name: getattr(metadata, name) for name in described}) == (size, described)

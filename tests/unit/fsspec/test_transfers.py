@@ -13,7 +13,7 @@ from moto.s3.models import s3_backends
 
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, S3FileSystem
-from aioprefetch.testing import FaultLayer, Injection, content
+from aioprefetch.testing import CountingS3Server, FaultLayer, Injection, content
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Capability
 from tests.benches.part_store import PartStore
@@ -100,6 +100,19 @@ class TestFiles:
         second, first = (info["name"] for info in fs.object_version_info(f"{name}/k"))
         fs.rm_file(first) if is_alone else fs.rm([first])
         assert fs.cat_file(f"{name}/k") == b"second"
+        assert [info["name"] for info in fs.object_version_info(f"{name}/k")] == [second]
+        fs.close()
+
+    def test_several_versions_are_deleted_by_one_request(self, bucket: Bucket, s3_server: CountingS3Server) -> None:
+        name = MotoBucket(f"{bucket.name}v", versioned=True).name
+        fs = S3FileSystem(**bucket.words, version_aware=True)
+        for data in (b"first", b"second", b"third"):
+            fs.pipe_file(f"{name}/k", data)
+        third, second, first = (info["name"] for info in fs.object_version_info(f"{name}/k"))
+        before = len(s3_server.requests)
+        fs.rm([third, first])
+        methods = [request.method for request in s3_server.requests[before:]]
+        assert (methods.count("POST"), methods.count("DELETE")) == (1, 0)
         assert [info["name"] for info in fs.object_version_info(f"{name}/k")] == [second]
         fs.close()
 

@@ -301,11 +301,14 @@ async def test_control_operations_are_repeated(operation: str, at: str) -> None:
 
 @checks("reliability:W04")
 @pytest.mark.parametrize("error", [Unavailable, TimedOut, ProtocolError])
-async def test_a_conditional_write_that_may_have_happened_is_not_repeated(error: type[Unavailable]) -> None:
+@pytest.mark.parametrize("condition", [{"if_not_exists": True}, {"if_none_match": "another"}], ids=str)
+async def test_a_conditional_write_that_may_have_happened_is_not_repeated(
+    error: type[Unavailable], condition: dict[str, Any]
+) -> None:
     plan = [Injection(operation="write", at="reply", error=error)]
     async with open_stack(RetryLayer(), plan=plan) as stack:
         with pytest.raises(error) as caught:
-            await stack.accessor.write(WriteRequest(path="new", if_not_exists=True), b"1")
+            await stack.accessor.write(WriteRequest(path="new", **condition), b"1")
         assert caught.value.status == "persistent"
         assert "conditional" in str(caught.value.context["gave_up"])
         assert len(stack.faults.requests) == 1

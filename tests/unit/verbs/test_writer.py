@@ -271,6 +271,24 @@ async def test_of_two_writers_with_a_condition_one_wins(options: dict[str, Any])
         assert bed.parts.uploads == {}
 
 
+async def test_the_object_that_must_stay_is_looked_for_at_the_end() -> None:
+    """One that is written meanwhile stays if it is that one, and is replaced otherwise."""
+    async with part_bed() as bed:
+        for must_stay in (True, False):
+            await bed.op.write("k", b"first")
+            writer = bed.op.writer("k", if_none_match=(await bed.op.stat("k")).etag)
+            await writer.write(bytes(2500))
+            if not must_stay:
+                await bed.op.write("k", b"second")
+                await writer.close()
+                assert await bed.op.read("k") == bytes(2500)
+                continue
+            with pytest.raises(ConditionNotMatch):
+                await writer.close()
+            assert await bed.op.read("k") == b"first"
+        assert bed.parts.uploads == {}
+
+
 async def test_the_description_is_that_of_the_upload_and_the_condition_that_of_its_end() -> None:
     async with part_bed() as bed:
         first = await bed.op.write("k", b"first")
