@@ -74,3 +74,4 @@ async def test_a_wrong_range_of_a_version_is_an_error() -> None:
             server.bent = [Bent("get", Said(200, DATA[:10], wrong), times=9)]
             with pytest.raises(ProtocolError):
                 await reader.read_at(15 << 20, 10)
+            assert all("versionId" in asked.query for asked in server.asked[1:])
