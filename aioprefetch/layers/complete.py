@@ -74,7 +74,6 @@ _WRITE_OPTIONS = {
 }
 _COPY_OPTIONS = {name: _WRITE_OPTIONS[name] for name in ("storage_class", "sse_kms_key_id", "checksum")}
 COPY_PART_BYTES = 8 << 20
-# The metadata that a copy by reading and writing preserves.
 
 
 class CompleteLayer(Layer):
