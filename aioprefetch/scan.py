@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from aioprefetch.errors import Closed, Error, InvalidType
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range, at_least, bytes_at_least, checked_ranges
+from aioprefetch.runtime.closing import AsyncClosing
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.decode_loop import BATCH_BYTES, READAHEAD_BATCHES, BatchOptions, DecodeLoop, UnorderedLoop
 from aioprefetch.scheduler.pages import PreparedScan
@@ -33,7 +33,7 @@ CLOSE_SECONDS_MAX = 5.0
 Prepare = Callable[[], Awaitable[PreparedScan]]
 
 
-class BatchScan:
+class BatchScan(AsyncClosing):
     """The record batches of a table, in row order unless another was asked for.
 
     Nothing is requested before a batch, or the schema, is awaited.
@@ -112,14 +112,6 @@ class BatchScan:
         loop, self._loop = self._loop, None
         if loop is not None:
             await loop.aclose()
-
-    async def __aenter__(self) -> BatchScan:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         loop, runtime = getattr(self, "_loop", None), getattr(self, "_runtime", None)

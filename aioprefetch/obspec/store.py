@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from obspec import Attributes, GetOptions, ListResult, ObjectMeta, PutMode, PutResult
 
@@ -34,6 +33,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import ByteCount, bytes_at_least, checked_ranges
 from aioprefetch.runtime.buffers import Lease
+from aioprefetch.runtime.closing import AsyncClosing, Closing
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.values import Metadata, ReadHead, ReadRequest
@@ -53,7 +53,7 @@ _DESCRIPTIONS = {
 }
 
 
-class OperatorStore:
+class OperatorStore(AsyncClosing, Closing):
     """The objects of an operator with the methods of all protocols of obspec.
 
     ``Get``, ``GetRange``, ``GetRanges``, ``Head``, ``List``, ``ListWithDelimiter``, ``Put``, ``Delete``, ``Copy``,
@@ -97,22 +97,6 @@ class OperatorStore:
     def close(self) -> None:
         """Give up the connections and memory that the methods that block have used."""
         loop_thread().run(self.aclose())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- get ----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from aioprefetch.errors import ConfigInvalid, InOperation, InvalidArgument, NotF
 from aioprefetch.operator.from_uri import configured
 from aioprefetch.operator.stack import bare_stack, check_order, default_stack, live_stack, with_layer
 from aioprefetch.ranges import ByteCount, Range, checked_ranges
+from aioprefetch.runtime.closing import AsyncClosing
 from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.family import Member, RuntimeFamily
 from aioprefetch.runtime.options import DiskCache, RuntimeOptions
@@ -51,7 +52,7 @@ if TYPE_CHECKING:  # They load at their first use.
     from aioprefetch.verbs.writer import ObjectWriter
 
 
-class Operator:
+class Operator(AsyncClosing):
     """Reads, lists and writes one store.
 
     An Operator is a recipe: it holds no connection, pickles (literal secrets become references), and may be used on any
@@ -592,9 +593,3 @@ class Operator:
         has stopped. The next use starts again.
         """
         await self._member.leave()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()

@@ -6,7 +6,6 @@ import asyncio
 import io
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 
 from aioprefetch.blocks.fetch import Wait, tier_of
 from aioprefetch.errors import RangeNotSatisfied
@@ -14,6 +13,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import MergedRange, Range, coalesce
 from aioprefetch.reader.object_reads import ObjectReads
 from aioprefetch.reader.window import Run
+from aioprefetch.runtime.closing import AsyncClosing
 from aioprefetch.runtime.statistics import Counters, Tier
 
 
@@ -30,7 +30,7 @@ class RangePlan:
     tier: Tier
 
 
-class RangeIterator:
+class RangeIterator(AsyncClosing):
     """Yields ``(position in the list, bytes)`` as ranges complete. Results are copies: none pins a merged buffer.
 
     Nothing is sent before the first result is awaited. A failed request fails the iteration when its turn comes;
@@ -185,16 +185,8 @@ class RangeIterator:
         self._active.clear()
         self._plan = None
 
-    async def __aenter__(self) -> RangeIterator:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-
-class ChunkIterator:
+class ChunkIterator(AsyncClosing):
     """Yields the bytes from the cursor on in chunks, and moves the cursor; blocks ahead are fetched meanwhile.
 
     Closing it early, by ``aclose`` or ``async with``, cancels the requests ahead.
@@ -249,14 +241,6 @@ class ChunkIterator:
         if self._begun and not self._closed:
             self._leave_run(self._run, self._position)
         self._closed = True
-
-    async def __aenter__(self) -> ChunkIterator:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def _is_done(waits: Sequence[Wait]) -> bool:

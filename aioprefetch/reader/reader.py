@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, NoReturn, SupportsIndex
 
 from aioprefetch.accessor.protocols import Accessor
@@ -22,6 +21,7 @@ from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import PLAIN, PolicyNames, coalescing, find_policy, policy_number
 from aioprefetch.reader.window import Run
+from aioprefetch.runtime.closing import AsyncClosing
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import READER_COUNTS, Account, Counters, StatisticsSnapshot
@@ -33,7 +33,7 @@ _CAPABILITIES = frozenset(
 Connect = Callable[[], tuple[Accessor, Runtime]]
 
 
-class RangeReader:
+class RangeReader(AsyncClosing):
     """One open object. Made by ``operator.reader(path)``; use it with ``async with``, or call ``aclose``.
 
     Opening does no I/O: the first read brings size, ETag and bytes in one request. The version is pinned from then
@@ -381,11 +381,6 @@ class RangeReader:
             split = self._options.split
             self._live("open").opened.start(self._cursor.position if split is None else split[0])
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     # --- for files of the sync world ----------------------------------------------------------------------------
 

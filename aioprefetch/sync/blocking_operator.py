@@ -6,13 +6,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, Self, TextIO, TypeVar, Unpack, overload
 
 from aioprefetch.errors import Closed, InvalidArgument, ObjectChanged
 from aioprefetch.operator.open_file import KeyedBuilder
 from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import checked_int, checked_range
+from aioprefetch.runtime.closing import Closing
 from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.runtime.statistics import StatisticsSnapshot
@@ -44,7 +44,7 @@ CLOSE_SECONDS_MAX = 10.0
 PART_CLOSE_SECONDS_MAX = 5.0
 
 
-class BlockingOperator:
+class BlockingOperator(Closing):
     """The synchronous twin of an Operator: the same verbs, from any thread but the loop's own.
 
     It pickles as its operator, and works after a fork: parent and child each have a loop thread. ``read_at`` keeps up
@@ -75,11 +75,6 @@ class BlockingOperator:
     def __enter__(self) -> Self:
         self._live("open")
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def operator(self) -> Operator:

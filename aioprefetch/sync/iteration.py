@@ -8,11 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop, copy_of
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
+from aioprefetch.runtime.closing import Closing
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.loop_thread import WAIT_SLICE_SECONDS, LoopThread, leak_in_child, loop_thread, refuse_in_loop
@@ -192,7 +192,7 @@ class Pump(Generic[T]):
         self._task = None
 
 
-class BlockingIterator(Iterator[T], Generic[T]):
+class BlockingIterator(Closing, Iterator[T], Generic[T]):
     """The items of an asynchronous iterable, for one thread at a time. See :func:`iterate`.
 
     Leave it early with ``close`` or ``with``, or drop it: the source is cancelled and closed, and the ready items are
@@ -221,14 +221,6 @@ class BlockingIterator(Iterator[T], Generic[T]):
         except BaseException:  # its own end, the source's error, KeyboardInterrupt at any point
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_started", False) and not self._ended:
@@ -336,7 +328,7 @@ class AsyncListing(Protocol):
         """End the listing."""
 
 
-class BlockingListing:
+class BlockingListing(Closing):
     """The entries of a listing, one after the other. Leave it early with ``close`` or ``with``."""
 
     def __init__(self, listing: AsyncListing) -> None:
@@ -359,14 +351,6 @@ class BlockingListing:
             raise error or StopIteration
         finally:
             del error  # Its traceback holds this frame.
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if not self._ended:

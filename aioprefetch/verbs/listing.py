@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol
 
 from aioprefetch.accessor.list_pages import Paging
@@ -26,6 +25,7 @@ from aioprefetch.errors import (
     copy_of,
 )
 from aioprefetch.plan.patterns import has_wildcard
+from aioprefetch.runtime.closing import AsyncClosing
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.services.keys import no_object
@@ -107,7 +107,7 @@ def listing_html(entries: Iterable[Entry], *, is_over: bool) -> str:
     return entries_html("Listing: entries that are ready", ready, f"{len(ready):,} ready; {state}")
 
 
-class Lister:
+class Lister(AsyncClosing):
     """``async for entry in operator.list(...)``. One page is held at a time; nothing is sent before the first entry.
 
     ``Pages`` says what a faulty store leads to. Leaving early needs no closing; ``aclose`` and ``async with`` make it
@@ -191,14 +191,6 @@ class Lister:
         self._closed = True
         self._doubtful_prefix = ""
         self._entries.clear()
-
-    async def __aenter__(self) -> Lister:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 class Listed(Protocol):
