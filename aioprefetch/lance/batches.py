@@ -178,7 +178,6 @@ class ReorderedRoot:
         self._fitting_rows = len(order)
 
     def accept(self, column: int, page: tuple[int, Any]) -> None:
-        """Append a scheduled page of a column."""
         number, inner = page
         self._roots[number][0].accept(column, inner)
 
@@ -207,7 +206,6 @@ class ReorderedRoot:
         return min(rows, self._fitting_rows)
 
     def drain(self, rows: int) -> DecodeTask:
-        """Take the next ``rows`` rows of the result."""
         if self._decoded is None:
             tasks = [task for root, count in self._roots for task in _drain(root, count)]
             self._decoded = _Decoded(self._schema, tasks)
@@ -430,11 +428,9 @@ class FilteredRoot:
         self._read = 0
 
     def accept(self, column: int, page: Any) -> None:
-        """Append a scheduled page of a column."""
         self._inner.accept(column, page)
 
     async def wait(self, rows: int) -> None:
-        """Wait until the next ``rows`` kept rows can be drained."""
         await self._inner.wait(self._reach(rows))
 
     def loaded_rows(self, rows_max: int) -> int:
@@ -450,7 +446,6 @@ class FilteredRoot:
         return max(1, self._kept_in(self._inner.fitting_rows(self._reach(rows), batch_bytes)))
 
     def drain(self, rows: int) -> DecodeTask:
-        """Take the next ``rows`` kept rows."""
         start, count = self._read, self._reach(rows)
         task = self._inner.drain(count)
         self._kept += rows
@@ -469,7 +464,6 @@ class FilteredRoot:
         return DecodeTask(rows=rows, decode=decode, release=task.release)
 
     def close(self) -> None:
-        """Release every page that was not drained."""
         self._inner.close()
 
     def _reach(self, rows: int) -> int:

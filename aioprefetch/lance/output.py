@@ -378,11 +378,9 @@ class RecordRoot:
         self._row_bits = sum(null_bits(kind) for kind in schema.types)
 
     def accept(self, column: int, page: Any) -> None:
-        """Append a scheduled page of field ``column``."""
         self._fields[column].accept(page)
 
     async def wait(self, rows: int) -> None:
-        """Wait until the next ``rows`` rows can be drained; raises the error of a failed read."""
         for field in self._fields:
             field.promote(rows)
         for field in self._fields:
@@ -393,7 +391,6 @@ class RecordRoot:
         return max(1, min(rows, batch_bytes * 8 // max(self._row_bits, 1)))
 
     def loaded_rows(self, rows: int) -> int:
-        """The number of the next ``rows`` rows that can be drained without waiting."""
         for field in self._fields:
             if not rows:
                 break
@@ -420,7 +417,6 @@ class RecordRoot:
         return fits
 
     def drain(self, rows: int) -> DecodeTask:
-        """Take the next ``rows`` rows, which are loaded."""
         tasks = [field.drain(rows) for field in self._fields]
         spent = [read for task in tasks for read in task.spent]
         schema = self._schema
@@ -432,7 +428,6 @@ class RecordRoot:
         )
 
     def close(self) -> None:
-        """Release every page that was not drained."""
         for field in self._fields:
             field.close()
         self._on_close()

@@ -369,19 +369,15 @@ class PrimitiveField:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.pages.rows
 
     def scheduler(self, ranges: RowRanges, row_of: RowMap) -> PrimitiveScheduler:
-        """The pages of ``ranges``."""
         return PrimitiveScheduler(self.pages, ranges, row_of)
 
     def decoder(self) -> PrimitiveDecoder:
-        """A decoder for the pages of one scheduler."""
         return PrimitiveDecoder()
 
     def portion(self) -> PrimitivePortion:
-        """A portion for rows of its decoders."""
         return PrimitivePortion(self.pages.kind)
 
 
@@ -416,11 +412,9 @@ class PrimitiveDecoder:
         self._taken = 0  # The number of rows taken of the first page.
 
     def accept(self, page: ValuePage | BlobPage) -> None:
-        """Append a page of the scheduler."""
         self._pages.append(page)
 
     def promote(self, rows: int) -> None:
-        """Promote the pages of the next rows."""
         covered = -self._taken
         for page in self._pages:
             if covered >= rows:
@@ -429,7 +423,6 @@ class PrimitiveDecoder:
             covered += page.rows
 
     async def wait(self, rows: int) -> None:
-        """Wait for the pages of the next rows."""
         self.promote(rows)
         index, covered = 0, -self._taken
         while covered < rows:
@@ -459,7 +452,6 @@ class PrimitiveDecoder:
         return max(0, min(covered, rows))
 
     def size_bytes(self, rows: int) -> int:
-        """The approximate size, summed over the pages."""
         return sum(page.decoder.size_bytes(skip, count) for page, skip, count in self._spans(rows))
 
     def take(self, rows: int, portion: PrimitivePortion) -> None:
@@ -473,7 +465,6 @@ class PrimitiveDecoder:
                 self._taken = 0
 
     def close(self) -> None:
-        """Release every page that was not taken."""
         for page in self._pages:
             page.release()
         self._pages.clear()

@@ -111,7 +111,6 @@ class LoadingListPage:
             self.items.promote(-(-self._count * (skip + rows) // self.rows))
 
     async def wait(self, skip: int, rows: int) -> None:
-        """Wait for these lists and their items."""
         self._ends.promote()
         if self._planned is not None:
             await self._planned.wait()
@@ -175,19 +174,15 @@ class ListField:
 
     @property
     def rows(self) -> int:
-        """The number of lists."""
         return self.pages.rows
 
     def scheduler(self, ranges: RowRanges, row_of: RowMap) -> ListScheduler:
-        """The pages of ``ranges``."""
         return ListScheduler(self, ranges, row_of)
 
     def decoder(self) -> ListDecoder:
-        """A decoder for the pages of one scheduler."""
         return ListDecoder(self.kind)
 
     def portion(self) -> ListPortion:
-        """A portion for rows of its decoders."""
         return ListPortion(self.kind, self.items.portion())
 
 
@@ -223,7 +218,6 @@ class ListDecoder:
         self._taken = 0  # The number of rows taken of the first page.
 
     def accept(self, page: LoadingListPage) -> None:
-        """Append a page of the scheduler."""
         self._pages.append(page)
 
     def promote(self, rows: int) -> None:
@@ -232,7 +226,6 @@ class ListDecoder:
             page.promote(skip, count)
 
     async def wait(self, rows: int) -> None:
-        """Wait for the next lists and their items."""
         self.promote(rows)
         for page, skip, count in list(self._spans(rows)):
             await page.wait(skip, count)
@@ -249,7 +242,6 @@ class ListDecoder:
         return loaded
 
     def size_bytes(self, rows: int) -> int:
-        """The approximate size of offsets and items."""
         size = rows * self._width
         for page, skip, count in self._spans(rows):
             assert page.items is not None
@@ -270,7 +262,6 @@ class ListDecoder:
                 self._taken = 0
 
     def close(self) -> None:
-        """Release every page that was not taken."""
         for page in self._pages:
             page.release()
         self._pages.clear()
@@ -304,15 +295,12 @@ class StructField:
     rows: int
 
     def scheduler(self, ranges: RowRanges, row_of: RowMap) -> StructScheduler:
-        """The pages of ``ranges`` of all children."""
         return StructScheduler([child.scheduler(ranges, row_of) for child in self.children], ranges.rows)
 
     def decoder(self) -> StructDecoder:
-        """A decoder for the pages of one scheduler."""
         return StructDecoder([child.decoder() for child in self.children])
 
     def portion(self) -> StructPortion:
-        """A portion for rows of its decoders."""
         return StructPortion(self.kind, [child.portion() for child in self.children])
 
 
@@ -345,7 +333,6 @@ class StructDecoder:
         self._children = children
 
     def accept(self, page: StructPage) -> None:
-        """Append pages to the decoders of the children."""
         for index, part in page:
             self._children[index].accept(part)
 
@@ -436,31 +423,25 @@ class TopDecoder:
         self._path = path
 
     def accept(self, page: Any) -> None:
-        """Append a page of the field's scheduler."""
         self._decoder.accept(page)
 
     def promote(self, rows: int) -> None:
-        """Promote the reads of the next ``rows`` rows, as far as they are planned."""
         with blamed_on(self._name, self._path):
             self._decoder.promote(rows)
 
     async def wait(self, rows: int) -> None:
-        """Wait until the next rows can be drained."""
         with blamed_on(self._name, self._path):
             await self._decoder.wait(rows)
 
     def loaded_rows(self, rows: int) -> int:
-        """The number of the next rows that could be drained without waiting."""
         with blamed_on(self._name, self._path):
             return self._decoder.loaded_rows(rows)
 
     def size_bytes(self, rows: int) -> int:
-        """The approximate Arrow memory of the next rows."""
         with blamed_on(self._name, self._path):
             return self._decoder.size_bytes(rows)
 
     def drain(self, rows: int) -> ArrayTask:
-        """Take the next rows."""
         with blamed_on(self._name, self._path):
             portion = self._field.portion()
             self._decoder.take(rows, portion)
@@ -468,5 +449,4 @@ class TopDecoder:
         return ArrayTask(_Decode(task, self._name, self._path), task.spent, task.is_cheap)
 
     def close(self) -> None:
-        """Release every page that was not drained."""
         self._decoder.close()

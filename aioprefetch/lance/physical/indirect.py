@@ -55,7 +55,6 @@ class Items:
             return self._array
 
     def size_bytes(self) -> int:
-        """The approximate size of the items."""
         return self.page.size_bytes(0, self.page.rows)
 
 
@@ -91,7 +90,6 @@ class DictionaryScheduler(Direct):
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.indices.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -99,7 +97,6 @@ class DictionaryScheduler(Direct):
         return self.indices.plan(ranges) + self.items.plan(RowRanges.one(0, self.items.rows))
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> TextDictionaryRows | DictionaryRows:
-        """The rows of ``ranges``."""
         indices = self.indices.decoder(ranges, reads)
         page = self.items.decoder(RowRanges.one(0, self.items.rows), reads)
         if self.is_text:
@@ -129,7 +126,6 @@ class TextDictionaryRows:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.indices.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -163,7 +159,6 @@ class DictionaryRows:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.indices.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -177,12 +172,10 @@ class DictionaryRows:
         self.indices.update_capacity(skip, rows, capacities[1:])
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        """Copy the indices."""
         put_validity(targets[0], self._is_valid(skip, rows), rows)
         self.indices.decode_into(skip, rows, targets[1:])
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """A slice of the received indices."""
         is_valid = self._is_valid(skip, rows)
         return [None if is_valid is None else packed(is_valid), *self.indices.slice(skip, rows)]
 
@@ -257,17 +250,14 @@ class BlobGroup(Direct):
 
     @property
     def rows(self) -> int:
-        """The number of values."""
         return len(self.sizes)
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The byte ranges of the values."""
         kept = self.sizes > 0
         starts, ends = self.positions[kept], (self.positions + self.sizes)[kept]
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> TextRows:
-        """The loaded values."""
         count = int(np.count_nonzero(self.sizes))
         content = joined(reads, count) if count else np.zeros(0, np.uint8)
         offsets = np.zeros(self.rows + 1, np.int64)

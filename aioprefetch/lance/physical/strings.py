@@ -115,7 +115,6 @@ class Ends:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return len(self.values)
 
     def bounds(self, skip: int, rows: int) -> Range:
@@ -199,7 +198,6 @@ class BinaryScheduler:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.ends.rows
 
     def _takes_all(self, ranges: RowRanges) -> bool:
@@ -216,12 +214,10 @@ class BinaryScheduler:
         return not self._takes_all(ranges)
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """The byte ranges of the rows."""
         contents = self.ends.decoder(ranges, iter(reads))[1]
         return contents.bytes_at(self.content[0], 1)
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PhysicalPageDecoder | EncodedPage:
-        """The rows of ``ranges``."""
         ends, contents = self.ends.decoder(ranges, reads)
         if self.compression:
             return CompressedStrings(self, ends, contents if len(ranges) > 1 else None, next(reads))
@@ -249,7 +245,6 @@ class BinaryRows:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.ends.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -311,7 +306,6 @@ class CompressedStrings:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.ends.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -356,7 +350,6 @@ class FsstRows:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.codes.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
@@ -365,7 +358,6 @@ class FsstRows:
         return _FSST_GROWTH * (end - start) + rows * self.codes.offset_width
 
     def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
-        """Decode these rows."""
         ends = self.codes.ends
         start, end = ends.bounds(skip, rows)
         offsets = np.zeros(rows + 1, np.int64)
@@ -387,7 +379,6 @@ class TextRows:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return len(self.offsets) - 1
 
     def size_bytes(self, skip: int, rows: int) -> int:

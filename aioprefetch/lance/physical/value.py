@@ -51,7 +51,6 @@ class Value:
         return [self.buffer] if self.compression else ranges.bytes_at(self.buffer[0], self.width)
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> ValueRows:
-        """The values of ``ranges``."""
         if not self.compression:
             return ValueRows(joined(reads, len(ranges)), ranges.rows, self.width)
         content = decompress(self.compression, next(reads))
@@ -70,21 +69,17 @@ class ValueRows:
     width: int
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """The exact size."""
         return rows * self.width
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
-        """Add the values."""
         capacities[0].size += rows * self.width
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        """Copy the values."""
         target = targets[0]
         assert target is not None
         target.part(rows * self.width)[:] = self._part(skip, rows)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None]:
-        """A slice of the received bytes."""
         return [self._part(skip, rows)]
 
     def _part(self, skip: int, rows: int) -> Bytes:
@@ -106,7 +101,6 @@ class Bitmap:
         return RowRanges(ranges.starts // 8, (ranges.ends + 7) // 8).bytes_at(self.buffer[0], 1)
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> BitmapRows:
-        """The bits of ``ranges``."""
         bits = joined(reads, len(ranges))
         if len(ranges) == 1:
             return BitmapRows(bits, int(ranges.starts[0]) % 8, ranges.rows)
@@ -125,7 +119,6 @@ class BitmapRows:
     rows: int
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """The exact size."""
         return (rows + 7) // 8
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
@@ -176,7 +169,6 @@ class PackedStructScheduler(Direct):
         return ranges.bytes_at(self.buffer[0], self.width)
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PackedStructRows:
-        """The rows of ``ranges``."""
         values = joined(reads, len(ranges)).reshape(ranges.rows, self.width)
         return PackedStructRows(values, self.children)
 
@@ -190,11 +182,9 @@ class PackedStructRows:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return len(self.values)
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """The exact size."""
         return rows * int(self.values.shape[1])
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
@@ -205,7 +195,6 @@ class PackedStructRows:
             buffer += child.depth + 1
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        """Copy the values of each field."""
         buffer = 1
         first = 0
         for child in self.children:
@@ -250,7 +239,6 @@ class Basic(Direct):
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.values.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -272,11 +260,9 @@ class BasicRows:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self.values.rows
 
     def size_bytes(self, skip: int, rows: int) -> int:
-        """The exact size."""
         return self.values.size_bytes(skip, rows) + (0 if self.validity is None else (rows + 7) // 8)
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
@@ -311,11 +297,9 @@ class FixedSizeListScheduler:
     size: int
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The byte ranges of the items."""
         return self.items.plan(ranges.scaled(self.size))
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> FixedSizeListRows:
-        """The loaded lists of ``ranges``."""
         return FixedSizeListRows(self.items.decoder(ranges.scaled(self.size), reads), ranges.rows, self.size)
 
 
@@ -334,11 +318,9 @@ class FixedSizeListRows:
         self.items.update_capacity(skip * self.size, rows * self.size, capacities)
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
-        """Write the items."""
         self.items.decode_into(skip * self.size, rows * self.size, targets)
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None] | None:
-        """A slice of the items."""
         return self.items.slice(skip * self.size, rows * self.size)
 
 
@@ -368,7 +350,6 @@ class NullRows(Direct):
         return []
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> NullRows:
-        """The nulls of ``rows`` rows."""
         return NullRows(ranges.rows, self.buffers)
 
     def size_bytes(self, skip: int, rows: int) -> int:

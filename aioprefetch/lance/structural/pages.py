@@ -300,7 +300,6 @@ class MiniBlockScheduler:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self._plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -327,7 +326,6 @@ class FullZipScheduler:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self._plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
@@ -366,7 +364,6 @@ class ConstantScheduler:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return self._plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
