@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from obspec import Attributes, GetOptions, ListResult, ObjectMeta, PutMode, PutResult
 
@@ -41,6 +42,9 @@ from aioprefetch.verbs.arguments import check_file
 from aioprefetch.verbs.listing import Lister, list_literally
 from aioprefetch.verbs.ranged_read import view_ranges_cut
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 LIST_ENTRIES = 1000
 # An object that is overwritten between its metadata and its bytes is described again so often.
 ATTEMPTS_MAX = 3
@@ -51,6 +55,21 @@ _DESCRIPTIONS = {
     "Content-Disposition": "content_disposition",
     "Cache-Control": "cache_control",
 }
+
+
+def _blocks(
+    method: Callable[Concatenate[OperatorStore, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[OperatorStore, P], T]:
+    """The twin of an asynchronous method that blocks."""
+
+    @wraps(method)
+    def call(store: OperatorStore, /, *positional: P.args, **named: P.kwargs) -> T:
+        return loop_thread().run(method(store, *positional, **named))
+
+    call.__name__ = method.__name__.removesuffix("_async")
+    call.__qualname__ = method.__qualname__.removesuffix("_async")
+    call.__doc__ = f"``{method.__name__}`` that blocks."
+    return call
 
 
 class OperatorStore(AsyncClosing, Closing):
@@ -113,9 +132,7 @@ class OperatorStore(AsyncClosing, Closing):
             return await translated(self._head_result(path, chosen, conditions))
         return await translated(self._get(path, chosen, conditions))
 
-    def get(self, path: str, *, options: GetOptions | None = None) -> ReadResult:
-        """``get_async`` that blocks."""
-        return loop_thread().run(self.get_async(path, options=options))
+    get = _blocks(get_async)
 
     async def _get(self, path: str, options: Mapping[str, Any], conditions: Conditions) -> ReadResult:
         operator = self._operator
@@ -225,9 +242,7 @@ class OperatorStore(AsyncClosing, Closing):
         )
         return view
 
-    def get_range(self, path: str, *, start: int, end: int | None = None, length: int | None = None) -> memoryview:
-        """``get_range_async`` that blocks."""
-        return loop_thread().run(self.get_range_async(path, start=start, end=end, length=length))
+    get_range = _blocks(get_range_async)
 
     async def get_ranges_async(
         self,
@@ -249,16 +264,7 @@ class OperatorStore(AsyncClosing, Closing):
         accessor, runtime = self._operator.accessor(), self._operator.runtime()
         return await translated(view_ranges_cut(accessor, runtime, path, ranges))
 
-    def get_ranges(
-        self,
-        path: str,
-        *,
-        starts: Sequence[int],
-        ends: Sequence[int] | None = None,
-        lengths: Sequence[int] | None = None,
-    ) -> Sequence[memoryview]:
-        """``get_ranges_async`` that blocks."""
-        return loop_thread().run(self.get_ranges_async(path, starts=starts, ends=ends, lengths=lengths))
+    get_ranges = _blocks(get_ranges_async)
 
     # --- head and list ------------------------------------------------------------------------------------------
 
@@ -266,9 +272,7 @@ class OperatorStore(AsyncClosing, Closing):
         """The metadata of an object."""
         return (await translated(self._head_result(path, {}, Conditions(path, {})))).meta
 
-    def head(self, path: str) -> ObjectMeta:
-        """``head_async`` that blocks."""
-        return loop_thread().run(self.head_async(path))
+    head = _blocks(head_async)
 
     async def list_async(
         self, prefix: str | None = None, *, offset: str | None = None
@@ -300,9 +304,7 @@ class OperatorStore(AsyncClosing, Closing):
                 objects.append(meta_of(entry, entry.path))
         return {"common_prefixes": prefixes, "objects": objects}
 
-    def list_with_delimiter(self, prefix: str | None = None) -> ListResult[Sequence[ObjectMeta]]:
-        """``list_with_delimiter_async`` that blocks."""
-        return loop_thread().run(self.list_with_delimiter_async(prefix))
+    list_with_delimiter = _blocks(list_with_delimiter_async)
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -337,28 +339,13 @@ class OperatorStore(AsyncClosing, Closing):
             "version": metadata.version,
         }
 
-    def put(
-        self,
-        path: str,
-        file: Any,
-        *,
-        attributes: Attributes | None = None,
-        tags: dict[str, str] | None = None,
-        mode: PutMode | None = None,
-        use_multipart: bool | None = None,
-        chunk_size: int = 0,
-        max_concurrency: int = 0,
-    ) -> PutResult:
-        """``put_async`` that blocks."""
-        return loop_thread().run(self.put_async(path, file, attributes=attributes, tags=tags, mode=mode))
+    put = _blocks(put_async)
 
     async def delete_async(self, paths: str | Sequence[str]) -> None:
         """Delete one object or several, in bulk where the store can. Missing ones are ignored."""
         await translated(self._operator.delete(paths))
 
-    def delete(self, paths: str | Sequence[str]) -> None:
-        """``delete_async`` that blocks."""
-        loop_thread().run(self.delete_async(paths))
+    delete = _blocks(delete_async)
 
     async def copy_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """Copy an object and what describes it; with ``overwrite=False`` only where none is, which the store decides.
@@ -367,17 +354,13 @@ class OperatorStore(AsyncClosing, Closing):
         """
         await translated(self._operator.copy(from_, to, if_not_exists=not overwrite))
 
-    def copy(self, from_: str, to: str, *, overwrite: bool = True) -> None:
-        """``copy_async`` that blocks."""
-        loop_thread().run(self.copy_async(from_, to, overwrite=overwrite))
+    copy = _blocks(copy_async)
 
     async def rename_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """Move an object as ``Operator.move`` does: it is at one of both names whenever that is cut off, or at both."""
         await translated(self._operator.move(from_, to, if_not_exists=not overwrite))
 
-    def rename(self, from_: str, to: str, *, overwrite: bool = True) -> None:
-        """``rename_async`` that blocks."""
-        loop_thread().run(self.rename_async(from_, to, overwrite=overwrite))
+    rename = _blocks(rename_async)
 
 
 def _rebuild(kind: type[OperatorStore], operator: Operator, chunk_bytes: int) -> OperatorStore:
