@@ -32,7 +32,7 @@ from aioprefetch.filters import (
     named_columns,
     row_mask,
 )
-from aioprefetch.lance.output import fixed_width, merge_dictionaries
+from aioprefetch.lance.output import WrappedColumn, fixed_width, merge_dictionaries
 from aioprefetch.lance.row_ranges import RowNumbers
 from aioprefetch.lance.schema import Field, arrow_schema, project
 from aioprefetch.ranges import Range
@@ -398,23 +398,16 @@ class KeptRows:
         return kept + int(np.searchsorted(self._before, kept - 1, "right")) if kept else 0
 
 
-class FilteredColumn:
+class FilteredColumn(WrappedColumn):
     """A ``ColumnScheduler`` that counts only kept rows."""
 
     def __init__(self, inner: ColumnScheduler[Any], rows: KeptRows) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._rows = rows
 
     @property
     def rows_scheduled(self) -> int:
         return self._rows.kept(self._inner.rows_scheduled)
-
-    @property
-    def is_finished(self) -> bool:
-        return self._inner.is_finished
-
-    def schedule_next(self, io: PageIo) -> Any:
-        return self._inner.schedule_next(io)
 
 
 class FilteredRoot:

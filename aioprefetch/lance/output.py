@@ -39,7 +39,7 @@ from aioprefetch.lance.physical.protocols import (
     allocate,
 )
 from aioprefetch.lance.physical.value import NullRows
-from aioprefetch.scheduler.pages import DecodeTask, PendingRead
+from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, PendingRead
 
 PageT_contra = TypeVar("PageT_contra", contravariant=True)
 
@@ -361,6 +361,24 @@ class FieldDecoder(Protocol[PageT_contra]):
 
 # The maximum size of a batch of more than one row, because of 32-bit offsets of strings and lists.
 BATCH_BYTES_MAX = (1 << 31) - 1
+
+
+class WrappedColumn:
+    """A ``ColumnScheduler`` around another one."""
+
+    def __init__(self, inner: ColumnScheduler[Any]) -> None:
+        self._inner = inner
+
+    @property
+    def rows_scheduled(self) -> int:
+        return self._inner.rows_scheduled
+
+    @property
+    def is_finished(self) -> bool:
+        return self._inner.is_finished
+
+    def schedule_next(self, io: PageIo) -> Any:
+        return self._inner.schedule_next(io)
 
 
 class RecordRoot:

@@ -24,7 +24,7 @@ from aioprefetch.lance.batches import (
     make_projection,
 )
 from aioprefetch.lance.footer import LanceFile
-from aioprefetch.lance.output import FieldDecoder, RecordRoot
+from aioprefetch.lance.output import FieldDecoder, RecordRoot, WrappedColumn
 from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
 from aioprefetch.lance.schema import Field, needed_columns, with_descriptions
 from aioprefetch.ranges import ByteCount, Range
@@ -103,20 +103,12 @@ class TableScan:
     wanted_bytes: int | None = None
 
 
-class BoundColumn:
+class BoundColumn(WrappedColumn):
     """A column bound to its file. Other columns of the part may have other files."""
 
     def __init__(self, inner: ColumnScheduler[Any], io: PageIo) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._io = io
-
-    @property
-    def rows_scheduled(self) -> int:
-        return self._inner.rows_scheduled
-
-    @property
-    def is_finished(self) -> bool:
-        return self._inner.is_finished
 
     def schedule_next(self, io: PageIo) -> Any:
         """Schedule with the I/O of the column's file; ``io`` may be that of another file."""

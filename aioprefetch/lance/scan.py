@@ -14,6 +14,7 @@ import pyarrow as pa
 from aioprefetch.errors import Closed, ConfigInvalid, Error, IsADirectory, NotADirectory, NotFound, UntrustedMetadata
 from aioprefetch.lance.dataset import LanceDataset, open_wanted
 from aioprefetch.lance.footer import LanceFile, open_file
+from aioprefetch.lance.output import WrappedColumn
 from aioprefetch.lance.parts import (
     Blobs,
     FileColumns,
@@ -375,21 +376,13 @@ def _file_plan(part: TablePart, columns: FileColumns, names: Sequence[str], serv
     return FilePlan(file.path, file.size, file.version, part.rows, pages, tuple(requests))
 
 
-class _Noting:
+class _Noting(WrappedColumn):
     """A column scheduler whose pages are the byte ranges that they submit."""
 
     def __init__(self, inner: ColumnScheduler[Any], name: str, io: PlanningIo) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._name = name
         self._io = io
-
-    @property
-    def rows_scheduled(self) -> int:
-        return self._inner.rows_scheduled
-
-    @property
-    def is_finished(self) -> bool:
-        return self._inner.is_finished
 
     def schedule_next(self, io: PageIo) -> PlannedPage:
         before = self._inner.rows_scheduled

@@ -232,7 +232,6 @@ class RowProgress:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all wanted rows are scheduled."""
         return self.rows_scheduled >= self._rows
 
 

@@ -29,7 +29,7 @@ from aioprefetch.lance.logical.fields import (
     StructPortion,
     task_of,
 )
-from aioprefetch.lance.output import ArrayTask
+from aioprefetch.lance.output import ArrayTask, WrappedColumn
 from aioprefetch.lance.physical.protocols import PageRows
 from aioprefetch.lance.physical.reads import FollowUp, LoadingPage
 from aioprefetch.lance.physical.strings import Ends, StoredEnds
@@ -378,28 +378,17 @@ def blamed_on(name: str, path: str) -> Iterator[None]:
         raise UntrustedMetadata(message, operation="scan", path=path) from error
 
 
-class TopScheduler:
+class TopScheduler(WrappedColumn):
     """The scheduler of a top-level field. Its errors name the field."""
 
     def __init__(self, scheduler: ColumnScheduler[Any], name: str, path: str) -> None:
-        self._scheduler = scheduler
+        super().__init__(scheduler)
         self._name = name
         self._path = path
 
-    @property
-    def rows_scheduled(self) -> int:
-        """The number of rows that are scheduled."""
-        return self._scheduler.rows_scheduled
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether all wanted rows are scheduled."""
-        return self._scheduler.is_finished
-
     def schedule_next(self, io: PageIo) -> Any:
-        """Submit the reads of the next page."""
         with blamed_on(self._name, self._path):
-            return self._scheduler.schedule_next(io)
+            return super().schedule_next(io)
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,10 +297,7 @@ class MiniBlockScheduler:
 
     def __init__(self, plan: MiniBlockPlan) -> None:
         self._plan = plan
-
-    @property
-    def rows(self) -> int:
-        return self._plan.rows
+        self.rows = plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
         return list(self._plan.index_buffers if self.is_indirect(ranges) else self._plan.buffers)
@@ -323,10 +320,7 @@ class FullZipScheduler:
 
     def __init__(self, plan: FullZipPlan) -> None:
         self._plan = plan
-
-    @property
-    def rows(self) -> int:
-        return self._plan.rows
+        self.rows = plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
         if not self._plan.zip.has_index:
@@ -361,10 +355,7 @@ class ConstantScheduler:
 
     def __init__(self, plan: ConstantPlan) -> None:
         self._plan = plan
-
-    @property
-    def rows(self) -> int:
-        return self._plan.rows
+        self.rows = plan.rows
 
     def plan(self, ranges: RowRanges) -> list[Range]:
         return list(self._plan.buffers)
