@@ -8,6 +8,7 @@ one from a body that another library hands over in chunks.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from operator import attrgetter
 from typing import Any
 
 from aioprefetch.accessor.response_check import VersionPin, check_due, wrong_response
@@ -181,20 +182,16 @@ class ForwardingSink(Sink):
 
     __slots__ = ("target",)
 
+    head: ReadHead | None = property(attrgetter("target.head"))  # type: ignore[assignment]
+    received: int = property(attrgetter("target.received"))  # type: ignore[assignment]
+    is_promoted: bool = property(attrgetter("target.is_promoted"))  # type: ignore[assignment]
+    is_drained: bool = property(attrgetter("target.is_drained"))  # type: ignore[assignment]
+    is_paced: bool = property(attrgetter("target.is_paced"))  # type: ignore[assignment]
+    is_full: bool = property(attrgetter("target.is_full"))  # type: ignore[assignment]
+    complete: bool = property(attrgetter("target.complete"))  # type: ignore[assignment]
+
     def __init__(self, target: Sink) -> None:
         self.target = target
-
-    @property
-    def head(self) -> ReadHead | None:  # type: ignore[override]
-        return self.target.head
-
-    @property
-    def received(self) -> int:  # type: ignore[override]
-        return self.target.received
-
-    @property
-    def is_promoted(self) -> bool:  # type: ignore[override]
-        return self.target.is_promoted
 
     @property
     def on_promote(self) -> Callable[[], None] | None:
@@ -203,22 +200,6 @@ class ForwardingSink(Sink):
     @on_promote.setter
     def on_promote(self, call: Callable[[], None] | None) -> None:
         self.target.on_promote = call
-
-    @property
-    def is_drained(self) -> bool:  # type: ignore[override]
-        return self.target.is_drained
-
-    @property
-    def is_paced(self) -> bool:  # type: ignore[override]
-        return self.target.is_paced
-
-    @property
-    def is_full(self) -> bool:  # type: ignore[override]
-        return self.target.is_full
-
-    @property
-    def complete(self) -> bool:
-        return self.target.complete
 
     def promote(self) -> None:
         self.target.promote()
