@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from html import escape
 from typing import NamedTuple, Protocol
 
 from aioprefetch.display import bytes_text, count_text, seconds_text
 from aioprefetch.errors import excerpt, printable, redact, shortened
+from aioprefetch.values import Entry
 
 # The longest text of a cell or a title.
 TEXT_CHARACTERS_MAX = 200
@@ -229,25 +229,9 @@ def _times(name: str, shown: Counts) -> str:
 ROWS_MAX = 30
 
 
-class ListedEntry(Protocol):
-    """An entry of a listing."""
-
-    path: str
-    size: int | None
-    etag: str | None
-    version: str | None
-    last_modified: datetime | None
-    is_delete_marker: bool
-
-    @property
-    def is_directory(self) -> bool:
-        """Whether it is a directory."""
-        ...
-
-
-def entries_html(title: str, entries: Sequence[ListedEntry], remark: str = "") -> str:
+def entries_html(title: str, entries: Sequence[Entry], remark: str = "") -> str:
     """The first and the last of the entries, how many there are, and their bytes in all."""
-    shown: Sequence[ListedEntry] = entries
+    shown: Sequence[Entry] = entries
     left_out = max(0, len(entries) - ROWS_MAX)
     if left_out:
         shown = [*entries[: ROWS_MAX - ROWS_MAX // 6], *entries[-(ROWS_MAX // 6) :]]
@@ -263,7 +247,7 @@ def entries_html(title: str, entries: Sequence[ListedEntry], remark: str = "") -
     return frame(title, *parts, note(remark or counted))
 
 
-def _entry_row(entry: ListedEntry, *, has_versions: bool) -> list[str]:
+def _entry_row(entry: Entry, *, has_versions: bool) -> list[str]:
     size = "" if entry.size is None else bytes_text(entry.size)
     if entry.is_directory:
         size = "directory"

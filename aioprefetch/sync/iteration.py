@@ -7,8 +7,8 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, Generic, Protocol, Self, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from typing import Any, Generic, Self, TypeVar
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop, copy_of
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
@@ -17,7 +17,7 @@ from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.loop_thread import WAIT_SLICE_SECONDS, LoopThread, leak_in_child, loop_thread, refuse_in_loop
 from aioprefetch.values import Entry
-from aioprefetch.verbs.listing import EntryList, listing_html
+from aioprefetch.verbs.listing import EntryList, Lister, listing_html
 
 T = TypeVar("T")
 
@@ -318,20 +318,10 @@ BATCH_ENTRIES_MAX = 1000
 BATCH_SECONDS_MAX = 0.2
 
 
-class AsyncListing(Protocol):
-    """The listing of ``Operator.list``."""
-
-    def __anext__(self) -> Awaitable[Entry]:
-        """The next entry."""
-
-    async def aclose(self) -> None:
-        """End the listing."""
-
-
 class BlockingListing(Closing):
     """The entries of a listing, one after the other. Leave it early with ``close`` or ``with``."""
 
-    def __init__(self, listing: AsyncListing) -> None:
+    def __init__(self, listing: Lister) -> None:
         self._listing = listing
         self._thread = loop_thread()
         self._ready: deque[Entry] = deque()

@@ -15,13 +15,14 @@ import errno
 import weakref
 from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
 
+from aioprefetch.blocks.fetch import Fetch
+from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.spill.block_cache import SCRATCH_BYTES, BlockCache, BlockKey, FileIdentity, OpenBlock
 from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.entry import BadEntry
 from aioprefetch.blocks.spill.guard import DiskCalls, SpillFailed
-from aioprefetch.blocks.spill.write_behind import Evict, Evictable, SpillFile, WriteBehind
+from aioprefetch.blocks.spill.write_behind import Evict, Evictable, WriteBehind
 from aioprefetch.ranges import Range
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
@@ -37,36 +38,6 @@ JOB_SECONDS = 0.02
 TOUCH_SECONDS = 1.0
 # Closing waits no longer than this for it.
 TOUCH_SECONDS_AT_CLOSE = 0.2
-
-
-class SpillFetch(Protocol):
-    """A fetch as the disk tier sees it: a range, and a sink for its bytes."""
-
-    start: int
-    end: int
-    label: str
-    received: int
-
-    @property
-    def head(self) -> ReadHead | None:
-        """The head of the response, ``None`` before ``begin``."""
-
-    def begin(self, head: ReadHead, *, path: str = "") -> None:
-        """Begin the response."""
-
-    def feed(self, chunk: memoryview) -> int:
-        """Copy in the next bytes of the response."""
-        ...
-
-    def writable(self) -> memoryview:
-        """Memory for the next bytes of the response."""
-        ...
-
-    def advance(self, count: int) -> None:
-        """Count bytes that were written into that memory."""
-
-    def take_back(self) -> None:
-        """Undo ``begin`` if no byte has come."""
 
 
 class DiskTier:
@@ -92,7 +63,7 @@ class DiskTier:
         self.writer = WriteBehind(self.cache, self.calls, self.key, runtime, options)
         self._runtime = runtime
         self._tenant = options.tenant
-        self._identities: weakref.WeakKeyDictionary[SpillFile, FileIdentity] = weakref.WeakKeyDictionary()
+        self._identities: weakref.WeakKeyDictionary[BlockFile, FileIdentity] = weakref.WeakKeyDictionary()
         self._scratch: list[memoryview] = []
         # The kernel copies into it: fresh memory would cost more than the copy out of it.
         self._room = memoryview(bytearray(NOW_BYTES))
@@ -127,12 +98,12 @@ class DiskTier:
 
     # --- which blocks are on the disk ---------------------------------------------------------------------------
 
-    def key(self, file: SpillFile, index: int) -> BlockKey | None:
+    def key(self, file: BlockFile, index: int) -> BlockKey | None:
         """The key of a block on the disk, ``None`` for a block that does not belong there."""
         identity = self._identity(file)
         return None if identity is None else identity.key(index)
 
-    def _identity(self, file: SpillFile) -> FileIdentity | None:
+    def _identity(self, file: BlockFile) -> FileIdentity | None:
         """The identity of a file's blocks on the disk, ``None`` for a file without a strong version."""
         identity = self._identities.get(file)
         if identity is not None and identity.size == file.size:
@@ -152,7 +123,7 @@ class DiskTier:
         )
         return identity
 
-    def held(self, file: SpillFile, *, looks_max: int) -> list[Range]:
+    def held(self, file: BlockFile, *, looks_max: int) -> list[Range]:
         """The ranges of a file that are on the disk, by the index in memory. Any thread.
 
         Of more than ``looks_max`` blocks every n-th is looked at, and stands for those up to the next one.
@@ -169,7 +140,7 @@ class DiskTier:
             if identity.name(start // block_bytes) in self.cache
         ]
 
-    def divide(self, file: SpillFile, gaps: list[Range]) -> list[Range]:
+    def divide(self, file: BlockFile, gaps: list[Range]) -> list[Range]:
         """Cut ``gaps`` where blocks on the disk and other blocks meet: each part is fetched on its own."""
         identity = self._identity(file)
         if identity is None or self.calls.is_off:
@@ -177,7 +148,7 @@ class DiskTier:
         self._look_when_due()
         return gaps if len(self.cache) == 0 else [piece for gap in gaps for piece in self._cut(file, identity, *gap)]
 
-    def _cut(self, file: SpillFile, identity: FileIdentity, start: int, end: int) -> Iterable[Range]:
+    def _cut(self, file: BlockFile, identity: FileIdentity, start: int, end: int) -> Iterable[Range]:
         before: bool | None = None
         begin = start
         for index in file.grid.indices(start, end):
@@ -203,7 +174,7 @@ class DiskTier:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    async def serve(self, fetch: SpillFetch, file: SpillFile) -> bool:
+    async def serve(self, fetch: Fetch, file: BlockFile) -> bool:
         """Deliver to a fetch of ``file`` its blocks on the disk, from its start on. Returns whether there were any.
 
         When a file turns out to be damaged in the middle, the fetch ends before the damage: its waiters then ask for
@@ -233,7 +204,7 @@ class DiskTier:
             position = stop
         return fetch.head is not None
 
-    def _deliver_now(self, fetch: SpillFetch, file: SpillFile, data: memoryview) -> None:
+    def _deliver_now(self, fetch: Fetch, file: BlockFile, data: memoryview) -> None:
         """Deliver bytes that were read on the loop."""
         self._runtime.turn.spend(len(data))
         self.calls.succeeded()
@@ -242,7 +213,7 @@ class DiskTier:
         if self._touching is None:
             self._touching = self._runtime.loop.call_later(self._touch_seconds, self._touch_later)
 
-    async def _deliver(self, fetch: SpillFetch, file: SpillFile, key: BlockKey, start: int, end: int) -> bool:
+    async def _deliver(self, fetch: Fetch, file: BlockFile, key: BlockKey, start: int, end: int) -> bool:
         """Deliver the bytes ``[start, end)`` of a block by a thread. Returns whether all were delivered."""
         block: OpenBlock | None = None
         self._begin(fetch, file)
@@ -260,7 +231,7 @@ class DiskTier:
         return start == end
 
     @staticmethod
-    def _begin(fetch: SpillFetch, file: SpillFile) -> None:
+    def _begin(fetch: Fetch, file: BlockFile) -> None:
         """Begin the response of a fetch, unless it has begun."""
         if fetch.head is None:
             version, etag = file.version[:2]

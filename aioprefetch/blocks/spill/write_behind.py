@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from aioprefetch.blocks.block import Block, SegmentState
+from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.spill.block_cache import BlockCache, BlockKey
 from aioprefetch.blocks.spill.guard import DiskCalls, SpillFailed
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.ranges import BlockGrid
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
@@ -46,34 +46,6 @@ ROUND_BLOCKS_MIN = 8
 OFFERS_FOR_A_HIT = 4
 # How many rounds pass before writing is tried again: the first pause, and the longest.
 REST_ROUNDS_MIN, REST_ROUNDS_MAX = 4, 64
-
-
-class SpillFile(Hashable, Protocol):
-    """One version of an object as the disk tier sees it: its identity, and its blocks in memory."""
-
-    @property
-    def name(self) -> Hashable:
-        """Namespace of the store, and path."""
-
-    @property
-    def version(self) -> tuple[Any, ...]:
-        """Version id and ETag; more than two items where neither identifies the version."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes of the object."""
-        ...
-
-    @property
-    def grid(self) -> BlockGrid:
-        """How the object is divided into blocks."""
-        ...
-
-    @property
-    def blocks(self) -> dict[int, Block]:
-        """The blocks in memory, by number."""
-        ...
 
 
 # The blocks in memory that may be evicted for a lane: rank, number, file and block; a heap has the next one first.
@@ -150,7 +122,7 @@ class WriteFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    file: SpillFile
+    file: BlockFile
     block: Block
     key: BlockKey
     is_sample: bool
@@ -163,7 +135,7 @@ class WriteBehind:
         self,
         cache: BlockCache,
         calls: DiskCalls,
-        key_of: Callable[[SpillFile, int], BlockKey | None],
+        key_of: Callable[[BlockFile, int], BlockKey | None],
         runtime: Runtime,
         options: DiskCache,
     ) -> None:
@@ -217,7 +189,7 @@ class WriteBehind:
             if self._dirty(file, block) is not None and not self.begin(file, block) and not block.stays_off_disk:
                 return
 
-    def begin(self, file: SpillFile, block: Block) -> bool:
+    def begin(self, file: BlockFile, block: Block) -> bool:
         """Begin to write a block if that is of use and the writes have room. Returns whether it was begun."""
         key = self._dirty(file, block)
         writing_bytes_max = max(key.data_bytes if key is not None else 0, self._limit_bytes // _WRITING_SHARE)
@@ -236,7 +208,7 @@ class WriteBehind:
             self._work = self._runtime.supervisor.spawn(self._run(), name="write block files", on_end=self._ended)
         return True
 
-    def spare(self, file: SpillFile, block: Block) -> bool:
+    def spare(self, file: BlockFile, block: Block) -> bool:
         """Whether a block should not be evicted yet, because it would be lost: it is written first."""
         if self._dirty(file, block) is None:
             return False
@@ -269,7 +241,7 @@ class WriteBehind:
             self._has_waited_too_long = False
             self._wait_budget.end(self._runtime.now())
 
-    def _dirty(self, file: SpillFile, block: Block) -> BlockKey | None:
+    def _dirty(self, file: BlockFile, block: Block) -> BlockKey | None:
         if self.is_off or block.stays_off_disk or not is_whole(file, block):
             return None
         key = self._key_of(file, block.index)
@@ -342,7 +314,7 @@ def _no_blocks(_lane: Lane) -> Iterable[tuple[Any, int, Any, Block]]:
     return ()
 
 
-def is_whole(file: SpillFile, block: Block) -> bool:
+def is_whole(file: BlockFile, block: Block) -> bool:
     """Whether every byte of a block is resident."""
     position, end = file.grid.bounds(block.index)
     for segment in block.segments:
