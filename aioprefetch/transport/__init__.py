@@ -8,7 +8,7 @@ from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
     from aioprefetch.transport.client import HttpClient
-    from aioprefetch.transport.connection import Connection, Destination, Receiver
+    from aioprefetch.transport.connection import Connection, Destination
     from aioprefetch.transport.options import ClientOptions
     from aioprefetch.transport.origin import (
         DEFAULT_PORTS,
@@ -20,20 +20,16 @@ if TYPE_CHECKING:
         is_link_local_or_metadata,
         origin_of,
     )
-    from aioprefetch.transport.pool import ClientSnapshot, OriginSnapshot
     from aioprefetch.transport.responses import ResponseHead
 
 __all__ = [
     "DEFAULT_PORTS",
     "ClientOptions",
-    "ClientSnapshot",
     "Connection",
     "Destination",
     "HttpClient",
     "Origin",
-    "OriginSnapshot",
     "Proxy",
-    "Receiver",
     "ResponseHead",
     "Route",
     "Target",
@@ -45,21 +41,19 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "HttpClient": "client",
-        "Connection": "connection",
-        "Destination": "connection",
-        "Receiver": "connection",
-        "ClientOptions": "options",
-        "DEFAULT_PORTS": "origin",
-        "Origin": "origin",
-        "Proxy": "origin",
-        "Route": "origin",
-        "Target": "origin",
-        "encoded_fields": "origin",
-        "is_link_local_or_metadata": "origin",
-        "origin_of": "origin",
-        "ClientSnapshot": "pool",
-        "OriginSnapshot": "pool",
-        "ResponseHead": "responses",
+        "client": ("HttpClient",),
+        "connection": ("Connection", "Destination"),
+        "options": ("ClientOptions",),
+        "origin": (
+            "DEFAULT_PORTS",
+            "Origin",
+            "Proxy",
+            "Route",
+            "Target",
+            "encoded_fields",
+            "is_link_local_or_metadata",
+            "origin_of",
+        ),
+        "responses": ("ResponseHead",),
     },
 )

@@ -21,7 +21,7 @@ from pathlib import Path
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import Fs
 from aioprefetch.source.fetch.source import FileSource
-from aioprefetch.source.list import file_of
+from aioprefetch.source.list.pages import file_of
 from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.source.values import FetchItem, Offset, Record
 from aioprefetch.values import Entry

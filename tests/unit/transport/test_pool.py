@@ -12,10 +12,10 @@ from aioprefetch.errors import Closed, Error, TimedOut, Unavailable
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
-from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, OriginSnapshot, Proxy, Target
+from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, Proxy, Target
 from aioprefetch.transport.connecting import Connector
 from aioprefetch.transport.origin import Route
-from aioprefetch.transport.pool import Pool
+from aioprefetch.transport.pool import OriginSnapshot, Pool
 from tests.benches.raw_server import Peer, RawServer, answering, client_of, eventually, get, reply
 from tests.benches.wire import EndTaker, PausingTaker
 

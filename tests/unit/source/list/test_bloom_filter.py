@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.source.list import BloomFilter
+from aioprefetch.source.list.diff_lister import BloomFilter
 from aioprefetch.testing.conformance.suite import checks
 from tests.profile import combinations
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.plan.patterns import compile_glob, literal_prefix
-from aioprefetch.source.list import Selection, file_of
+from aioprefetch.source.list.pages import Selection, file_of
 from aioprefetch.values import Entry
 
 
