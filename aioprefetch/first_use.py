@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from aioprefetch.errors import MissingDependency
 
 
-def load_at_first_use(package: str, modules: Mapping[str, str], *, extra: str = "", hint: str = "") -> None:
-    """Let ``package`` load each name from its module in ``modules`` when the name is first used.
+def load_at_first_use(package: str, modules: Mapping[str, Sequence[str]], *, extra: str = "", hint: str = "") -> None:
+    """Let ``package`` load each name from its module when the name is first used; ``modules`` has the names of each.
 
     A module is named relative to the package. If one needs a package that is missing, or a later one, the use of the
     name raises ``MissingDependency`` that names ``extra`` and ends with ``hint``; without ``extra`` it is an
     ``ImportError`` as any other.
     """
     room = sys.modules[package]
-    room.__dict__.update(_modules=dict(modules), _extra=extra, _hint=hint)
+    module_of = {name: module for module, names in modules.items() for name in names}
+    room.__dict__.update(_modules=module_of, _extra=extra, _hint=hint)
     room.__class__ = _Package
 
 

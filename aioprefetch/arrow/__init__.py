@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["OperatorHandler", "filesystem"]
 
-load_at_first_use(__name__, {"OperatorHandler": "handler", "filesystem": "handler"}, extra="arrow")
+load_at_first_use(__name__, {"handler": ("OperatorHandler", "filesystem")}, extra="arrow")

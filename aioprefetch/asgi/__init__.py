@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RangeApp"]
 
-load_at_first_use(__name__, {"RangeApp": "app"})
+load_at_first_use(__name__, {"app": ("RangeApp",)})

@@ -33,17 +33,10 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "DatasetVersion": "versions",
-        "LanceDataset": "dataset",
-        "open_dataset": "dataset",
-        "LanceFile": "footer",
-        "open_file": "footer",
-        "FilePlan": "scan",
-        "Plan": "scan",
-        "PlannedPage": "scan",
-        "plan": "scan",
-        "read_table": "scan",
-        "scan": "scan",
+        "versions": ("DatasetVersion",),
+        "dataset": ("LanceDataset", "open_dataset"),
+        "footer": ("LanceFile", "open_file"),
+        "scan": ("FilePlan", "Plan", "PlannedPage", "plan", "read_table", "scan"),
     },
     extra="lance",
 )

@@ -31,4 +31,4 @@ __all__ = [
     "WrappedAccessor",
 ]
 
-load_at_first_use(__name__, {"HedgeLayer": "hedge", "LruCacheLayer": "lru_cache"})
+load_at_first_use(__name__, {"hedge": ("HedgeLayer",), "lru_cache": ("LruCacheLayer",)})

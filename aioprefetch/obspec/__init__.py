@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["OperatorStore", "ReadResult", "store"]
 
-load_at_first_use(__name__, {"OperatorStore": "store", "ReadResult": "result", "store": "store"}, extra="obspec")
+load_at_first_use(__name__, {"store": ("OperatorStore", "store"), "result": ("ReadResult",)}, extra="obspec")

@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["instrument"]
 
-load_at_first_use(__name__, {"instrument": "instrumentation"}, extra="otel")
+load_at_first_use(__name__, {"instrumentation": ("instrument",)}, extra="otel")

@@ -35,16 +35,10 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "FilesPlan": "scan",
-        "Footer": "footer",
-        "Plan": "byte_plan",
-        "PlannedChunk": "byte_plan",
-        "count_rows": "scan",
-        "footer": "footer",
-        "plan": "plan",
-        "plan_files": "scan",
-        "read_table": "scan",
-        "scan": "scan",
+        "scan": ("FilesPlan", "count_rows", "plan_files", "read_table", "scan"),
+        "footer": ("Footer", "footer"),
+        "byte_plan": ("Plan", "PlannedChunk"),
+        "plan": ("plan",),
     },
     extra="parquet",
 )

@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["scan_parquet"]
 
-load_at_first_use(__name__, {"scan_parquet": "scan_parquet"}, extra="polars")
+load_at_first_use(__name__, {"scan_parquet": ("scan_parquet",)}, extra="polars")

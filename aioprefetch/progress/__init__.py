@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgressBar", "ProgressDisplay", "rich", "tqdm"]
 
-load_at_first_use(__name__, {"rich": "rich_bars", "tqdm": "tqdm_bars"}, extra="progress")
+load_at_first_use(__name__, {"rich_bars": ("rich",), "tqdm_bars": ("tqdm",)}, extra="progress")

@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Collector"]
 
-load_at_first_use(__name__, {"Collector": "collector"}, extra="prometheus")
+load_at_first_use(__name__, {"collector": ("Collector",)}, extra="prometheus")

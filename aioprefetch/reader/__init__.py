@@ -41,9 +41,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RangeReader"]
 
-load_at_first_use(
-    __name__,
-    {
-        "RangeReader": "reader",
-    },
-)
+load_at_first_use(__name__, {"reader": ("RangeReader",)})

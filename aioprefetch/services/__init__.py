@@ -36,12 +36,11 @@ BY_SCHEME = {
 load_at_first_use(
     __name__,
     {
-        "S3": "s3",
-        "Fs": "fs",
-        "Http": "http",
-        "Memory": "memory",
-        "ObspecStore": "obspec",
-        "Azure": "obspec.clouds",
-        "Gcs": "obspec.clouds",
+        "s3": ("S3",),
+        "fs": ("Fs",),
+        "http": ("Http",),
+        "memory": ("Memory",),
+        "obspec": ("ObspecStore",),
+        "obspec.clouds": ("Azure", "Gcs"),
     },
 )

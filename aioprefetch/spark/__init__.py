@@ -20,13 +20,8 @@ __all__ = ["AioPrefetchDataSource", "WarmOperator", "map_batches", "read", "regi
 load_at_first_use(
     __name__,
     {
-        "AioPrefetchDataSource": "data_source",
-        "WarmOperator": "udf",
-        "map_batches": "udf",
-        "read": "data_source",
-        "register": "data_source",
-        "stream": "data_source",
-        "with_operator": "udf",
+        "data_source": ("AioPrefetchDataSource", "read", "register", "stream"),
+        "udf": ("WarmOperator", "map_batches", "with_operator"),
     },
     extra="spark",
     hint=" (PySpark 4.2 or later)",

@@ -41,15 +41,12 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "BlockingOperator": "blocking_operator",
-        "BlockingOpenFileBuilder": "blocking_operator",
-        "SyncFile": "file",
-        "open": "opening",
-        "split_url": "opening",
-        "copy": "copying",
-        "BlockingIterator": "iteration",
-        "iterate": "iteration",
-        "run": "loop_thread",
-        "SyncWriteFile": "write_file",
+        "blocking_operator": ("BlockingOperator", "BlockingOpenFileBuilder"),
+        "file": ("SyncFile",),
+        "opening": ("open", "split_url"),
+        "copying": ("copy",),
+        "iteration": ("BlockingIterator", "iterate"),
+        "loop_thread": ("run",),
+        "write_file": ("SyncWriteFile",),
     },
 )

@@ -22,4 +22,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Advice", "Recording", "Trace", "record"]
 
-load_at_first_use(__name__, {"Advice": "advice", "Recording": "recording", "Trace": "trace", "record": "trace"})
+load_at_first_use(__name__, {"advice": ("Advice",), "recording": ("Recording",), "trace": ("Trace", "record")})

@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Store"]
 
-load_at_first_use(__name__, {"Store": "store"}, extra="zarr")
+load_at_first_use(__name__, {"store": ("Store",)}, extra="zarr")

@@ -11,9 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Fs"]
 
-load_at_first_use(
-    __name__,
-    {
-        "Fs": "recipe",
-    },
-)
+load_at_first_use(__name__, {"recipe": ("Fs",)})

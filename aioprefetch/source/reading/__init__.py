@@ -30,14 +30,8 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "list_files": "planning",
-        "plan_batch": "planning",
-        "quarantine_to": "task",
-        "reason_of": "task",
-        "InferredSchema": "planning",
-        "infer_schema": "planning",
-        "read_items": "read_items",
-        "Quarantine": "task",
-        "ReadTask": "task",
+        "planning": ("list_files", "plan_batch", "InferredSchema", "infer_schema"),
+        "task": ("quarantine_to", "reason_of", "Quarantine", "ReadTask"),
+        "read_items": ("read_items",),
     },
 )

@@ -40,11 +40,5 @@ if TYPE_CHECKING:
 __all__ = ["SideFiles", "SourceIdentity", "SourceState", "StateOptions", "StateStatistics"]
 
 load_at_first_use(
-    __name__,
-    {
-        "SourceIdentity": "store",
-        "SourceState": "source_state",
-        "StateStatistics": "source_state",
-        "SideFiles": "store",
-    },
+    __name__, {"store": ("SourceIdentity", "SideFiles"), "source_state": ("SourceState", "StateStatistics")}
 )
