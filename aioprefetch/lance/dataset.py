@@ -28,7 +28,7 @@ from aioprefetch.lance.fragment_rows import (
     read_deletions,
 )
 from aioprefetch.lance.manifest import DataFile, Fragment, Manifest
-from aioprefetch.lance.output import ArrayTask, FieldDecoder, null_bits
+from aioprefetch.lance.output import ArrayTask, ColumnWithoutReads, FieldDecoder, FieldWithoutReads, null_bits
 from aioprefetch.lance.parts import (
     Blobs,
     Column,
@@ -59,7 +59,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import all_stopped, gather_all
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
-from aioprefetch.scheduler.pages import PageIo, PreparedScan
+from aioprefetch.scheduler.pages import PreparedScan
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
@@ -459,41 +459,12 @@ def _column(field: Field, columns: Mapping[int, int], file: LanceFile) -> int:
     return index
 
 
-class ColumnWithoutReads:
-    """A ``ColumnScheduler`` of a column that no file holds: one page of all rows."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self.rows_scheduled = 0
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether its page was scheduled."""
-        return self.rows_scheduled == self._rows
-
-    def schedule_next(self, io: PageIo) -> None:
-        """The page of all rows."""
-        self.rows_scheduled = self._rows
-
-
-class MissingField:
-    """A ``FieldDecoder`` of a missing column, which is null."""
+class MissingField(FieldWithoutReads):
+    """A missing column, which is null."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._row_bits = null_bits(kind)
-
-    def accept(self, page: None) -> None:
-        """Do nothing: the page is empty."""
-
-    def promote(self, rows: int) -> None:
-        """Do nothing: there are no reads."""
-
-    async def wait(self, rows: int) -> None:
-        """Do nothing: there are no reads."""
-
-    def loaded_rows(self, rows: int) -> int:
-        return rows
 
     def size_bytes(self, rows: int) -> int:
         return (rows * self._row_bits + 7) // 8
@@ -502,6 +473,3 @@ class MissingField:
         """The next ``rows`` nulls. ``Unsupported`` if they take more memory than a batch may have."""
         check_nulls(self.size_bytes(rows))
         return ArrayTask(decode=lambda: pa.nulls(rows, self._kind))
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""

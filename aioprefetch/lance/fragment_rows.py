@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.manifest import Fragment
-from aioprefetch.lance.output import ArrayTask
+from aioprefetch.lance.output import ArrayTask, FieldWithoutReads
 from aioprefetch.lance.physical.protocols import check_size
 from aioprefetch.lance.row_ranges import RowNumbers, RowRanges, runs
 from aioprefetch.lance.schema import Field
@@ -301,8 +301,8 @@ def _numbers(parsed: ParsedMessage) -> Ids:
     return offsets + np.uint64(base)
 
 
-class RowNumbersField:
-    """A ``FieldDecoder`` of the ids or addresses of the rows of ``ranges`` in a fragment."""
+class RowNumbersField(FieldWithoutReads):
+    """The ids or addresses of the rows of ``ranges`` in a fragment."""
 
     def __init__(self, field: Field, fragment: Fragment, ranges: RowRanges) -> None:
         if fragment.id >> _PLACE_BITS or fragment.rows >> _PLACE_BITS:
@@ -311,18 +311,6 @@ class RowNumbersField:
         self._ids = _ids_of(fragment) if field.id == ROW_ID.id else None
         self._ranges = ranges
         self._drained = 0
-
-    def accept(self, page: None) -> None:
-        """Do nothing: the page is empty."""
-
-    def promote(self, rows: int) -> None:
-        """Do nothing: there are no reads."""
-
-    async def wait(self, rows: int) -> None:
-        """Do nothing: there are no reads."""
-
-    def loaded_rows(self, rows: int) -> int:
-        return rows
 
     def size_bytes(self, rows: int) -> int:
         return rows * _ID_BYTES
@@ -337,9 +325,6 @@ class RowNumbersField:
         places = self._ranges.rows_between(start, stop)
         numbers = places.astype(np.uint64) + np.uint64(self._base) if self._ids is None else self._ids.at(places)
         return pa.array(numbers)
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""
 
 
 def _ids_of(fragment: Fragment) -> RowIds | None:

@@ -363,6 +363,36 @@ class FieldDecoder(Protocol[PageT_contra]):
 BATCH_BYTES_MAX = (1 << 31) - 1
 
 
+class ColumnWithoutReads:
+    """A ``ColumnScheduler`` of a column that no file holds: one page of all rows."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.rows_scheduled = 0
+
+    @property
+    def is_finished(self) -> bool:
+        return self.rows_scheduled == self._rows
+
+    def schedule_next(self, io: PageIo) -> None:
+        self.rows_scheduled = self._rows
+
+
+class FieldWithoutReads:
+    """The parts of the ``FieldDecoder`` of such a column that have nothing to do: its page is empty."""
+
+    def accept(self, page: None) -> None: ...
+
+    def promote(self, rows: int) -> None: ...
+
+    async def wait(self, rows: int) -> None: ...
+
+    def loaded_rows(self, rows: int) -> int:
+        return rows
+
+    def close(self) -> None: ...
+
+
 class WrappedColumn:
     """A ``ColumnScheduler`` around another one."""
 

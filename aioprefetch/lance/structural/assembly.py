@@ -136,26 +136,8 @@ class _Bits:
         return self._flags[skip * self._per_row : (skip + rows) * self._per_row]
 
 
-class _Bytes:
-    """Fixed-width values, ``width`` bytes for each row."""
-
-    def __init__(self, data: Bytes, width: int) -> None:
-        self._data = data
-        self._width = width
-
-    def need(self, rows: int, capacity: Capacity) -> None:
-        capacity.size += rows * self._width
-        capacity.is_needed = True
-
-    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
-        target.part(rows * self._width)[:] = self.slice(skip, rows)
-
-    def slice(self, skip: int, rows: int) -> Slice:
-        return self._data[skip * self._width : (skip + rows) * self._width]
-
-
-class _Zeros:
-    """Zeros in place of the values of null rows, ``width`` bytes each."""
+class _Fixed:
+    """A buffer that is there in every batch, with ``width`` bytes or bits for each row."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -164,6 +146,24 @@ class _Zeros:
         capacity.size += rows * self._width
         capacity.is_needed = True
 
+
+class _Bytes(_Fixed):
+    """Fixed-width values, ``width`` bytes for each row."""
+
+    def __init__(self, data: Bytes, width: int) -> None:
+        super().__init__(width)
+        self._data = data
+
+    def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
+        target.part(rows * self._width)[:] = self.slice(skip, rows)
+
+    def slice(self, skip: int, rows: int) -> Slice:
+        return self._data[skip * self._width : (skip + rows) * self._width]
+
+
+class _Zeros(_Fixed):
+    """Zeros in place of the values of null rows, ``width`` bytes each."""
+
     def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
         target.part(rows * self._width)[:] = 0
 
@@ -171,21 +171,14 @@ class _Zeros:
         return zeros(rows * self._width)
 
 
-class _ZeroBits:
-    """Zeros in place of the flags of null rows, ``per_row`` each."""
-
-    def __init__(self, per_row: int) -> None:
-        self._per_row = per_row
-
-    def need(self, rows: int, capacity: Capacity) -> None:
-        capacity.size += rows * self._per_row
-        capacity.is_needed = True
+class _ZeroBits(_Fixed):
+    """Zeros in place of the flags of null rows, ``width`` each."""
 
     def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
-        target.fill_bits(False, rows * self._per_row)
+        target.fill_bits(False, rows * self._width)
 
     def slice(self, skip: int, rows: int) -> Slice:
-        return zeros((rows * self._per_row + 7) // 8)
+        return zeros((rows * self._width + 7) // 8)
 
 
 class _Offsets:
