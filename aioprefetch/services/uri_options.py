@@ -64,10 +64,9 @@ class MemoryUriOptions(TypedDict, total=False):
     """``memory://`` has no options."""
 
 
-class ContainerOptions(TypedDict, total=False):
-    """The options that ``Gcs`` and ``Azure`` share."""
+class CloudUriOptions(TypedDict, total=False):
+    """The options of ``gs://`` and ``az://``."""
 
-    prefix: str
     credentials: Callable[[], Any] | CredentialsProvider | None
     allow_http: bool | None
     connect_timeout_seconds: float
@@ -75,7 +74,13 @@ class ContainerOptions(TypedDict, total=False):
     part_bytes: ByteCount
 
 
-class GcsUriOptions(TypedDict, total=False):
+class ContainerOptions(CloudUriOptions, total=False):
+    """The options that ``Gcs`` and ``Azure`` share."""
+
+    prefix: str
+
+
+class GcsUriOptions(CloudUriOptions, total=False):
     """The options of ``gs://``; ``Gcs`` documents them."""
 
     service_account: str | os.PathLike[str] | None
@@ -83,14 +88,9 @@ class GcsUriOptions(TypedDict, total=False):
     application_credentials: str | os.PathLike[str] | None
     anonymous: bool | None
     endpoint_url: str | None
-    credentials: Callable[[], Any] | CredentialsProvider | None
-    allow_http: bool | None
-    connect_timeout_seconds: float
-    read_timeout_seconds: float
-    part_bytes: ByteCount
 
 
-class AzureUriOptions(TypedDict, total=False):
+class AzureUriOptions(CloudUriOptions, total=False):
     """The options of ``az://``; ``Azure`` documents them."""
 
     account_name: str | None
@@ -102,11 +102,6 @@ class AzureUriOptions(TypedDict, total=False):
     anonymous: bool | None
     use_emulator: bool | None
     endpoint_url: str | None
-    credentials: Callable[[], Any] | CredentialsProvider | None
-    allow_http: bool | None
-    connect_timeout_seconds: float
-    read_timeout_seconds: float
-    part_bytes: ByteCount
 
 
 class StoreOptions(TypedDict, total=False):
