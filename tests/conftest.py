@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-from aioprefetch.testing import CountingS3Server, LoopLag, VirtualClockLoop
+from aioprefetch.testing import CountingS3Server, VirtualClockLoop
+from tests.benches.loop_lag import LoopLag
 from tests.benches.rclone_server import RcloneS3Server
 from tests.benches.source_tree import forget_trees
 from tests.profile import PROFILE

@@ -4,7 +4,6 @@
 * :func:`content`, :func:`assert_same_bytes`, :class:`ReaderModel`: an oracle that shares no code with the library.
 * :class:`FaultLayer`, :class:`Injection`: a layer that injects faults by plan.
 * :class:`VirtualClockLoop`, :func:`run_virtual`, :class:`Deadlock`: asyncio on virtual time.
-* :class:`LoopLag`: finds callbacks that hold an event loop, by CPU time of its thread.
 * :class:`CountingS3Server`: moto's S3 in this process, with a record of each request.
 * :class:`FaultServer`, :class:`Fault`, :class:`Rule`: an HTTP/S3 server that injects faults by script, to the byte.
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from aioprefetch.testing.fault_layer import FaultLayer, Injection
     from aioprefetch.testing.fault_server import FaultServer
     from aioprefetch.testing.faults import Fault, ReceivedRequest, Rule
-    from aioprefetch.testing.loop_lag import HeldLoop, LoopLag
     from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
     from aioprefetch.testing.reader_suite import ReaderSuite
     from aioprefetch.testing.s3_server import CountingS3Server, RecordedRequest
@@ -34,9 +32,7 @@ __all__ = [
     "Fault",
     "FaultLayer",
     "FaultServer",
-    "HeldLoop",
     "Injection",
-    "LoopLag",
     "ReaderModel",
     "ReaderSuite",
     "ReceivedRequest",
@@ -59,7 +55,6 @@ load_at_first_use(
         "clock": ("Deadlock", "VirtualClockLoop", "run_virtual"),
         "faults": ("Fault", "ReceivedRequest", "Rule"),
         "fault_server": ("FaultServer",),
-        "loop_lag": ("HeldLoop", "LoopLag"),
     },
     extra="testing",
 )

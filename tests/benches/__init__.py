@@ -14,6 +14,8 @@
 | `source_files` | which requests does a batch of the source send, and what does it read? |
 | `lance_files`, `lance_v20_*`, `lance_v21_*` | are Lance's files read as pylance wrote them? page by page? |
 | `packed_files`, `protobuf` | is what other tools write read back? |
+| `rclone_server` | what does another implementation of S3 say? |
+| `loop_lag` | does our code hold an event loop? |
 | `error_walk` | does a secret stand on an error? |
 | `descriptors`, `programs` | is a file left open? what does a fresh process do? |
 | `source_tree`, `doc_pages` | what stands in the sources, and in the pages of the documentation? |

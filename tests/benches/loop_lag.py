@@ -24,9 +24,11 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
+import aioprefetch
+
 SAMPLE_SECONDS = 0.005
 STACK_FRAMES_MAX = 25
-OWN_PACKAGE = Path(__file__).resolve().parents[1]
+OWN_PACKAGE = Path(aioprefetch.__file__).resolve().parent
 # Frames of these files do not identify the caller: the interpreter, the standard library, dependencies.
 _PASSED_OVER = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 # Code for tests or commands has its own loop or process; loading a package at first use belongs to the caller.
@@ -207,13 +209,13 @@ class LoopLag:
         lag, run = self, self._run
 
         def measured(self: asyncio.Handle) -> None:
-            running = lag._begin()
+            running = lag.begin()
             try:
                 run(self)
             finally:
                 del self  # As asyncio does: the traceback of an exception holds this frame, and would hold the result.
                 if running is not None:
-                    lag._end(running)
+                    lag.end(running)
 
         asyncio.Handle._run = measured  # type: ignore[method-assign]  # runs each callback
         gc.callbacks.append(self._collect)
@@ -231,7 +233,7 @@ class LoopLag:
         held, self.held = self.held, []
         return held
 
-    def _begin(self) -> _Running | None:
+    def begin(self) -> _Running | None:
         """A callback begins on this thread. ``None`` for a loop within a callback of a loop: it is part of that one."""
         running: _Running | None = getattr(self._here, "running", None)
         if running is None:
@@ -241,7 +243,7 @@ class LoopLag:
         running.begin()
         return running
 
-    def _end(self, running: _Running) -> None:
+    def end(self, running: _Running) -> None:
         held = running.end()
         if held is not None and held.cpu_seconds > self.limit_seconds:
             self.held.append(held)
