@@ -321,8 +321,8 @@ class ArrayTask:
     is_cheap: bool = False
 
 
-class FieldDecoder(Protocol[PageT_contra]):
-    """The pages of one field in row order. Stateful: each call is for the *next* rows. Not thread-safe.
+class ScheduledPages(Protocol[PageT_contra]):
+    """The scheduled pages of one field in row order. Stateful: each call is for the *next* rows. Not thread-safe.
 
     ``rows`` never exceeds the rows of the accepted pages.
     """
@@ -350,12 +350,16 @@ class FieldDecoder(Protocol[PageT_contra]):
         """The approximate Arrow memory of the next ``rows`` rows, which are loaded. Grows with ``rows``."""
         ...
 
-    def drain(self, rows: int) -> ArrayTask:
-        """Take the next ``rows`` rows, which are loaded."""
-        ...
-
     def close(self) -> None:
         """Release every page that was not drained."""
+        ...
+
+
+class FieldDecoder(ScheduledPages[PageT_contra], Protocol[PageT_contra]):
+    """The decoder of a top-level field."""
+
+    def drain(self, rows: int) -> ArrayTask:
+        """Take the next ``rows`` rows, which are loaded."""
         ...
 
 

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pyarrow as pa
 
 from aioprefetch.errors import Unexpected, UntrustedMetadata
-from aioprefetch.lance.output import AnyPage, ArrayTask, arrow_buffer, assemble, dictionary, is_small_rest
+from aioprefetch.lance.output import (
+    AnyPage,
+    ArrayTask,
+    ScheduledPages,
+    arrow_buffer,
+    assemble,
+    dictionary,
+    is_small_rest,
+)
 from aioprefetch.lance.physical import encodings as enc
 from aioprefetch.lance.physical.encodings import (
     PageBuffers,
@@ -170,35 +178,11 @@ class StructPortion:
 RowMap = Callable[[int], int]
 
 
-class LogicalDecoder(Protocol):
-    """The scheduled pages of one field. Stateful: each call is for the *next* rows."""
-
-    def accept(self, page: Any) -> None:
-        """Append a page of the field's scheduler."""
-        ...
-
-    def promote(self, rows: int) -> None:
-        """Promote the reads of the next ``rows`` rows, as far as they are planned."""
-        ...
-
-    async def wait(self, rows: int) -> None:
-        """Wait until the next ``rows`` rows can be taken."""
-        ...
-
-    def loaded_rows(self, rows: int) -> int:
-        """The number of rows that could be taken without waiting."""
-        ...
-
-    def size_bytes(self, rows: int) -> int:
-        """The approximate Arrow memory of the rows."""
-        ...
+class LogicalDecoder(ScheduledPages[Any], Protocol):
+    """The decoder of one field, or of the items of a list."""
 
     def take(self, rows: int, portion: Any) -> None:
-        """Move rows to a portion of the field."""
-        ...
-
-    def close(self) -> None:
-        """Release every page that was not taken."""
+        """Move the next ``rows`` rows, which are loaded, to a portion of the field."""
         ...
 
 

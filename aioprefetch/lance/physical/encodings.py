@@ -17,12 +17,11 @@ from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.compression import check_scheme
 from aioprefetch.lance.output import assemble, fixed_width, offset_bytes
 from aioprefetch.lance.physical.indirect import BlobDescriptors, DictionaryScheduler
-from aioprefetch.lance.physical.protocols import EncodedPage, PageRows, PhysicalPageDecoder
+from aioprefetch.lance.physical.protocols import EncodedPage, PageRows, PartScheduler, PhysicalPageDecoder
 from aioprefetch.lance.physical.strings import BinaryScheduler, StoredEnds
 from aioprefetch.lance.physical.value import (
     Basic,
     Bitmap,
-    DirectScheduler,
     FixedSizeListScheduler,
     NullBuffer,
     NullRows,
@@ -345,7 +344,9 @@ def _ends(encoding: Encoding, buffers: PageBuffers, rows: int, adjustment: int, 
     return StoredEnds(buffers.find(_uncompressed(encoding, 64, "ends").buffer), rows, adjustment, size)
 
 
-def _values(kind: pa.DataType, encoding: Encoding, buffers: PageBuffers, rows: int) -> DirectScheduler:
+def _values(
+    kind: pa.DataType, encoding: Encoding, buffers: PageBuffers, rows: int
+) -> PartScheduler[PhysicalPageDecoder]:
     """The scheduler of values without their validity."""
     if isinstance(encoding, NoNulls):
         encoding = encoding.values

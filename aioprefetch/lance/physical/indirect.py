@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from aioprefetch.lance.physical.protocols import (
     Direct,
     EncodedPage,
     OutputBuffer,
+    PartScheduler,
     PhysicalPageDecoder,
     Slice,
     packed,
@@ -58,23 +58,6 @@ class Items:
         return self.page.size_bytes(0, self.page.rows)
 
 
-class ItemScheduler(Protocol):
-    """The scheduler of the items of a dictionary, all of which are wanted."""
-
-    @property
-    def rows(self) -> int:
-        """The number of items."""
-        ...
-
-    def plan(self, ranges: RowRanges) -> list[Range]:
-        """The byte ranges of all items."""
-        ...
-
-    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PhysicalPageDecoder | EncodedPage:
-        """The loaded items."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class DictionaryScheduler(Direct):
     """Scheduler of indices and items.
@@ -83,7 +66,7 @@ class DictionaryScheduler(Direct):
     """
 
     indices: Value
-    items: ItemScheduler
+    items: PartScheduler[PhysicalPageDecoder | EncodedPage]  # all of which are wanted
     assemble: Assemble
     is_text: bool
     offset_width: int = 4

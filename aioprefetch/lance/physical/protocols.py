@@ -174,7 +174,7 @@ class OutputBuffer:
 Slice = npt.NDArray[Any]
 
 
-class PhysicalPageDecoder(Protocol):
+class LoadedPage(Protocol):
     """The loaded, wanted rows of one page. Row numbers count the wanted rows from 0."""
 
     @property
@@ -185,6 +185,10 @@ class PhysicalPageDecoder(Protocol):
     def size_bytes(self, skip: int, rows: int) -> int:
         """The approximate memory of ``rows`` decoded rows after the first ``skip``, in bytes."""
         ...
+
+
+class PhysicalPageDecoder(LoadedPage, Protocol):
+    """The rows of a page that are decoded into output buffers."""
 
     def update_capacity(self, skip: int, rows: int, capacities: Sequence[Capacity]) -> None:
         """Add the sizes of ``rows`` rows after the first ``skip`` to the capacity of each output buffer.
@@ -205,28 +209,19 @@ class PhysicalPageDecoder(Protocol):
         ...
 
 
-class EncodedPage(Protocol):
-    """The wanted rows of a page in an encoded form, whose size is known only after decoding."""
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        ...
-
-    def size_bytes(self, skip: int, rows: int) -> int:
-        """The approximate memory of ``rows`` decoded rows after the first ``skip``, in bytes."""
-        ...
+class EncodedPage(LoadedPage, Protocol):
+    """The rows of a page in an encoded form, whose size is known only after decoding."""
 
     def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
         """Decode the rows: a decoded page, and the number of its rows before them."""
         ...
 
 
-class PhysicalPageScheduler(Protocol[DecodedT_co]):
-    """One page of a column: plans the reads of some of its rows, and makes the decoder of the loaded rows.
+class PartScheduler(Protocol[DecodedT_co]):
+    """A part of a page, such as its values: the metadata of the page suffices to plan its reads.
 
-    All ranges are checked against the page's buffers. ``ranges`` are rows of the page. ``reads`` are the responses to
-    ``plan`` and ``follow_up``; a scheduler takes as many of them as it has planned.
+    All ranges are checked against the page's buffers. ``ranges`` are rows of the page. ``reads`` are the responses; a
+    scheduler takes as many of them as it has planned.
     """
 
     @property
@@ -235,8 +230,16 @@ class PhysicalPageScheduler(Protocol[DecodedT_co]):
         ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:
-        """The byte ranges of the first step. Pure."""
+        """The byte ranges of the rows ``ranges``; of a page in two steps those of the first. Pure."""
         ...
+
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> DecodedT_co:
+        """The rows of ``ranges``, from the responses of all steps in order."""
+        ...
+
+
+class PhysicalPageScheduler(PartScheduler[DecodedT_co], Protocol[DecodedT_co]):
+    """One page of a column: plans the reads of some of its rows, and makes the decoder of the loaded rows."""
 
     def is_indirect(self, ranges: RowRanges) -> bool:
         """Whether there is a second step, planned from the responses of the first."""
@@ -244,10 +247,6 @@ class PhysicalPageScheduler(Protocol[DecodedT_co]):
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
         """The byte ranges of the second step. Pure. Called only if ``is_indirect``."""
-        ...
-
-    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> DecodedT_co:
-        """The rows of ``ranges``, from the responses of both steps in order."""
         ...
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from aioprefetch.lance.physical.protocols import (
     Capacity,
     Direct,
     OutputBuffer,
+    PartScheduler,
     PhysicalPageDecoder,
     Slice,
     aligned,
@@ -213,29 +213,12 @@ class PackedStructRows:
 # --- values with validity ---------------------------------------------------------------------------------------------
 
 
-class DirectScheduler(Protocol):
-    """The scheduler of a part of a page. The metadata of the page suffices to plan its reads."""
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        ...
-
-    def plan(self, ranges: RowRanges) -> list[Range]:
-        """The byte ranges of the rows ``ranges``."""
-        ...
-
-    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> PhysicalPageDecoder:
-        """The loaded rows of ``ranges``."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Basic(Direct):
     """Scheduler of values with their validity (the encoding ``Nullable``), which is ``None`` if no row is null."""
 
     validity: Bitmap | None
-    values: DirectScheduler
+    values: PartScheduler[PhysicalPageDecoder]
 
     @property
     def rows(self) -> int:
@@ -292,7 +275,7 @@ class BasicRows:
 class FixedSizeListScheduler:
     """Scheduler of lists of ``size`` items each, stored as an array of items."""
 
-    items: DirectScheduler
+    items: PartScheduler[PhysicalPageDecoder]
     rows: int
     size: int
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from aioprefetch.lance.physical.protocols import PhysicalPageScheduler
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural.chunk_values import ChunkBuffer
 from aioprefetch.lance.structural.decoded_rows import (
@@ -188,31 +189,6 @@ class Page(Protocol):
         ...
 
 
-class StructuralPageScheduler(Protocol):
-    """The ``PhysicalPageScheduler`` of a page of version 2.1 or 2.2."""
-
-    @property
-    def rows(self) -> int:
-        """The number of rows."""
-        ...
-
-    def plan(self, ranges: RowRanges) -> list[Range]:
-        """The byte ranges of the first step."""
-        ...
-
-    def is_indirect(self, ranges: RowRanges) -> bool:
-        """Whether there is a second step."""
-        ...
-
-    def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """The byte ranges of the second step."""
-        ...
-
-    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
-        """The rows of ``ranges``, from the responses of both steps in order."""
-        ...
-
-
 class LoadedRows:
     """The loaded, wanted rows of a page. The page is parsed when the first batch is decoded.
 
@@ -276,7 +252,7 @@ class Deferred:
             return self._page
 
 
-def page_scheduler(layout: PageLayout, rows: int, buffers: Sequence[Range]) -> StructuralPageScheduler:
+def page_scheduler(layout: PageLayout, rows: int, buffers: Sequence[Range]) -> PhysicalPageScheduler[LoadedRows]:
     """The scheduler of a page of ``rows`` rows. ``UntrustedMetadata`` if its buffers do not fit its layout."""
     match layout:
         case MiniBlock():
