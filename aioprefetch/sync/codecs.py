@@ -8,11 +8,10 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex, get_args
 
 from aioprefetch.errors import Closed, InvalidArgument, InvalidType, MissingDependency
-from aioprefetch.sync.write_file import SyncWriteFile
+from aioprefetch.sync.write_file import Discarding, SyncWriteFile
 from aioprefetch.verbs.upload import checked_chunk
 
 if TYPE_CHECKING:
@@ -155,7 +154,17 @@ class CodecSink:
         """Do nothing: no reader of the store sees a part of an object."""
 
 
-class CompressedFile(io.BufferedIOBase):
+class FileOverFile(Discarding):
+    """A file to write over another one, which writes no object where it is collected unclosed."""
+
+    def __del__(self) -> None:
+        """Not ``close``."""
+
+    def __reduce_ex__(self: Any, protocol: SupportsIndex) -> NoReturn:
+        raise InvalidType("an open file cannot be pickled; open the path again", operation="pickle", path=self.name)
+
+
+class CompressedFile(FileOverFile, io.BufferedIOBase):
     """Compresses into a file that is open for writing. Closing it closes that, and lets the object appear.
 
     ``codec`` makes the file object that compresses, around what it writes into.
@@ -221,22 +230,8 @@ class CompressedFile(io.BufferedIOBase):
             with suppress(Exception):  # It has ended already, or fails at its end too.
                 self._codec.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.discard(error)
 
-    def __del__(self) -> None:
-        """Not ``close``: the file below is collected unclosed, and writes no object."""
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise InvalidType("an open file cannot be pickled; open the path again", operation="pickle", path=self.name)
-
-
-class TextWriteFile(io.TextIOWrapper):
+class TextWriteFile(FileOverFile, io.TextIOWrapper):
     """Text into a file that is open for writing: ``io.TextIOWrapper``, of which no failing block leaves an object."""
 
     mode: str
@@ -287,20 +282,6 @@ class TextWriteFile(io.TextIOWrapper):
     def __enter__(self) -> Self:
         self.buffer.writable()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.discard(error)
-
-    def __del__(self) -> None:
-        """Not ``close``: the file below is collected unclosed, and writes no object."""
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise InvalidType("an open file cannot be pickled; open the path again", operation="pickle", path=self.name)
 
 
 def layered(

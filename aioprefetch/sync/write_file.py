@@ -26,7 +26,19 @@ PIECE_BYTES = 1 << 20
 CLOSE_SECONDS_MAX = 5.0
 
 
-class SyncWriteFile(io.BufferedIOBase):
+class Discarding:
+    """A file of which a block that fails writes no object."""
+
+    def __exit__(
+        self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.discard(error)
+
+
+class SyncWriteFile(Discarding, io.BufferedIOBase):
     """A file to write, from its start to its end, over ``Operator.writer``. Opening it costs no request.
 
     Nothing is visible before ``close``. A ``with`` block that fails leaves nothing, and so does a file that is
@@ -83,14 +95,6 @@ class SyncWriteFile(io.BufferedIOBase):
     def __enter__(self) -> Self:
         self._check("open")
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.discard(error)
 
     def __del__(self) -> None:
         # Not ``close``, as other files do: what an error left half written would appear.
