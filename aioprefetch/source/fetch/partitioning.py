@@ -226,14 +226,14 @@ def _parcels(
     parcels: list[_Parcel] = []
     pieces_of: dict[str, int] = {}
     for item in items:
-        for piece in _pieces(item, piece_bytes_max, can_split):
+        for piece in pieces_of_item(item, piece_bytes_max, can_split):
             # Neighbouring pieces of one file go to neighbouring tasks, so that one huge file keeps all of them busy.
             nth = pieces_of[item.file.key] = pieces_of.get(item.file.key, -1) + 1
             parcels.append(_Parcel(len(parcels), stable_hash(item.file.key) + nth, (piece,)))
     return parcels
 
 
-def _pieces(item: FetchItem, bytes_max: int, can_split: CanSplit) -> list[FetchItem]:
+def pieces_of_item(item: FetchItem, bytes_max: int, can_split: CanSplit) -> list[FetchItem]:
     """An item cut into equal pieces of at most ``bytes_max``, if it can be split."""
     count = -(-item.bytes // bytes_max)
     if count < 2 or item.row_groups is not None or not can_split(item.file):

@@ -29,7 +29,13 @@ from aioprefetch.source.columns.directories import (
     with_directory_fields,
 )
 from aioprefetch.source.columns.schemas import united, with_texts_for_nulls
-from aioprefetch.source.fetch.partitioning import check_partition_options, divide, partition_count, piece_bytes
+from aioprefetch.source.fetch.partitioning import (
+    check_partition_options,
+    divide,
+    partition_count,
+    piece_bytes,
+    pieces_of_item,
+)
 from aioprefetch.source.formats import RecordFormat, can_split, format_of, formats_with_datasets
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.formats.record_format import FooterPlanning
@@ -261,16 +267,9 @@ def cut_item(
     item: FetchItem, target_bytes: int, options: FormatOptions, partitioning: PartitionOptions
 ) -> list[FetchItem]:
     """The pieces of an item, each of at most ``target_bytes``, if its format and the options allow a split."""
-    count = -(-item.bytes // target_bytes)
-    if count < 2 or item.row_groups is not None or not partitioning.split_files:
+    if not partitioning.split_files:
         return [item]
-    if not can_split(item.file, options):
-        return [item]
-    pieces, rest, start, size = [], item, item.start, item.bytes
-    for number in range(1, count):
-        piece, rest = rest.cut(start + size * number // count)
-        pieces.append(piece)
-    return [*pieces, rest]
+    return pieces_of_item(item, target_bytes, lambda file: can_split(file, options))
 
 
 def joined(items: Iterable[FetchItem]) -> list[FetchItem]:
