@@ -172,9 +172,8 @@ class EagerWork:
             return
         if self._must_cancel:
             self._must_cancel = False
-            if not isinstance(error, asyncio.CancelledError):
-                message, self._cancel_message = self._cancel_message, None
-                error = asyncio.CancelledError() if message is None else asyncio.CancelledError(message)
+            message, self._cancel_message = self._cancel_message, None
+            error = asyncio.CancelledError() if message is None else asyncio.CancelledError(message)
         self._fut_waiter = None
         loop = self._loop
         this: Any = self  # A task by its methods, but not by its type.
