@@ -2,7 +2,7 @@
 
 A ``Secret`` is a literal, or the name of an environment variable (``env:NAME``) that is looked up when it is used.
 A pickled literal carries a random reference instead of its value: it is found again in the same process and in its
-forks, and nowhere else. There ``reveal`` returns ``None``, and the service falls back to its provider chain.
+forks, and nowhere else. There ``reveal`` returns ``None`` and ``known`` fails: nothing else stands in for it.
 ``reference`` is the same as text, for what is written as JSON.
 """
 
@@ -18,7 +18,7 @@ import weakref
 from functools import lru_cache
 from typing import Any, Protocol
 
-from aioprefetch.errors import InvalidType, redact
+from aioprefetch.errors import ConfigInvalid, InvalidType, PermissionDenied, redact
 
 _literals: dict[str, str] = {}
 _ENVIRONMENT = "env:"
@@ -61,6 +61,22 @@ class Secret:
         if self._value is None:
             self._value = _literals.get(self._reference)
         return self._value
+
+    def known(self, option: str, remedy: str = "") -> str:
+        """The value, or an error that names the option and what would help; ``remedy`` is another way.
+
+        Raises ``PermissionDenied`` for a literal that stayed in another process, and ``ConfigInvalid`` for a variable
+        that is not set.
+        """
+        value = self.reveal()
+        if value is not None:
+            return value
+        if not self.is_literal:
+            raise ConfigInvalid(f"{option} is {self._reference!r}, but that environment variable is not set")
+        raise PermissionDenied(
+            f"{option} was given as text, and stayed in the process that pickled this operator: give it as 'env:NAME' "
+            f"and set that variable here{remedy}"
+        )
 
     def fingerprint(self) -> str:
         """A digest that distinguishes secrets without revealing them, for cache namespaces.
@@ -114,7 +130,7 @@ class CredentialsProvider:
 
     It is compared by the object: two of one session are equal. A pickle holds a random ``token`` in its place, by which
     it is found again in the same process and its forks, and a function of a module by its name, everywhere. In other
-    processes ``given`` is ``None`` otherwise, and the service falls back to its provider chain.
+    processes ``given`` is ``None`` otherwise, and ``known`` fails.
     """
 
     __slots__ = ("given", "token")
@@ -135,6 +151,15 @@ class CredentialsProvider:
         if self.given is not None:
             _providers[self.token] = self.given
         return f"{_PROVIDER}{self.token}"
+
+    def known(self, remedy: str = "") -> Any:
+        """The object itself. Raises ``PermissionDenied`` if it stayed in another process; ``remedy`` is another way."""
+        if self.given is None:
+            raise PermissionDenied(
+                "credentials= stayed in the process that pickled this operator: give a function of a module, which is "
+                f"found by its name, or keys as 'env:NAME' and set these variables here{remedy}"
+            )
+        return self.given
 
     def __repr__(self) -> str:
         given = self.given

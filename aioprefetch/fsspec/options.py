@@ -55,6 +55,7 @@ _CLOUDS: Mapping[str, Mapping[str, str]] = {
 # Objects have no project, a bucket is not made here, and nothing is asked before the first read.
 _GS_WITHOUT_EFFECT = ("project", "default_location", "check_connection")
 _GS_TOKEN_OF_ENVIRONMENT = ("google_default", "cloud", "cache")
+_GS_TOKENS = ("anon", *_GS_TOKEN_OF_ENVIRONMENT)  # They hold no secret, and travel.
 # Words for what is so here in any case: regions are options, parts have one size, versions are compared on this side.
 _S3_WITHOUT_EFFECT = frozenset({"fixed_upload_size", "local_expiry_check", "api_version"})
 _CONFIG: Mapping[str, str] = {
@@ -118,7 +119,7 @@ def wrapped(options: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = Secret(base64.b64encode(value).decode())
         elif name == "auth":
             found[name] = _auth(value)
-        elif name in SECRETS:
+        elif name in SECRETS and not (name == "token" and isinstance(value, str) and value in _GS_TOKENS):
             found[name] = _hidden(value)
         elif name in PROVIDERS and value is not None:
             found[name] = _provider(value)
@@ -304,7 +305,11 @@ def _take_cloud(scheme: str, names: dict[str, Any], store: dict[str, Any]) -> No
         del names["requester_pays"]
     token = names.pop("token", None)
     text = token.reveal() if isinstance(token, Secret) else token
-    if text == "anon":
+    parts = token.values() if isinstance(token, Mapping) else (token,)
+    unknown = next((part for part in parts if isinstance(part, Secret) and part.reveal() is None), None)
+    if unknown is not None:  # It stayed in another process, which the first use says.
+        _put(store, "service_account_key", unknown, "token")
+    elif text == "anon":
         _put(store, "anonymous", True, "token")
         names.pop("access", None)  # A token has it, and there is none.
     elif isinstance(text, Mapping):

@@ -24,31 +24,26 @@ ProxyUrls = tuple[tuple[str, str | Secret], ...]
 class Proxies:
     """The proxies of requests by scheme.
 
-    Without ``urls`` they are those of the environment, as it is now, except for the hosts of ``NO_PROXY``. Raises
-    ``ConfigInvalid`` for a proxy whose secret is not known in this process.
+    Without ``urls`` they are those of the environment, as it is now, except for the hosts of ``NO_PROXY``.
     """
 
     def __init__(self, urls: ProxyUrls | None) -> None:
         self._is_ambient = urls is None
-        self._urls: dict[str, str] = {}
+        self._urls: dict[str, str | Secret] = dict(urls or ())
         if urls is None:
             ambient = _ambient_proxies()
             self._urls = {scheme: ambient[scheme] for scheme in DEFAULT_PORTS if ambient.get(scheme)}
-            return
-        for scheme, secret in urls:
-            url = secret.reveal() if isinstance(secret, Secret) else secret
-            if url is None:
-                raise ConfigInvalid(
-                    f"the proxy for {scheme} is not known in this process; give it as env:NAME", operation="configure"
-                )
-            self._urls[scheme] = url
 
     def of(self, origin: Origin) -> Proxy | None:
-        """The proxy for requests to an origin, ``None`` for none. ``ConfigInvalid`` for a proxy that is not a URL."""
+        """The proxy for requests to an origin, ``None`` for none. ``ConfigInvalid`` for a proxy that is not a URL.
+
+        Raises as ``Secret.known`` for one whose password is not known in this process.
+        """
         if origin.scheme not in self._urls or (self._is_ambient and _is_bypassed(origin)):
             return None
         # The URL may hold a password: no frame of an error has it.
-        proxy = _proxy_at(self._urls[origin.scheme])
+        given = self._urls[origin.scheme]
+        proxy = _proxy_at(given.known(f"proxies[{origin.scheme!r}]") if isinstance(given, Secret) else given)
         if proxy is None:
             raise ConfigInvalid(
                 f"the proxy for {origin.scheme} is not a URL like http://host:3128", operation="configure"

@@ -15,7 +15,7 @@ from aioprefetch.ranges import ByteCount
 from aioprefetch.values import Checksum
 
 if TYPE_CHECKING:
-    from aioprefetch.services.s3.options import AddressingStyle, Signing
+    from aioprefetch.services.s3.options import AddressingStyle, Fallback, Signing
 
 
 class S3UriOptions(TypedDict, total=False):
@@ -27,6 +27,7 @@ class S3UriOptions(TypedDict, total=False):
     secret_access_key: str | Secret | None
     session_token: str | Secret | None
     credentials: CredentialsProvider | Any | None
+    fallback: Fallback | None
     profile: str | None
     anonymous: bool
     addressing_style: AddressingStyle
@@ -114,6 +115,7 @@ class StoreOptions(TypedDict, total=False):
     secret_access_key: str | Secret | None
     session_token: str | Secret | None
     credentials: CredentialsProvider | Callable[[], Any] | Any | None
+    fallback: Fallback | None
     profile: str | None
     anonymous: bool | None
     addressing_style: AddressingStyle | None

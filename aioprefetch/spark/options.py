@@ -354,6 +354,7 @@ _OPTIONS = (
     Option("accessKeyId", "operator", "access_key_id", text, secret=True),
     Option("secretAccessKey", "operator", "secret_access_key", text, secret=True),
     Option("sessionToken", "operator", "session_token", text, secret=True),
+    Option("fallback", "operator", "fallback", choice("ambient")),
     Option("profile", "operator", "profile", text),
     Option("anonymous", "operator", "anonymous", flag),
     Option("addressingStyle", "operator", "addressing_style", choice("auto", "path", "virtual")),

@@ -14,7 +14,7 @@ from aioprefetch.source.options import Assign, CleanSource, OnFailure, Overwrite
 from aioprefetch.values import Checksum
 
 if TYPE_CHECKING:
-    from aioprefetch.services.s3.options import AddressingStyle, Signing
+    from aioprefetch.services.s3.options import AddressingStyle, Fallback, Signing
 
 Names = str | Sequence[str]
 
@@ -59,6 +59,7 @@ class SourceOptions(TypedDict, total=False):
     access_key_id: str | None
     secret_access_key: str | None
     session_token: str | None
+    fallback: Fallback | None
     profile: str | None
     anonymous: bool | None
     addressing_style: AddressingStyle | None

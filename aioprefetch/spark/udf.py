@@ -290,7 +290,8 @@ def with_operator(
     an executor, divide by its cores: ``concurrency`` counts for each worker.
 
     No secret travels. Name variables of the executors (``secret_access_key="env:NAME"``), or leave keys out: then the
-    store's own chain of providers is asked there. Keys given as text stay here, and are missed there.
+    store's own chain of providers is asked there. Keys given as text stay here: there they are ``PermissionDenied``,
+    unless ``fallback="ambient"`` lets the chain stand in for them.
     """
     recipe = WarmOperator(store, options)
     _warn_of_literals(options)

@@ -92,7 +92,8 @@ def redirect_target(current: str, location: str | None, base: Origin) -> tuple[O
 
 def _shown(text: str) -> str:
     """A URL that could not be parsed, without the parts that may be secret."""
-    return excerpt(re.sub(r"//[^/]*@", "//", text.split("?", 1)[0]))
+    scheme, slashes, rest = text.partition("//")  # A password may hold a slash or a question mark.
+    return excerpt(f"{scheme}{slashes}{rest.rpartition('@')[2]}".split("?", 1)[0])
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------
@@ -138,10 +139,10 @@ class Identity:
         return digest(origin, *parts) if any(parts) else "anonymous"
 
     def request_headers(self) -> dict[str, str]:
-        """The headers for the base's own origin. ``ConfigInvalid`` if a secret is not known in this process."""
-        headers = {name: _reveal(value, f"the header {name}") for name, value in self.headers}
+        """The headers for the base's own origin. Raises as ``Secret.known`` for a secret that is not known here."""
+        headers = {name: _known(value, f"headers[{name!r}]") for name, value in self.headers}
         if self.secret is not None:
-            secret = _reveal(self.secret, "the password" if self.user is not None else "the token")
+            secret = self.secret.known("the token of auth" if self.user is None else "the password of auth")
             if self.user is None:
                 headers["Authorization"] = f"Bearer {secret}"
             else:
@@ -154,7 +155,7 @@ class Identity:
 
     def request_query(self) -> str:
         """``?query`` for each request to the base, or nothing."""
-        return f"?{_reveal(self.query, 'the query of base_url').lstrip('?')}" if self.query else ""
+        return f"?{self.query.known('the query of base_url').lstrip('?')}" if self.query else ""
 
     def scrub(self, text: str) -> str:
         """``text`` with every secret of ours replaced."""
@@ -212,14 +213,8 @@ def checked_auth(auth: object) -> tuple[str | None, Secret | None]:
     raise _invalid("auth must be a bearer token or a pair (user, password) of texts, without ':' in the user's name")
 
 
-def _reveal(value: str | Secret, what: str) -> str:
-    text = value.reveal() if isinstance(value, Secret) else value
-    if text is None:
-        raise _invalid(
-            f"{what} is not known in this process: a literal stays where it was given; "
-            "name an environment variable instead (env:NAME) and set it here"
-        )
-    return text
+def _known(value: str | Secret, option: str) -> str:
+    return value.known(option) if isinstance(value, Secret) else value
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

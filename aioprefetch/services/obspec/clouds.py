@@ -37,8 +37,10 @@ class MakeStore(CloudFactory):
         from obstore import store
 
         kind = "GCSStore" if self.scheme == "gs" else "AzureStore"
-        config = {name: self._revealed(name, value) for name, value in self.settings.items()}
-        provider = None if self.credentials is None else self.credentials.given
+        provider = None if self.credentials is None else self.credentials.known()
+        config = {
+            name: value.known(name) if isinstance(value, Secret) else value for name, value in self.settings.items()
+        }
         try:
             # Retry tries again, within its budget; obstore's time-out of 30 s would be for a whole body.
             return getattr(store, kind)(
@@ -65,14 +67,6 @@ class MakeStore(CloudFactory):
             if secret:
                 text = text.replace(secret, f"<{name}>")
         return excerpt(redact(text).rstrip("."))
-
-    def _revealed(self, name: str, value: Any) -> Any:
-        if not isinstance(value, Secret):
-            return value
-        text = value.reveal()
-        if text is None:
-            raise ConfigInvalid(f"{name} refers to {value!r}, which has no value here", operation="configure")
-        return text
 
 
 class CloudStore(ObspecStore):

@@ -91,7 +91,8 @@ class ObspecOptions:
         """A store made by the factory. Raises ``ConfigInvalid`` if that fails."""
         try:
             store = self.store()
-        except Error:
+        except Error as error:
+            error.add_context(operation="configure")
             raise
         except Exception as error:
             raise _invalid(f"the function that makes the store raised {type(error).__name__}") from error

@@ -192,11 +192,12 @@ _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _BUNDLE_VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 _PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
+_CONTAINER = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
 _WEB_IDENTITY = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN")
 # The variables that decide on botocore's credentials, in addition to the sections of the profile.
 _DECIDING = (
     *(*_WEB_IDENTITY, "AWS_ROLE_SESSION_NAME", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"),
-    *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    *_CONTAINER,
     *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
     *("AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"),
     *("AWS_CREDENTIAL_FILE", "BOTO_CONFIG"),
@@ -215,7 +216,7 @@ _FILES = (
     ("BOTO_CONFIG", "~/.boto"),
 )
 # A profile with one of these does not use the access key that may stand beside it.
-_ASKED = ("role_arn", "source_profile", "credential_source", "web_identity_token_file", "credential_process")
+_ASKED = ("web_identity_token_file", "role_arn", "source_profile", "credential_source", "credential_process")
 _ASKED_PREFIXES = ("sso_", "login_")
 _CHAIN_MAX = 10
 
@@ -226,7 +227,8 @@ class Ambient:
 
     ``endpoint`` is without its user. ``profile`` is the profile whose section counts; ``asked`` are the settings for
     which botocore is asked for the endpoint, ``refused`` those that are not supported, and ``problem`` says why the
-    files cannot be used.
+    files cannot be used. ``provider`` is the one that botocore asks for keys, for people; ``mfa`` the profile for
+    which it would ask a person for a code.
     """
 
     principal: str
@@ -240,6 +242,8 @@ class Ambient:
     asked: tuple[str, ...]
     refused: tuple[str, ...]
     problem: str
+    provider: str
+    mfa: str
 
 
 def ambient(profile: str | None, *, has_identity: bool, files: bool = True) -> Ambient:
@@ -281,6 +285,8 @@ def _resolved(
         asked=asked_settings(values, section, is_refused=False),
         refused=asked_settings(values, section, is_refused=True),
         problem=source.problem(),
+        provider=source.provider(),
+        mfa=source.mfa(),
     )
 
 
@@ -301,10 +307,10 @@ class _Source:
 
     def key_place(self) -> KeyPlace:
         """The place of the keys, in botocore's order: variables, roles, web identities, SSO, files, processes."""
-        if self.values.get("AWS_ACCESS_KEY_ID") and self.profile is None:
+        if self._by_keys():
             # With an end, botocore reads the variables again and again.
             return "elsewhere" if "AWS_CREDENTIAL_EXPIRATION" in self.values else "variables"
-        if self.section.get("aws_access_key_id") and not self._by_variables() and not self._is_asked_for():
+        if self.section.get("aws_access_key_id") and not self._by_variables() and not self._asking():
             return "files"
         return "elsewhere"
 
@@ -318,18 +324,20 @@ class _Source:
             return "an endpoint with a user or a query"
         return ""
 
+    def _by_keys(self) -> bool:
+        return self.profile is None and bool(self.values.get("AWS_ACCESS_KEY_ID"))
+
     def _by_variables(self) -> bool:
         return self.profile is None and all(name in self.values for name in _WEB_IDENTITY)
 
     def principal(self) -> str:
         """The name of the principal."""
-        key_id = self.values.get("AWS_ACCESS_KEY_ID")
-        if key_id and self.profile is None:
-            return f"environment:{digest(key_id)}"
+        if self._by_keys():
+            return f"environment:{digest(self.values['AWS_ACCESS_KEY_ID'])}"
         who = f"profile:{self.named}" if self.named else "environment"
         by_variables = self._by_variables()
         key_id = self.section.get("aws_access_key_id")
-        if key_id and not by_variables and not self._is_asked_for():
+        if key_id and not by_variables and not self._asking():
             return f"{who}:{digest(key_id)}"
         parts = [self.named, *(f"{name}={self.values.get(name, '')}" for name in _DECIDING)]
         parts += [f"{title} {sorted(content.items())}" for title, content in self._chain()]
@@ -339,8 +347,36 @@ class _Source:
             parts += self._machine()
         return f"{who}:{digest(*parts)}"
 
-    def _is_asked_for(self) -> bool:
-        return any(name in _ASKED or name.startswith(_ASKED_PREFIXES) for name in self.section)
+    def _asking(self) -> str:
+        """The entry of the profile by which botocore asks a provider for keys, ``""`` for none."""
+        others = (name for name in self.section if name.startswith(_ASKED_PREFIXES))
+        return next((name for name in (*_ASKED, *others) if name in self.section), "")
+
+    def provider(self) -> str:
+        """The provider that botocore asks for keys, in words for people."""
+        entry = self._asking()
+        if self._by_keys():
+            return "the variable AWS_ACCESS_KEY_ID"
+        if self._by_variables() and entry != "role_arn":
+            return "the web identity of AWS_WEB_IDENTITY_TOKEN_FILE"
+        if entry:
+            return f"{entry} of profile {self.named or 'default'}"
+        container = next((name for name in _CONTAINER if self.values.get(name)), "")
+        return f"the metadata of the container ({container})" if container else "the metadata of the machine"
+
+    def mfa(self) -> str:
+        """The profile whose role takes a code that a person reads from a device, ``""`` for none."""
+        if self._by_keys():
+            return ""
+        for title, section in self._chain():
+            if title.startswith("sso-session "):
+                continue
+            is_role = "role_arn" in section and "web_identity_token_file" not in section
+            if not is_role or ("aws_access_key_id" in section and section is not self.section):
+                return ""  # The keys that the roles before it are assumed with.
+            if "mfa_serial" in section:
+                return title
+        return ""
 
     def _is_named_by_chain(self) -> bool:
         """Whether a role is assumed with a key that stands in the files, or with the token of a web identity."""

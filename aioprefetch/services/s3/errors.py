@@ -8,7 +8,6 @@ be too general, with every secret that this process knows cut out of it.
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import UTC, datetime
@@ -26,7 +25,6 @@ from aioprefetch.services.response_bodies import text_of
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import parse_error
 from aioprefetch.services.s3.sigv4 import AccessKeys
-from aioprefetch.transport.errors import reason_of
 from aioprefetch.values import (
     CopyRequest,
     DeleteRequest,
@@ -70,6 +68,7 @@ _DENIED = Row(
     "s3:GetObject, listing s3:ListBucket, writing s3:PutObject), or {other_identity}",
     quotes=True,
 )
+_QUOTA = Row(errors.PermissionDenied, "a quota of the bucket or its owner is used up", quotes=True)
 _EXPIRED = Row(
     errors.CredentialsExpired,
     "the credentials have expired: give new ones, or let a profile or role renew them",
@@ -145,6 +144,9 @@ BY_CODE: Mapping[str, Row] = {
     "NoSuchUpload": Row(errors.Unexpected, "the multipart upload is gone: something else aborted it"),
     "AccessDenied": _DENIED,
     "AllAccessDisabled": _DENIED,
+    "QuotaExceeded": _QUOTA,
+    "XMinioAdminBucketQuotaExceeded": _QUOTA,
+    "TooManyBuckets": _QUOTA,
     "AccountProblem": _DENIED,
     "UnsupportedAlgorithm": _DENIED,  # the response of rclone to a request without a signature
     "SignatureDoesNotMatch": Row(
@@ -217,60 +219,41 @@ BY_STATUS: Mapping[int, Row] = {
     503: _THROTTLED,
 }
 
+# The rows of the failures to find keys, and of botocore where it reads the files of AWS, by the names of their classes.
+_NOT_FETCHED = "the credentials could not be fetched (asked: {asked})"
+_REFUSED_KEYS = Row(errors.PermissionDenied, _NOT_FETCHED, quotes=True)
+_NO_KEYS_NOW = Row(errors.PermissionDenied, _NOT_FETCHED, quotes=True, status="temporary")
 BY_CLASS: Mapping[str, Row] = {
     "NoCredentialsError": Row(
         errors.PermissionDenied,
-        "{no_keys}: give access_key_id and secret_access_key (env:NAME names a variable), a profile, set "
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or set anonymous=True for a public bucket",
+        "{no_keys} (asked last: {asked}): give access_key_id and secret_access_key (env:NAME names a variable), a "
+        "profile, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or set anonymous=True for a public bucket",
     ),
     "PartialCredentialsError": Row(errors.ConfigInvalid, "the credentials are not complete", quotes=True),
-    "CredentialRetrievalError": Row(
-        errors.PermissionDenied, "the credentials could not be fetched", quotes=True, status="temporary"
-    ),
-    "TokenRetrievalError": Row(errors.PermissionDenied, "log in again", quotes=True),
-    "SSOError": Row(errors.PermissionDenied, "log in again (aws sso login)", quotes=True),
-    "LoginError": Row(errors.PermissionDenied, "log in again (aws login)", quotes=True),
+    "TokenRetrievalError": Row(errors.PermissionDenied, f"{_NOT_FETCHED}: log in again", quotes=True),
+    "SSOError": Row(errors.PermissionDenied, f"{_NOT_FETCHED}: log in again (aws sso login)", quotes=True),
+    "LoginError": Row(errors.PermissionDenied, f"{_NOT_FETCHED}: log in again (aws login)", quotes=True),
     "ProfileNotFound": Row(
         errors.ConfigInvalid,
         "a profile is not in the AWS configuration files: check profile= and AWS_PROFILE",
         quotes=True,
     ),
     "ConfigParseError": Row(errors.ConfigInvalid, "the AWS configuration file cannot be read", quotes=True),
+    "InvalidConfigError": Row(errors.ConfigInvalid, "a profile of AWS cannot give credentials", quotes=True),
     "NoRegionError": Row(errors.ConfigInvalid, "no region is configured: set region='...' or AWS_REGION"),
     "InvalidRegionError": Row(errors.ConfigInvalid, "the configured region is not a valid region", quotes=True),
-    "InvalidProxiesConfigError": Row(errors.ConfigInvalid, "the proxies cannot be used: check proxies and ca_bundle"),
-    "SSLError": Row(
-        errors.ConfigInvalid,
-        "TLS with {endpoint} failed ({reason}): check endpoint_url and ca_bundle; it is never switched off",
-    ),
-    "ProxyConnectionError": Row(errors.Unavailable, "the proxy did not let the request through ({reason})"),
-    "ConnectTimeoutError": Row(
-        errors.TimedOut, "no connection to {endpoint} within connect_timeout_seconds={connect_seconds:g}"
-    ),
-    "ReadTimeoutError": Row(errors.TimedOut, "no response within read_timeout_seconds={read_seconds:g}"),
-    "ConnectionClosedError": Row(errors.Unavailable, "the store closed the connection without a response ({reason})"),
-    "EndpointConnectionError": Row(
-        errors.Unavailable, "no connection to {endpoint} ({reason}): check host and port, and that it runs"
-    ),
-    "ParamValidationError": Row(errors.InvalidArgument, "the request cannot be sent", quotes=True),
-    "HTTPClientError": Row(errors.Unavailable, "the request failed ({reason})"),
-    "TimeoutError": Row(errors.TimedOut, "no response in time"),
-    "OSError": Row(errors.Unavailable, "the connection failed ({reason})"),
-    # The exceptions of botocore for a value of the wrong type.
-    "ValueError": Row(errors.ProtocolError, "the response cannot be understood ({reason})"),
-}
-
-
-REASONS: Mapping[str, str] = {
-    "ClientConnectorDNSError": "the host name does not resolve",
-    "ClientConnectorCertificateError": "its certificate is not trusted",
-    "ClientConnectorSSLError": "it may not speak TLS at all",
-    "ServerDisconnectedError": "it hung up",
+    # Another attempt may help.
+    "CredentialRetrievalError": _NO_KEYS_NOW,
+    "MetadataRetrievalError": _NO_KEYS_NOW,
+    "SSLError": _REFUSED_KEYS,
+    "HTTPClientError": _NO_KEYS_NOW,
+    "ConnectionError": _NO_KEYS_NOW,
+    "OSError": _NO_KEYS_NOW,
 }
 
 
 class Reported(Exception):
-    """The message of botocore or aiohttp without secrets: the cause of an error of ours."""
+    """The message of a library without secrets: the cause of an error of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,13 +268,6 @@ class ErrorResponse:
     request_id: str = field(repr=False)
     # A body of another kind of server; ``b""`` for an error of S3.
     foreign_body: bytes = field(default=b"", repr=False)
-
-    @classmethod
-    def from_botocore(cls, response: Mapping[str, Any]) -> ErrorResponse:
-        """From the dictionary in botocore's ``ClientError``."""
-        metadata = response.get("ResponseMetadata") or {}
-        headers, fields = metadata.get("HTTPHeaders") or {}, response.get("Error") or {}
-        return cls.of_fields(int(metadata.get("HTTPStatusCode") or 0), headers, fields)
 
     @classmethod
     def of_fields(
@@ -349,36 +325,29 @@ class ErrorResponse:
 class Explainer:
     """Makes the errors of one recipe; ``principal`` is the identity that its messages name.
 
-    ``keys_left_behind``: literal keys, or their provider, stayed in the process that pickled them. ``keys`` are those
-    that sign, of the recipe and of a session.
+    ``keys`` are those that sign, of the recipe and of a session.
     """
 
     def __init__(self, options: S3Options, principal: str) -> None:
         self._options = options
         self._principal = principal
-        self.keys_left_behind = False
         self.keys: dict[str, AccessKeys] = {}
 
-    def explained(self, error: Exception, request: Request) -> Error:
-        """The error for an exception of a library, or ours, without the frames and exceptions that hold the request."""
-        own = inner_error(error)
-        if isinstance(own, Error):
-            own.__context__ = None
-            return own.with_traceback(None).add_context(operation=request.operation, path=request.path)
-        return self.explain(error, request)
+    def explained(self, error: Exception, request: Request, *, asked: str = "") -> Error:
+        """The error for one of ours, or of botocore during ``request``; ``asked`` is what was asked for keys.
 
-    def explain(self, error: Exception, request: Request) -> Error:
-        """The error for an exception of botocore or aiohttp during ``request``.
-
-        Its cause is their message, and not their exception, which holds the request.
+        Its cause is the message of botocore's, and not the exception, which holds what was sent.
         """
-        response = getattr(error, "response", None)
-        explained = (
-            self.from_response(ErrorResponse.from_botocore(response), request)
-            if isinstance(response, Mapping)
-            else self._failed(error, request)
-        )
-        explained.__cause__ = Reported(f"{type(error).__module__}.{type(error).__qualname__}: {self.scrub(str(error))}")
+        if isinstance(error, Error):
+            error.__context__ = None
+            return error.with_traceback(None).add_context(operation=request.operation, path=request.path)
+        said = self.scrub(str(error))
+        facts: dict[str, Any] = {"operation": request.operation, "path": request.path}
+        row = _row_of_failure(error, _REFUSED_KEYS if asked else Row(errors.Unexpected, type(error).__name__, True))
+        text = row.text.format(no_keys=_no_keys(self._options), asked=asked)
+        quoted = f"; it says: {said or type(error).__name__}" if row.quotes else ""
+        explained = row.kind(f"{text}{quoted}", status=row.status, **facts)
+        explained.__cause__ = Reported(f"{type(error).__module__}.{type(error).__qualname__}: {said}")
         return explained
 
     def from_response(self, response: ErrorResponse, request: Request) -> Error:
@@ -418,27 +387,8 @@ class Explainer:
         has_none = request.checksum is self._options.checksum is None
         return has_none and _CHECKSUM_DEMANDED.search(response.message) is not None
 
-    def _failed(self, error: Exception, request: Request) -> Error:
-        facts: dict[str, Any] = {"operation": request.operation, "path": request.path}
-        inner = inner_error(error)
-        if isinstance(getattr(inner, "os_error", inner), (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-            # The peer hung up during the handshake: that is a broken connection, not a wrong certificate.
-            return errors.Unavailable("the connection broke during the TLS handshake", **facts)
-        row = _row_of_class(error, inner)
-        if row is None:
-            return errors.Unexpected(f"{type(error).__name__}: {self.scrub(str(error))}", **facts)
-        # The names of library classes describe the failure; those of Python do not name the missing part.
-        reason = reason_of(inner) if type(inner).__module__ == "builtins" else type(inner).__name__
-        if reason == "ClientConnectorDNSError":
-            facts["context"] = {"reason": "dns"}
-        text = self._text(row, ErrorResponse.from_botocore({}), str(error), reason=reason)
-        return row.kind(text, status=row.status, **facts)
-
-    def _text(self, row: Row, response: ErrorResponse, said: str, reason: str = "") -> str:
+    def _text(self, row: Row, response: ErrorResponse, said: str) -> str:
         options = self._options
-        found_none = "no credentials were found"
-        if self.keys_left_behind:
-            found_none = "the operator was pickled without its keys, and this process has none of its own"
         where = f"set region={response.region!r}" if response.region else "set region to the bucket's region"
         if options.endpoint_url:
             where += ", or check endpoint_url"
@@ -446,20 +396,14 @@ class Explainer:
             where += f"; it leads to {response.redirected_to}"
         text = row.text.format(
             bucket=options.bucket,
-            profile=options.profile,
             identity=self._principal,
             other_identity="give keys or a profile" if options.anonymous else "set anonymous=True for a public bucket",
-            endpoint=options.endpoint_url or "the store",
-            connect_seconds=options.connect_timeout_seconds,
-            read_seconds=options.read_timeout_seconds,
             code=response.code or response.http_status,
             http_status=response.http_status,
             storage_class=self.scrub(str(response.fields.get("StorageClass") or "GLACIER")),
             own_date=datetime.now(UTC).replace(microsecond=0),
             server_date=parse_http_date(response.headers.get("date")) or "another time",
             set_region=where,
-            no_keys=found_none,
-            reason=REASONS.get(reason, reason),
             foreign=text_of(response.foreign_body, self.without_secrets),
         )
         return f"{text}; it says: {self.scrub(said)}" if row.quotes and said else text
@@ -557,17 +501,18 @@ def _foreign_row(response: ErrorResponse, request: Request) -> Row:
     return _NO_OBJECT_OF_S3 if response.http_status == 404 and isinstance(request, ReadRequest) else _NO_S3
 
 
-def inner_error(error: Exception) -> Exception:
-    """The exception of aiohttp, or of ours below botocore, that botocore has wrapped."""
-    inner = getattr(error, "kwargs", {}).get("error")
-    return inner if isinstance(inner, Exception) else error
+def _no_keys(options: S3Options) -> str:
+    if options.keys_left_behind:
+        return "the operator was pickled without its keys, and this process has none of its own"
+    return "no credentials were found"
 
 
-def _row_of_class(error: Exception, inner: Exception) -> Row | None:
-    wrapped = type(error).__name__ == "HTTPClientError"
-    for cause in (inner, error) if wrapped else (error,):
-        for kind in type(cause).__mro__:
-            row = BY_CLASS.get(kind.__name__)
-            if row is not None:
-                return row
-    return None
+def _row_of_failure(error: Exception, otherwise: Row) -> Row:
+    """The row of a failure of botocore, which for a response that another service gave is temporary or not."""
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping):
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0
+        row = BY_CODE.get(response.get("Error", {}).get("Code", ""))
+        return _NO_KEYS_NOW if status >= 500 or status == 429 or row in (_THROTTLED, _FAILED) else _REFUSED_KEYS
+    rows = (BY_CLASS.get(kind.__name__) for kind in type(error).__mro__)
+    return next(filter(None, rows), otherwise)

@@ -34,7 +34,7 @@ from aioprefetch.errors import (
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.environment import Ambient, keys_in_files
 from aioprefetch.services.s3.errors import Explainer, Reported
-from aioprefetch.services.s3.options import S3Options, are_credentials, is_session, revealed
+from aioprefetch.services.s3.options import S3Options, are_credentials, is_session
 from aioprefetch.services.s3.sigv4 import AccessKeys
 from aioprefetch.values import Request
 
@@ -118,7 +118,7 @@ class GivenKeys:
 
         Where it fails with an ``OSError`` another attempt may help. Errors of botocore are raised as they are.
         """
-        given = self._provider.given
+        given = self._provider.known(FALLBACK)
         try:
             found = given
             if is_session(given):
@@ -197,6 +197,10 @@ def _value(found: Any, names: tuple[str, ...]) -> Any:
 
 # --- keys of a recipe -------------------------------------------------------------------------------------------------
 
+# The remedy for keys that stayed in another process, beside references.
+FALLBACK = ", or let fallback='ambient' take the credentials of this process in their place"
+# Botocore asks the metadata service of a machine once, and takes a failure for its absence.
+METADATA_ATTEMPTS = 3
 # The keys of a recipe that signs nothing.
 ANONYMOUS = AccessKeys("", "")
 # New keys are requested once a minute at most: they cost a request of a provider, and a store may be wrong.
@@ -224,6 +228,7 @@ class KeySource:
         self._now = runtime.now
         self._keys: AccessKeys | None = None
         self._chain: ProviderChain | GivenKeys | None = None
+        self._asked = "variables and files"  # For people: the provider of keys.
         self._look_at = 0.0
         self._renewed_at: float | None = None
         self._flight = SingleFlight(runtime, self._load, "s3 keys")
@@ -254,13 +259,11 @@ class KeySource:
         try:
             async with asyncio.timeout(limit_seconds) as limit:
                 return await self._flight.get()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            text = f"the credentials were not there within {limit_seconds:g} seconds"
-            explained: Error = TimedOut(text, operation=request.operation, path=request.path)
         except Exception as error:
-            explained = self._explainer.explained(error, request)
+            late = f"the credentials were not there within {limit_seconds:g} seconds; asked: {self._asked}"
+            explained = self._explainer.explained(
+                TimedOut(late) if limit.expired() else error, request, asked=self._asked
+            )
         try:
             raise explained from explained.__cause__
         finally:
@@ -285,14 +288,16 @@ class KeySource:
 
     def _has_literal_keys(self) -> bool:
         secret = Secret.of(self._options.access_key_id)
-        # Literals that stayed in another process are not used: other keys stand in for them.
-        is_used = secret is not None and secret.is_literal and not self._explainer.keys_left_behind
-        return self._options.anonymous or is_used
+        is_literal = secret is not None and secret.is_literal and not self._options.keys_left_behind
+        return self._options.anonymous or is_literal
 
     async def _load(self) -> AccessKeys:
-        keys = ANONYMOUS if self._options.anonymous else await self._given_keys()
+        options = self._options
+        keys = ANONYMOUS if options.anonymous else None
+        if keys is None and not (options.fallback and options.keys_left_behind):
+            keys = await self._given_keys() if options.credentials is not None else self._own_keys()
         if keys is None:
-            keys = self._own_keys() or self._keys_of_variables() or await self._keys_of_files_or_chain()
+            keys = self._keys_of_variables() or await self._keys_of_files_or_chain()
         if not all(value.isprintable() and value.isascii() for value in (keys.key_id, keys.token or "")):
             raise ConfigInvalid(
                 "access_key_id or session_token holds a character that no header can carry, perhaps the end of a line"
@@ -302,42 +307,29 @@ class KeySource:
         self._look_at = self._now() + LOOK_SECONDS
         return keys
 
-    async def _given_keys(self) -> AccessKeys | None:
-        """The keys of the provider in the recipe, ``None`` if there is none, or if it stayed in another process."""
-        provider = self._options.credentials
-        if provider is None or provider.given is None:
-            self._explainer.keys_left_behind = provider is not None
-            return None
-
+    async def _given_keys(self) -> AccessKeys:
+        provider: Any = self._options.credentials
+        self._asked = f"credentials={provider!r}"
         given = self._chain if isinstance(self._chain, GivenKeys) else GivenKeys(provider, self._runtime)
         keys = await given.ask()
         self._chain = given
         return keys
 
     def _own_keys(self) -> AccessKeys | None:
-        """The keys of the recipe, ``None`` if it has none, or if they stayed in another process."""
+        """The keys of the recipe, ``None`` if it has none. Raises as ``Secret.known``."""
         options = self._options
         key_id, secret = Secret.of(options.access_key_id), Secret.of(options.secret_access_key)
-        given = {
-            "access_key_id": key_id,
-            "secret_access_key": secret,
-            "session_token": Secret.of(options.session_token),
-        }
-        # No local variable holds a value, because tools show those of every frame of an error.
-        is_left = [revealed(one, name) is None for name, one in given.items() if one is not None]
+        token = Secret.of(options.session_token)
         if key_id is None or secret is None:
             return None
-        # Part of an identity is useless: without all of its keys another identity has to be found.
-        self._explainer.keys_left_behind = any(is_left)
-        if self._explainer.keys_left_behind:
-            return None
-        self._check_principal(options.own_principal)
-        token = given["session_token"]
-        return AccessKeys(
-            revealed(key_id, "access_key_id") or "",
-            revealed(secret, "secret_access_key") or "",
-            None if token is None else revealed(token, "session_token") or "",
+        # No local variable is a value, because tools show those of every frame of an error.
+        keys = AccessKeys(
+            key_id.known("access_key_id", FALLBACK),
+            secret.known("secret_access_key", FALLBACK),
+            None if token is None else token.known("session_token", FALLBACK),
         )
+        self._check_principal(options.own_principal)
+        return keys
 
     def _keys_of_variables(self) -> AccessKeys | None:
         ambient = self._options.ambient(files=False)
@@ -353,6 +345,12 @@ class KeySource:
             self._check_principal(self._options.principal_of(ambient))
             if keys is not None:
                 return keys
+            self._asked = ambient.provider
+            if ambient.mfa:
+                raise PermissionDenied(
+                    f"{ambient.mfa} takes an MFA code (mfa_serial), for which no person is asked here: get keys by "
+                    "other means, such as aws sts get-session-token, or give a session as credentials="
+                )
         chain = self._chain if isinstance(self._chain, ProviderChain) else ProviderChain(self._options, self._explainer)
         own_loop = OwnLoop[AccessKeys]()
         try:
@@ -419,7 +417,9 @@ class ProviderChain:
             from aiobotocore.session import AioSession
         except ImportError as error:
             raise MissingDependency("these credentials need aiobotocore: pip install 'aioprefetch[s3]'") from error
-        self._session = AioSession(profile=self._options.profile)
+        name = "metadata_service_num_attempts"
+        attempts = {name: (name, f"AWS_{name.upper()}", METADATA_ATTEMPTS, int)}  # The user's own setting comes first.
+        self._session = AioSession(profile=self._options.profile, session_vars=attempts)
         # Providers that ask another service for keys need a region for it.
         region = self._options.region or self._options.ambient(files=True).region
         self._session.set_config_variable("region", region or None)

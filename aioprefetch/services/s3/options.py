@@ -49,10 +49,14 @@ _CAN = (
 
 # A listing or a write needs a connection too, so the pool is a little wider than the limit of concurrent requests.
 _CONNECTIONS_EXTRA = 8
-_SECRET_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
+_SECRET_VARIABLES = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN"),
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+)
 
 AddressingStyle = Literal["auto", "path", "virtual"]
 Signing = Literal["header", "presigned"]
+Fallback = Literal["ambient"]
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 # The name of an access point, of one on an outpost, or of Object Lambda.
@@ -75,6 +79,7 @@ class S3Options:
     secret_access_key: str | Secret | None = None
     session_token: str | Secret | None = None
     credentials: CredentialsProvider | Any | None = None
+    fallback: Fallback | None = None
     profile: str | None = None
     anonymous: bool = False
     addressing_style: AddressingStyle = "auto"
@@ -108,6 +113,8 @@ class S3Options:
             keep(self, "proxies", checked_proxies(self.proxies))
         checked_choice("addressing_style", self.addressing_style, get_args(AddressingStyle))
         checked_choice("signing", self.signing, get_args(Signing))
+        if self.fallback is not None:
+            checked_choice("fallback", self.fallback, get_args(Fallback))
         for name in ("anonymous", "request_payer", *(() if self.allow_http is None else ("allow_http",))):
             checked_flag(name, getattr(self, name))
         checked_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
@@ -190,8 +197,7 @@ class S3Options:
         profile = f"profile {settings.profile or 'default'}"
         if settings.key_place == "files":
             return f"{settings.files[1]} or {settings.files[0]}, {profile}"
-        asked = f"the providers of AWS are asked (roles, SSO, processes, the metadata of a machine), {profile}"
-        return f"none in options, variables and files: {asked}"
+        return f"none in options, variables and files; asked: {settings.provider}"
 
     @property
     def own_principal(self) -> str:
@@ -202,14 +208,24 @@ class S3Options:
         """The principal, where ``settings`` name it if the recipe does not."""
         return f"{self._own_identity() or settings.principal}{self._customer()}"
 
+    @property
+    def keys_left_behind(self) -> bool:
+        """Whether its keys, or what gives them, stayed in the process that pickled it."""
+        if isinstance(self.credentials, CredentialsProvider):
+            return self.credentials.given is None
+        keys = (self.access_key_id, self.secret_access_key, self.session_token)
+        return any(isinstance(key, Secret) and key.is_literal and key.reveal() is None for key in keys)
+
     def _own_identity(self) -> str:
-        """The identity that the recipe itself names, ``""`` if the provider chain finds one."""
+        """The identity that the recipe itself names, ``""`` if variables, files or providers name one."""
         if self.anonymous:
             return "anonymous"
-        if self.credentials is not None and self.credentials.given is not None:
+        if self.keys_left_behind:
+            return "" if self.fallback else "left behind"  # No bytes are ever read under that name.
+        if self.credentials is not None:
             return f"provider:{self.credentials.token}"
         key_id = Secret.of(self.access_key_id)
-        if key_id is None or (key_id.is_literal and key_id.reveal() is None):
+        if key_id is None:
             return ""
         value = key_id.reveal()
         return f"key:{key_id.fingerprint() if value is None else digest(value)}"
@@ -458,14 +474,6 @@ def _decoded_bytes(secret: Secret) -> int | None:
         return len(base64.b64decode(secret.reveal() or "", validate=True))
     except (binascii.Error, ValueError):
         return None
-
-
-def revealed(secret: Secret, option: str) -> str | None:
-    """The value; ``None`` for a literal that stayed in another process. A variable that is not set is an error."""
-    value = secret.reveal()
-    if value is None and not secret.is_literal:
-        raise ConfigInvalid(f"{option} is {secret.fingerprint()!r}, but that environment variable is not set")
-    return value
 
 
 def _split(url: str, shown: str) -> SplitResult:

@@ -32,8 +32,8 @@ class S3(S3Options):
         Default: that of ``AWS_*`` variables or a profile, or ``us-east-1``.
     access_key_id
         The name of the key. This and the next two are text, or ``env:NAME`` for a variable that is looked up when it is
-        used. A pickle holds no text of a key: in another process the default takes its place. Default: ``AWS_*``
-        variables, the files of AWS, then the other providers of botocore, in its order.
+        used. A pickle holds no text of a key: in another process such a key is ``PermissionDenied``, see ``fallback``.
+        Default: ``AWS_*`` variables, the files of AWS, then the other providers of botocore, in its order.
     secret_access_key
         The key that signs.
     session_token
@@ -42,6 +42,9 @@ class S3(S3Options):
         What gives the keys instead: a session of boto3, botocore or aiobotocore, credentials of one, a provider of
         obstore, or a function, which may be asynchronous. It is asked before its keys end. A session gives the region
         too. A pickle holds a function of a module by its name; anything else stays in this process and its forks.
+    fallback
+        ``"ambient"``: where keys or ``credentials`` stayed in another process, those of the process that unpickled the
+        recipe are used, which may be another identity. ``None``: ``PermissionDenied`` at the first request.
     profile
         A profile of the AWS configuration files. Beside ``access_key_id`` and ``secret_access_key`` it gives the
         region and other settings, and those keys sign, as with boto3.
@@ -85,6 +88,7 @@ class S3(S3Options):
         "secret_access_key",
         "session_token",
         "credentials",
+        "fallback",
         "profile",
         "anonymous",
         "addressing_style",

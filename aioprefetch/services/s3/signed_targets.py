@@ -20,14 +20,14 @@ from datetime import datetime
 from functools import partial
 
 from aioprefetch.credentials import Secret
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidPath, PermissionDenied, Unsupported
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidPath, Unsupported
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.s3.asked_endpoint import asked_endpoint
 from aioprefetch.services.s3.endpoint import Endpoint, endpoint_of, is_of_several_regions, why_asked
 from aioprefetch.services.s3.key_source import ANONYMOUS, KeySource
-from aioprefetch.services.s3.options import S3Options, checked_region, revealed, sse_key_bytes
+from aioprefetch.services.s3.options import S3Options, checked_region, sse_key_bytes
 from aioprefetch.services.s3.session_keys import SessionKeys
 from aioprefetch.services.s3.sigv4 import (
     UNSIGNED_PAYLOAD,
@@ -87,7 +87,7 @@ def configuration_of(options: S3Options, *, of_account: bool = False) -> Configu
     style = options.addressing_style if options.addressing_style != "auto" else ambient.addressing_style
     find_endpoint = partial(asked_endpoint, options) if why else endpoint_of
     endpoint = find_endpoint(bucket, region, endpoint_url, style)
-    proxy = Proxies(proxy_urls(options)).of(endpoint.origin)
+    proxy = Proxies(None if options.proxies is None else tuple(options.proxies.items())).of(endpoint.origin)
     if proxy is not None and proxy.origin.scheme == endpoint.origin.scheme == "https":
         raise ConfigInvalid(
             f"the proxy {proxy.origin} (proxies, or HTTPS_PROXY) would need TLS within TLS: give its address with http://"
@@ -101,32 +101,12 @@ def configuration_of(options: S3Options, *, of_account: bool = False) -> Configu
     )
 
 
-def proxy_urls(options: S3Options) -> tuple[tuple[str, str], ...] | None:
-    """The proxies of a recipe with their passwords; ``None`` for those of the environment."""
-    if options.proxies is None:
-        return None
-    # No local variable holds a password when this raises, because tools show those of every frame of an error.
-    for scheme, url in options.proxies.items():
-        if isinstance(url, Secret) and revealed(url, f"proxies[{scheme!r}]") is None:
-            raise ConfigInvalid(
-                f"proxies[{scheme!r}] holds a password and stayed in the process that pickled this operator; "
-                "give it as 'env:NAME' and set that variable here"
-            )
-    return tuple(
-        (scheme, (url.reveal() or "") if isinstance(url, Secret) else url) for scheme, url in options.proxies.items()
-    )
-
-
 def customer_key(options: S3Options) -> bytes | None:
-    """The key of SSE-C, ``None`` for none. Raises ``PermissionDenied`` for one that stayed in another process."""
+    """The key of SSE-C, ``None`` for none. Raises as ``Secret.known`` for one that is not known here."""
     secret = options.sse_customer_key
     if not isinstance(secret, Secret):
         return None
-    if revealed(secret, "sse_customer_key") is None:
-        raise PermissionDenied(
-            "sse_customer_key was given as a literal and stayed in the process that pickled this operator; "
-            "give it as sse_customer_key='env:NAME' and set that variable here"
-        )
+    secret.known("sse_customer_key")
     return sse_key_bytes(secret)
 
 

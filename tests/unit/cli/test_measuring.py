@@ -51,7 +51,7 @@ def test_doctor_says_where_keys_are(bucket: Bucket, monkeypatch: pytest.MonkeyPa
     for variables, arguments, place in (
         ({}, ["--profile", "work"], str(files)),
         ({}, ["--anonymous"], "none: anonymous"),
-        ({}, [], "none in options, variables and files: the providers of AWS are asked"),
+        ({}, [], "none in options, variables and files; asked: the metadata of the machine"),
         ({"AWS_ACCESS_KEY_ID": canary, "AWS_SECRET_ACCESS_KEY": canary}, [], "the variable AWS_ACCESS_KEY_ID"),
     ):
         with monkeypatch.context() as patch:

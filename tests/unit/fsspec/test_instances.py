@@ -111,7 +111,8 @@ class TestTravel:
     @pytest.mark.parametrize(
         ("words", "found"),
         [
-            ({}, "the operator was pickled without its keys"),
+            ({}, "give it as 'env:NAME'"),
+            ({"fallback": "ambient"}, "this process has none of its own"),
             ({"pickle_secrets": True}, "Unavailable"),  # The keys are there, and the store is not.
             ({"key": "env:ID_ELSEWHERE", "secret": "env:SECRET_ELSEWHERE", "token": None}, "Unavailable"),
         ],

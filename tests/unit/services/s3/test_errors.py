@@ -20,7 +20,7 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.errors import BY_CLASS, BY_CODE, BY_STATUS, ErrorResponse, Explainer
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.values import ReadRequest, Request, StatRequest, WriteRequest
+from aioprefetch.values import ReadRequest, StatRequest, WriteRequest
 from tests.unit.services.s3.stores import Store
 
 OBJECTS = {"bucket/k": b"the object"}
@@ -47,6 +47,14 @@ def failing(status: int, code: str = "", more: str = "", **headers: str) -> Faul
         (403, "SignatureDoesNotMatch", errors.PermissionDenied, False, "check secret_access_key"),
         (403, "InvalidAccessKeyId", errors.PermissionDenied, False, "check access_key_id"),
         (400, "InvalidToken", errors.PermissionDenied, False, "session_token"),
+        (
+            403,
+            "QuotaExceeded",
+            errors.PermissionDenied,
+            False,
+            "a quota of the bucket or its owner is used up; it says",
+        ),
+        (400, "TooManyBuckets", errors.PermissionDenied, False, "a quota"),
         (400, "ExpiredToken", errors.CredentialsExpired, False, "have expired"),
         (400, "", errors.PermissionDenied, False, "expired credentials, a wrong region"),
         (403, "InvalidObjectState", errors.PermissionDenied, False, "restore it first"),
@@ -331,18 +339,14 @@ def test_every_row_with_a_long_word_in_each_field(said: str) -> None:
     fields = {"Message": said, "StorageClass": said, "Region": said, "ActualObjectSize": said, "RequestId": said}
     names = ("content-range", "date", "retry-after", "x-amz-retry-after", "x-amz-bucket-region", "x-amz-request-id")
     for code, status in [*((code, 400) for code in (*BY_CODE, said)), *(("", status) for status in (*BY_STATUS, 416))]:
-        metadata = {"HTTPStatusCode": status, "HTTPHeaders": dict.fromkeys(names, said)}
+        headers = dict.fromkeys(names, said)
         for request in REQUESTS if not code else REQUESTS[:1]:
-            response = {"Error": {"Code": code, **fields}, "ResponseMetadata": metadata}
-            check_cost(partial(explained, explainer, response, request))
-    for name in (*BY_CLASS, "SomethingNew"):
-        raised = type(name, (Exception,), {})(said)
-        check_cost(partial(explainer.explain, raised, REQUESTS[0]))
-
-
-def explained(explainer: Explainer, response: dict[str, Any], request: Request) -> errors.Error:
-    """The error that a response means."""
-    return explainer.from_response(ErrorResponse.from_botocore(response), request)
+            response = ErrorResponse.of_fields(status, headers, {"Code": code, **fields})
+            check_cost(partial(explainer.from_response, response, request))
+    for name in (*BY_CLASS, "SomethingNew", "ClientError"):
+        raised = type(name, (Exception,), {"response": {}} if name == "ClientError" else {})(said)
+        for asked in ("", "the metadata of the machine"):
+            check_cost(partial(explainer.explained, raised, REQUESTS[0], asked=asked))
 
 
 def check_cost(make: Callable[[], errors.Error]) -> None:
@@ -358,4 +362,4 @@ def check_cost(make: Callable[[], errors.Error]) -> None:
 
 def test_a_number_of_many_digits_is_no_size() -> None:
     """Python refuses to read one of more than 4,300."""
-    assert ErrorResponse.from_botocore({"Error": {"ActualObjectSize": "9" * 5000}}).total is None
+    assert ErrorResponse.of_fields(416, {}, {"ActualObjectSize": "9" * 5000}).total is None

@@ -170,7 +170,7 @@ async def test_identities_that_botocore_finds(
         assert "/eu-west-3/s3/" in signed_by(server.requests[-1])
         with pytest.raises(ConfigInvalid, match=r"profile= and AWS_PROFILE.*\(play\)"):
             await store(server, profile="play").get("k")
-        with pytest.raises(PermissionDenied, match="no credentials were found: give access_key_id"):
+        with pytest.raises(PermissionDenied, match="no credentials were found"):
             await store(server, **no_keys).get("k")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "FROMENV")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
@@ -236,15 +236,28 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "was pickled without its keys, and this process has none of its own: give access_key_id"),
-        ({"sse_customer_key": b"canary-sse-c-key-of-32-bytes!!!!"}, "give it as sse_customer_key='env:NAME'"),
-        ({"proxies": {"http": "http://u:canary@127.0.0.1:1"}}, "proxies['http'] holds a password and stayed"),
+        (
+            {},
+            "access_key_id was given as text, and stayed in the process that pickled this operator: give it as 'env:",
+        ),
+        ({"access_key_id": "env:NAMED"}, "secret_access_key was given as text"),
+        (
+            {"access_key_id": "env:NAMED", "secret_access_key": "env:NAMED", "session_token": "canary"},
+            "session_token was",
+        ),
+        (
+            {"access_key_id": "env:NOT_SET", "secret_access_key": "env:NAMED"},
+            "access_key_id is 'env:NOT_SET', but that",
+        ),
+        ({"fallback": "ambient"}, "Unavailable"),  # Signed with the keys of the variables; there is no server.
+        ({"sse_customer_key": b"canary-sse-c-key-of-32-bytes!!!!"}, "sse_customer_key was given as text"),
+        ({"proxies": {"http": "http://u:canary@127.0.0.1:1"}}, "proxies['http'] was given as text"),
     ],
 )
 def test_in_another_process(options: dict[str, Any], said: str) -> None:
     """What stayed behind is named, with what to do; nothing is sent under another identity by mistake."""
-    service = S3(bucket="bucket", endpoint_url="http://127.0.0.1:1", **KEYS, **options)
-    environment = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nowhere"}
+    service = S3(bucket="bucket", endpoint_url="http://127.0.0.1:1", **KEYS | options)
+    environment = {"AWS_ACCESS_KEY_ID": "OTHER", "AWS_SECRET_ACCESS_KEY": "s", "HOME": "/nowhere", "NAMED": "canary"}
     program = PROGRAM.format(pickled=pickle.dumps(service))
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert said in run.stdout

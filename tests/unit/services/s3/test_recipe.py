@@ -5,7 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -191,12 +191,17 @@ def test_no_secret_in_repr_or_pickle_and_still_there_in_this_process() -> None:
     assert len(list(again.known_secrets())) == 5
 
 
-def test_literal_keys_stay_in_the_process_that_pickled_them() -> None:
-    """In another process the recipe has no literal any more, and names that environment's identity."""
-    pickled = pickle.dumps(S3(bucket="bucket", **SECRETIVE))
+@pytest.mark.parametrize(
+    ("fallback", "principal"), [(None, "left behind"), ("ambient", "environment:[0-9a-f]{16}")], ids=["none", "ambient"]
+)
+def test_literal_keys_stay_in_the_process_that_pickled_them(
+    fallback: Literal["ambient"] | None, principal: str
+) -> None:
+    """In another process the recipe has no literal, and names that environment's identity only where it may."""
+    pickled = pickle.dumps(S3(bucket="bucket", fallback=fallback, **SECRETIVE))
     program = f"import pickle; s = pickle.loads({pickled!r}); print(list(s.known_secrets()), s.info.principal, repr(s))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={})
-    assert re.match(r"\[\] environment:[0-9a-f]{16} S3\(bucket='bucket'", run.stdout)
+    assert re.match(rf"\[\] {principal} S3\(bucket='bucket'", run.stdout)
     assert "canary" not in run.stdout
 
 

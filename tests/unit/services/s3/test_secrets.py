@@ -358,7 +358,7 @@ CONFIGURATIONS: dict[str, Callable[[], object]] = {
         named_by("MY", proxies={"http": "env:BAD_PROXY", "https": "http://h:1"})
     ),
     "a proxy without a variable": lambda: configuration_of(
-        named_by("MY", proxies={"http": "env:PROXY", "https": "env:MISSING"})
+        named_by("MY", proxies={"http": "env:MISSING", "https": "env:PROXY"})
     ),
     "a customer's key that is not base64": lambda: configuration_of(named_by("MY", sse_customer_key="env:TEXT")),
     "a customer's key that is too short": lambda: configuration_of(named_by("MY", sse_customer_key="env:SHORT")),

@@ -339,7 +339,12 @@ async def test_keys_in_place_of_literals_left_behind_are_renewed(
     left = [Secret(f"literal:{number:032x}") for number in range(2)]  # References, as a pickle of there holds them.
     async with FaultServer(OBJECTS, [refusal(400, "ExpiredToken")]) as server:
         service = S3(
-            bucket="bucket", endpoint_url=server.url, proxies={}, access_key_id=left[0], secret_access_key=left[1]
+            bucket="bucket",
+            endpoint_url=server.url,
+            proxies={},
+            access_key_id=left[0],
+            secret_access_key=left[1],
+            fallback="ambient",
         )
         accessor = service.build(runtime)
         assert isinstance(accessor, S3Accessor)
