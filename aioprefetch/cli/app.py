@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -101,13 +100,6 @@ def _give_up_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _version() -> str:
-    try:
-        return version("aioprefetch")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "(not installed)"
-
-
 @click.group(
     "aioprefetch",
     cls=Commands,
@@ -117,7 +109,7 @@ def _version() -> str:
     "\nlook for them, or from AIOPREFETCH_* variables."
     '\n\n\b\nCompletion: eval "$(_AIOPREFETCH_COMPLETE=bash_source aioprefetch)", or zsh_source, fish_source.',
 )
-@click.version_option(_version(), prog_name="aioprefetch", message="%(prog)s %(version)s")
+@click.version_option(sys.modules["aioprefetch"].__version__, prog_name="aioprefetch", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def app(context: click.Context, debug: bool) -> None:
