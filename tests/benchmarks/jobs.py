@@ -31,6 +31,7 @@ from tests.benchmarks.ranges import RANGES
 from tests.benchmarks.reset_jobs import RESET_JOBS
 from tests.benchmarks.scan_memory import SCAN_MEMORY_JOBS
 from tests.benchmarks.simulator_check import SIMULATOR, SIMULATOR_SPEED
+from tests.benchmarks.small_files import SMALL_FILE_JOBS
 from tests.benchmarks.small_requests import SMALL_REQUEST_JOBS
 from tests.benchmarks.spark_batches import SPARK_BATCHES
 from tests.benchmarks.spark_objects import SPARK_OBJECTS
@@ -76,6 +77,7 @@ GROUPS = (
     Group(name="growth", title="How windows grow", jobs=GROWTH),
     Group(name="disk", title="The disk tier", jobs=(TIERS, CHECKSUMS)),
     Group(name="local", title="Files of the machine", jobs=LOCAL_JOBS),
+    Group(name="sync", title="Many small files", jobs=SMALL_FILE_JOBS),
     Group(name="spark", title="Batches and streams on Spark", jobs=(*TABLE_JOBS, SPARK_OBJECTS, SPARK_BATCHES)),
     Group(name="simulator", title="How right the simulator is", jobs=(SIMULATOR, SIMULATOR_SPEED)),
 )
