@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, TypeVar
 
-import aiofiles
-
 from aioprefetch.accessor.service_base import EXISTS_ALREADY
 from aioprefetch.errors import AlreadyExists, Closed, IsSameFile, Unsupported
 from aioprefetch.local_files.files import (
@@ -80,7 +78,8 @@ class PartialFile:
         self._replaces_links = False
         self._made = False
         self._placed = False
-        self._given_up = False
+        # Set once the caller has gone: then the file is not put in its place. For any thread.
+        self.given_up = threading.Event()
         self.descriptor = -1
         self._mode = 0
 
@@ -125,7 +124,7 @@ class PartialFile:
             os.fsync(self.descriptor)
         status = os.fstat(self.descriptor)
         with lock:
-            if self._given_up:
+            if self.given_up.is_set():
                 raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
             self.refuse_by_conditions()
             if self._request.if_not_exists:
@@ -141,10 +140,6 @@ class PartialFile:
     def _final_mode(self) -> int:
         replaced = link_status(self._directory, self._target) if self._keeps_mode else None
         return (self._mode if replaced is None else replaced.st_mode) & self._allowed
-
-    def give_up(self) -> None:
-        """Do not put the file in place, unless that has happened: its caller has gone. For any thread."""
-        self._given_up = True
 
     def _link(self) -> None:
         link_new(self._directory, self._name, self._directory, self._target)
@@ -201,6 +196,23 @@ def open_partial(
     return PartialFile(own, names[-1], request, fsync=fsync, keeps_mode=mode is not None, source_mode=mode).begin()
 
 
+def write_file(
+    open_file: Callable[[], PartialFile], data: memoryview, lock: threading.Lock, given_up: threading.Event
+) -> os.stat_result:
+    """Open a file, write all of it and put it in its place: one job of a thread. Its status.
+
+    It does not appear if ``given_up`` is set before.
+    """
+    file = open_file()
+    file.given_up = given_up
+    try:
+        while data:
+            data = data[os.write(file.descriptor, data) :]
+        return file.place(lock)
+    finally:
+        file.discard()
+
+
 class FileWriteBody:
     """A file being written piece by piece, in a temporary file beside its target."""
 
@@ -236,7 +248,7 @@ class FileWriteBody:
         """
         partial = self._check_open()
         job = self._threads.call(partial.place, self._lock)
-        status = await translated(self._request, job, give_up=partial.give_up)
+        status = await translated(self._request, job, give_up=partial.given_up.set)
         self._partial = None
         return metadata_of(self._request.path, status)
 
@@ -259,6 +271,8 @@ async def open_write_body(
     piece_bytes: int,
 ) -> FileWriteBody:
     """Make the temporary file and wrap it. A cancelled call leaves none behind."""
+    import aiofiles  # Most processes write no file piece by piece.
+
     threads = FileThreads.of(runtime)
 
     async def opened(partial: PartialFile) -> Any:

@@ -20,6 +20,7 @@ import asyncio
 import hashlib
 import os
 import re
+import threading
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -33,13 +34,15 @@ from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.errors import ConditionNotMatch, InvalidPath, ObjectChanged, Unsupported
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
 from aioprefetch.local_files.files import ConfinedRoot, names_of
+from aioprefetch.local_files.threads import FileThreads, translated
+from aioprefetch.local_files.writer import PartialFile, write_file
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import stopped
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.transfer.sides import Side, Store, check_local_name
 from aioprefetch.values import Entry, Metadata, ReadHead, ReadRequest, WriteRequest
 from aioprefetch.verbs.arguments import checked_path
-from aioprefetch.verbs.download import first_response_bytes, nanoseconds_of, receive
+from aioprefetch.verbs.download import first_response_bytes, metadata_of, nanoseconds_of, receive
 from aioprefetch.verbs.ranged_read import first_bytes_of
 from aioprefetch.verbs.resumable_file import open_resumable
 from aioprefetch.verbs.writer import abort_after, copy_by_server, description_of, open_body
@@ -172,7 +175,7 @@ def _md5_of_next(file: BinaryIO, size: int) -> bytes:
 
 # Layers that change neither bytes nor names: what they wrap may be copied past them.
 _PLAIN_LAYERS = (CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer)
-# A response that brings all of an object is handed on in pieces of this size.
+# A response that brings all of an object is handed on in pieces of this size. A file of no more is written at once.
 PIECE_BYTES = 1 << 20
 # The pieces that may wait for the target. Then the response is paused.
 PIECES_WAITING_MAX = 4
@@ -316,9 +319,25 @@ class ObjectCopier:
         written = WriteRequest(path=path, if_not_exists=not self._overwrite)
         names, mode = names_of(path, operation="copy"), await self._source_mode(found.path)
         opener = partial(open_resumable, self._root, names, written, fsync=self._files.fsync, source_mode=mode)
+        if found.size is not None and found.size <= PIECE_BYTES:
+            return await self._copy_short(found, opener, on_bytes)
         request = ReadRequest(path=found.path, if_match=found.etag, first_bytes=first_bytes_of(self._source.options))
         connected = self._source.accessor(), self._source.runtime()
         return await receive(*connected, request, opener, on_bytes, keeps_time=True, is_reserved=True)
+
+    async def _copy_short(
+        self, found: Entry | Metadata, opener: Callable[..., PartialFile], on_bytes: Callable[[int], object]
+    ) -> Metadata:
+        """Receive an object into memory, and write its file by one job of a thread."""
+        runtime, sink, given_up = self._source.runtime(), _ShortSink(), threading.Event()
+        request = ReadRequest(path=found.path, if_match=found.etag)
+        head = (await served(self._source.accessor(), runtime).read(request, sink)).head
+        modified_ns = None if head.last_modified is None else nanoseconds_of(head.last_modified)
+        opener = partial(opener, modified_ns=modified_ns, is_short=True)
+        job = FileThreads.of(runtime).call(write_file, opener, sink.to_view(), threading.Lock(), given_up)
+        await translated(WriteRequest(path=found.path), job, give_up=given_up.set)
+        on_bytes(head.size)
+        return metadata_of(found.path, head, head.size)
 
     async def _source_mode(self, path: str) -> int | None:
         """The mode of a source that is a file: its copy allows no more than that."""
@@ -429,6 +448,16 @@ class ObjectCopier:
     def _described(self, metadata: Metadata) -> dict[str, Any]:
         """The description of an object, as far as the target keeps one."""
         return description_of(metadata, self._target.capability)
+
+
+class _ShortSink(CollectSink):
+    """Collects an object that is no longer than its listing may have said."""
+
+    __slots__ = ()
+
+    def _begun(self, head: ReadHead) -> None:
+        if head.size > PIECE_BYTES:
+            raise ConditionNotMatch(f"it has {head.size} bytes now")
 
 
 class _PieceSink(Sink):

@@ -105,15 +105,20 @@ async def receive(
         assert head is not None
         if keeps_time and head.last_modified is not None:
             file.modified_ns = nanoseconds_of(head.last_modified)
-        await translated(written, threads.call(file.place, threading.Lock()), give_up=file.give_up)
+        await translated(written, threads.call(file.place, threading.Lock()), give_up=file.given_up.set)
     except BaseException as error:
         if isinstance(error, ObjectChanged | AlreadyExists):  # What is there is of no use to a next run.
             file.drop_at_end()
         await threads.clean_up(file.discard)
         raise
+    return metadata_of(request.path, head, reading.size)
+
+
+def metadata_of(path: str, head: ReadHead, size: int) -> Metadata:
+    """The metadata of an object of ``size`` bytes, by the head of a response."""
     return Metadata(
-        path=request.path,
-        size=reading.size,
+        path=path,
+        size=size,
         etag=head.etag,
         version=head.version,
         last_modified=head.last_modified,

@@ -82,11 +82,20 @@ class ReceivedVersion:
 class ResumableFile(PartialFile):
     """A ``PartialFile`` whose bytes may stay for the next run. All methods block: call them in a thread.
 
-    ``begun`` is the version that an earlier run has received ``done`` of, ``None`` where there was none.
+    ``begun`` is the version that an earlier run has received ``done`` of, ``None`` where there was none. With
+    ``is_short`` no bytes stay, and those of an earlier run, which were of a longer version, are dropped.
     """
 
     def __init__(
-        self, directory: int, name: str, request: WriteRequest, *, fsync: bool, source_mode: int | None = None
+        self,
+        directory: int,
+        name: str,
+        request: WriteRequest,
+        *,
+        fsync: bool,
+        source_mode: int | None = None,
+        modified_ns: int | None = None,
+        is_short: bool = False,
     ) -> None:
         super().__init__(directory, name, request, fsync=fsync, keeps_mode=True, source_mode=source_mode)
         token = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
@@ -100,11 +109,15 @@ class ResumableFile(PartialFile):
         self._expected: ReceivedVersion | None = None
         self.begun: ReceivedVersion | None = None
         self.done: list[Range] = []
-        self.modified_ns: int | None = None
+        self.modified_ns = modified_ns
+        self._is_short = is_short
 
     def create(self) -> None:
         """Make the empty file, or open the one of an earlier run."""
-        if not (self._go_on() or self._create_resumable()):
+        if self._go_on():
+            if self._is_short:
+                self.forget()
+        elif self._is_short or not self._create_resumable():
             super().create()
 
     def forget(self) -> None:
@@ -267,14 +280,12 @@ def _ranges(lines: Sequence[str], *, is_same_boot: bool) -> list[Range]:
     return joined(counted)
 
 
-def open_resumable(
-    root: ConfinedRoot, names: tuple[str, ...], request: WriteRequest, *, fsync: bool, source_mode: int | None = None
-) -> ResumableFile:
+def open_resumable(root: ConfinedRoot, names: tuple[str, ...], request: WriteRequest, **options: Any) -> ResumableFile:
     """Begin to receive the file that ``names`` lead to; its directories are made, and stay if that fails."""
     names = root.resolved(names)
     with root.directory(names[:-1], create=True) as directory:
         own = os.dup(directory)
-    return ResumableFile(own, names[-1], request, fsync=fsync, source_mode=source_mode).begin()
+    return ResumableFile(own, names[-1], request, **options).begin()
 
 
 def _text(value: object) -> str | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from aioprefetch.testing import RcloneS3Server
+from tests.benches.rclone_server import RcloneS3Server
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.content import expected
 from tests.benchmarks.job import CPU, WALL, Contestant, Job, Sample, Target

@@ -59,6 +59,7 @@ LAZY = {
 # Modules that take some milliseconds to load, and that few programs need: they load at first use.
 RARE = {
     *(
+        "aiofiles",
         "anyio",
         "concurrent",
         "configparser",

@@ -44,7 +44,14 @@ from aioprefetch.local_files.files import (
 from aioprefetch.local_files.identity import identity_below
 from aioprefetch.local_files.moving import MovedFile, rename
 from aioprefetch.local_files.threads import FileThreads, translated
-from aioprefetch.local_files.writer import PIECE_BYTES, PartialFile, open_partial, open_write_body, remove_abandoned
+from aioprefetch.local_files.writer import (
+    PIECE_BYTES,
+    PartialFile,
+    open_partial,
+    open_write_body,
+    remove_abandoned,
+    write_file,
+)
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, PageCache
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.options import FsOptions
@@ -169,6 +176,11 @@ class FsAccessor(ServiceAccessor):
         return scan, *scan.page(limit)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        if (view := memoryview(data)).nbytes <= self._piece_bytes and view.c_contiguous:
+            opener = partial(open_partial, self._root, self._names(request), request, fsync=self._fsync)
+            given_up = threading.Event()
+            job = FileThreads.of(self.runtime).call(write_file, opener, view.cast("B"), self._place_lock, given_up)
+            return metadata_of(request.path, await translated(request, job, give_up=given_up.set))
         body = await self.open_write(request)
         try:
             await body.write(data)

@@ -163,6 +163,18 @@ async def test_a_weak_version_is_not_gone_on_with(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("size", [0, 5, MIB, MIB + 1])
+async def test_what_was_left_of_a_longer_version_goes(tmp_path: Path, way: Way, size: int) -> None:
+    target = tmp_path / "file"
+    async with FaultServer({"k": DATA}) as server:
+        await half_made(way, server, target)
+        server.objects["k"] = OTHER[:size]
+        await way(server, target)
+    assert target.read_bytes() == OTHER[:size]
+    assert names(tmp_path) == ["file"]
+
+
 async def test_a_small_object_leaves_nothing(tmp_path: Path) -> None:
     async with FaultServer({"k": DATA[: 8 * MIB]}) as server:
         server.add(Rule(fault=Fault(status=403), index=3, times=None))
