@@ -344,7 +344,7 @@ def check_local_name(path: str, below: str, key: str) -> None:
         why = "has // in it"
     elif below.endswith("/") or not below:
         why = "ends with /"
-    elif any(len(os.fsencode(name)) > _NAME_BYTES_MAX for name in below.split("/")):
+    elif len(raw := os.fsencode(below)) > _NAME_BYTES_MAX and max(map(len, raw.split(b"/"))) > _NAME_BYTES_MAX:
         why = f"has a name of more than {_NAME_BYTES_MAX} bytes"
     if why:
         raise InvalidPath(f"the key {why}, which no file can: copy it alone, under another name", path=key)
