@@ -7,6 +7,7 @@ their own, so that slow writes never stand before reads.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -20,6 +21,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 WRITE_THREADS = 4
+# Short calls that take longer than this, on average, wait for a device.
+SLOW_SECONDS = 0.002
 
 
 async def settled(
@@ -84,6 +87,8 @@ class FileThreads:
 
     def __init__(self, runtime: Runtime) -> None:
         self.executor = _Executor(WRITE_THREADS, thread_name_prefix="aioprefetch-files")
+        self._short = _Executor(1, thread_name_prefix="aioprefetch-files")
+        self._short_seconds = 0.0
         runtime.supervisor.on_close(self._shut)
 
     @classmethod
@@ -91,17 +96,34 @@ class FileThreads:
         """The threads of a runtime, made at the first call."""
         return runtime.shared("fs file threads", lambda: cls(runtime))
 
-    def call(self, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+    def call(self, call: Callable[..., T], *arguments: object, executor: _Executor | None = None) -> asyncio.Future[T]:
         """Begin a blocking call. The result is ``Closed`` if the runtime is closed.
 
         A future and no task: a loop that ends cancels its tasks, and the waiter would not see the end of the thread.
         """
         try:
-            return asyncio.wrap_future(self.executor.submit(call, *arguments))
+            return asyncio.wrap_future((executor or self.executor).submit(call, *arguments))
         except Closed as error:
             refused: asyncio.Future[T] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused
+
+    def call_short(self, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+        """As ``call``, for many calls that seldom wait for a device.
+
+        One thread makes them: several would take turns at the interpreter's lock at each call of the system, which
+        takes longer than the calls. Where the device turns out to be slow, the other threads make them.
+        """
+        is_slow = self._short_seconds >= SLOW_SECONDS
+        executor, threads = (self.executor, WRITE_THREADS) if is_slow else (self._short, 1)
+        return self.call(self._call_timed, threads, call, *arguments, executor=executor)
+
+    def _call_timed(self, threads: int, call: Callable[..., T], *arguments: object) -> T:
+        began = time.monotonic()
+        try:
+            return call(*arguments)
+        finally:  # The mean of about the last 16: what a call takes of the time in which several are made.
+            self._short_seconds += ((time.monotonic() - began) / threads - self._short_seconds) / 16
 
     async def clean_up(self, call: Callable[[], object]) -> None:
         """Run a short call that must happen: in a thread, or here if the runtime is closed."""
@@ -114,4 +136,5 @@ class FileThreads:
 
     async def _shut(self) -> None:
         # Jobs that wait for a thread are done all the same: each has a caller that waits.
-        self.executor.shutdown(wait=False)
+        for executor in (self.executor, self._short):
+            executor.shutdown(wait=False)

@@ -334,7 +334,7 @@ class ObjectCopier:
         head = (await served(self._source.accessor(), runtime).read(request, sink)).head
         modified_ns = None if head.last_modified is None else nanoseconds_of(head.last_modified)
         opener = partial(opener, modified_ns=modified_ns, is_short=True)
-        job = FileThreads.of(runtime).call(write_file, opener, sink.to_view(), threading.Lock(), given_up)
+        job = FileThreads.of(runtime).call_short(write_file, opener, sink.to_view(), threading.Lock(), given_up)
         await translated(WriteRequest(path=found.path), job, give_up=given_up.set)
         on_bytes(head.size)
         return metadata_of(found.path, head, head.size)
@@ -452,8 +452,6 @@ class ObjectCopier:
 
 class _ShortSink(CollectSink):
     """Collects an object that is no longer than its listing may have said."""
-
-    __slots__ = ()
 
     def _begun(self, head: ReadHead) -> None:
         if head.size > PIECE_BYTES:

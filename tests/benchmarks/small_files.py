@@ -91,6 +91,7 @@ async def timed(command: list[str], target: Target) -> Sample:
         "AWS_SECRET_ACCESS_KEY": RcloneS3Server.secret_access_key,
         "AWS_REGION": RcloneS3Server.region,
         "AWS_ENDPOINT_URL": target.endpoint_url,
+        "PYTHONDONTWRITEBYTECODE": "",  # Programs that are installed are compiled.
     }
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = await asyncio.create_subprocess_exec(

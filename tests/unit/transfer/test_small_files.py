@@ -45,16 +45,16 @@ async def source() -> Any:
 
 
 async def test_each_takes_one_job(source: ap.Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs, begin = list[object](), FileThreads.call
+    jobs, begin = list[bool](), FileThreads.call
 
-    def counted(threads: FileThreads, call: Any, *arguments: Any) -> Any:
-        jobs.append(call)
-        return begin(threads, call, *arguments)
+    def counted(threads: FileThreads, *arguments: Any, **options: Any) -> Any:
+        jobs.append(write_file in arguments)
+        return begin(threads, *arguments, **options)
 
     monkeypatch.setattr(FileThreads, "call", counted)
     await source.download("x/", tmp_path)
     assert {path: (tmp_path / path).read_bytes() for path in OBJECTS} == OBJECTS
-    assert jobs.count(write_file) == len(OBJECTS)
+    assert jobs.count(True) == len(OBJECTS)
     assert len(jobs) < len(OBJECTS) + 10  # Those that look at the directory before.
 
 
