@@ -151,7 +151,9 @@ async def test_an_object_overwritten_between_two_blocks(serve: Serve, ignore: bo
             overwrite(scripted)
             with pytest.raises(ObjectChanged):
                 await reader.read_at(SIZE - 10, 10)
-            assert scripted.server.count("GET") == 2
+            # The first refusal of a store is looked at once, without the condition: some stores refuse all of them.
+            looks = scripted.service == "s3" and not ignore
+            assert scripted.server.count("GET") == 2 + looks
             async with scripted.operator.reader("k", prefetch_enabled=False) as second:
                 assert_same_bytes(await second.read_at(0, SIZE), NEW)
             await reader.reopen()
