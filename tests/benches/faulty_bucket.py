@@ -155,6 +155,11 @@ class FaultyBucket:
         """Its address."""
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of an operator of the bucket."""
+        return options_at(self.endpoint_url)
+
     def operator(self, **options: Any) -> Operator:
         """An operator of the bucket, quick to try again."""
         return operator_at(self.endpoint_url, self.name, **options)
@@ -383,17 +388,22 @@ class FaultyBucket:
         return Answer(200, text.encode())
 
 
+def options_at(endpoint_url: str) -> dict[str, Any]:
+    """The options of an operator of a bucket that is served there, quick to try again."""
+    return {
+        "endpoint_url": endpoint_url,
+        "region": "us-east-1",
+        "access_key_id": "AKIAEXAMPLE",
+        "secret_access_key": "secret",
+        "retry_seconds": 0.001,
+        "attempts_max": 3,
+        "part_bytes": PART_BYTES,
+    }
+
+
 def operator_at(endpoint_url: str, name: str = "bucket", **options: Any) -> Operator:
     """An operator of a bucket that is served there, quick to try again."""
-    given: dict[str, Any] = {"retry_seconds": 0.001, "attempts_max": 3, "part_bytes": PART_BYTES, **options}
-    return Operator.from_uri(
-        f"s3://{name}",
-        endpoint_url=endpoint_url,
-        region="us-east-1",
-        access_key_id="AKIAEXAMPLE",
-        secret_access_key="secret",
-        **given,
-    )
+    return Operator.from_uri(f"s3://{name}", **{**options_at(endpoint_url), **options})
 
 
 def etag_of(data: bytes) -> str:

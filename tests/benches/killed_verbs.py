@@ -31,7 +31,8 @@ from aioprefetch.errors import Error, Unexpected
 from aioprefetch.local_files.files import is_partial
 from tests.benches.faulty_bucket import FaultyBucket, operator_at
 from tests.benches.written_tree import OBJECTS, STEPS, TRANSFERS, TREE
-from tests.model.verbs.doors import FilesPlace, by_operator
+from tests.model.verbs.doors import by_operator
+from tests.model.verbs.places import FilesPlace
 from tests.model.verbs.tree import Meaning, Tree, check, check_refusal
 
 # This process starts no thread and runs no loop: its children are copies of it in which everything is imported.

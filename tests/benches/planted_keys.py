@@ -72,6 +72,10 @@ class PlantedBucket(Planted):
     def objects(self) -> dict[str, bytes]:
         return {key: found.value for key, found in self._backend.get_bucket(self.name).keys.items()}
 
+    def uploads(self) -> int:
+        """The number of uploads that have begun, and not come to an end."""
+        return len(self._backend.get_bucket(self.name).multiparts)
+
     def requests(self) -> list[str]:
         """Methods and statuses of the requests since the last call."""
         found = [f"{request.method} {request.status}" for request in self.server.requests]

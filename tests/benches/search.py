@@ -7,16 +7,34 @@
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from hypothesis import Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy, tuples
+
+IS_LONG = "AIOPREFETCH_SEARCH_SECONDS" in os.environ
+ROUNDS_MAX = 100
+# A list of mutants asks whether something is found, not what is the least of it.
+PHASES = (Phase.generate,) if os.environ.get("AIOPREFETCH_SEARCH_SHRINKS") == "0" else (Phase.generate, Phase.shrink)
 SECONDS = float(os.environ.get("AIOPREFETCH_SEARCH_SECONDS", "5"))
 SEED = zlib.crc32(os.environ.get("AIOPREFETCH_SEARCH_SEED", "").encode())
 
 
-def seeds(rounds_max: int) -> Iterator[int]:
+def seeds(rounds_max: int, clock: Callable[[], float] = time.monotonic) -> Iterator[int]:
     """Seeds of rounds, one at least, until the time is over or ``rounds_max`` were made."""
-    end = time.monotonic() + SECONDS
+    end = clock() + SECONDS
     for number in range(rounds_max):
-        if number and time.monotonic() > end:
+        if number and clock() > end:
             return
         yield SEED + number
+
+
+def searched(check: Callable[..., Any], *drawn: SearchStrategy[Any], examples: int) -> None:
+    """Try that number of examples, the same ones each time, in `make test`; in a search as many as its time allows.
+
+    That is the time of this process, so that a busy machine finds the same.
+    """
+    kept = settings(max_examples=examples, derandomize=False, database=None, phases=PHASES)
+    for number in seeds(ROUNDS_MAX if IS_LONG else 1, time.process_time):
+        seed(number)(kept(given(tuples(*drawn))(lambda values: check(*values))))()

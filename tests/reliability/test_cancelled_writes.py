@@ -21,7 +21,8 @@ from tests.benches.raw_server import eventually
 from tests.benches.search import SECONDS, SEED
 from tests.benches.turns import SECONDS_MAX, Turns, open_sockets
 from tests.benches.written_tree import FILES, OBJECTS, STEPS, TRANSFERS, TREE
-from tests.model.verbs.doors import BucketPlace, FilesPlace, Place, by_operator, opened
+from tests.model.verbs.doors import by_operator
+from tests.model.verbs.places import BucketPlace, FilesPlace, Place, opened
 from tests.model.verbs.tree import Tree, check
 
 PLACES = ("memory", "files", "bucket")

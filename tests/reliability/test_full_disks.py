@@ -16,7 +16,8 @@ from aioprefetch.testing.conformance.suite import checks
 from tests.benches.descriptors import descriptors_below
 from tests.benches.search import SEED
 from tests.benches.written_tree import LARGE, LONG, OBJECTS, STEPS, TRANSFERS, TREE
-from tests.model.verbs.doors import FilesPlace, MemoryPlace, by_operator, opened
+from tests.model.verbs.doors import by_operator
+from tests.model.verbs.places import FilesPlace, MemoryPlace, opened
 from tests.model.verbs.tree import Tree, check
 
 BEFORE: Tree = {**TREE, "a/x": LARGE}

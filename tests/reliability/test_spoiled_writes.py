@@ -13,7 +13,8 @@ from aioprefetch.testing.conformance.suite import checks
 from tests.benches.faulty_bucket import FAULTS, Call, FaultyBucket
 from tests.benches.search import SECONDS, SEED
 from tests.benches.written_tree import STEPS, TREE
-from tests.model.verbs.doors import BucketPlace, by_operator
+from tests.model.verbs.doors import by_operator
+from tests.model.verbs.places import BucketPlace
 from tests.model.verbs.tree import Step, check
 
 # The uploads that no error names and that nothing ends: their name was in a response that was lost or spoiled.

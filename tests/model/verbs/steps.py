@@ -3,61 +3,136 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
 
 from tests.model.verbs.tree import Step, Tree
 
-NAMES = st.sampled_from(
-    ["a", "b", "a/a", "a/b", "b/a", "b/b", "a/a/a", "a/a/b", "a/b/a", "a/b/b", "b/a/b", "[a]", "[a]/b", "a b", "a/[b]"]
-)
-DIRECTORIES = st.sampled_from(["", "a/", "b/", "a/a/", "a/b/", "b/a/", "[a]/"])
+_NAMES = ("a", "b", "a/a", "a/b", "b/a", "a/a/a", "a/a/b", "a/b/a", "a/b/b", "[a]", "[a]/b", "a b")
+# What no verb of ours writes: objects whose names end with a slash, markers, and names with dots.
+SLASHED = ("a/", "b/", "a/b/", "[a]/", "a/a/")
+PLANTED = (*SLASHED, "a/../b", "b/./a")
+NAMES = st.sampled_from([*_NAMES, "a/[b]"])
+DIRECTORIES = st.sampled_from(["", "a/", "a/", "b/", "a/a/", "a/b/", "[a]/"])
 NAMED = DIRECTORIES.filter(bool)
 FLAGS = st.booleans()
 IF_MATCH = st.sampled_from([None, None, None, "current", "other"])
 GLOBS = st.sampled_from([None, None, None, "*", "**/*", "a*", "[ab]"])
-VERBS = ("write", "writer", "upload", "copy", "move", "delete", "delete_many", "delete_all", "copy_tree", "move_tree")
+PATTERNS = st.sampled_from(["[a]", "[ab]", "a/[b]", "a*", "a/*", "a", "a b", "b/?"])
+DELETE_MAX = st.sampled_from([None, None, 0, 1, 0.5, 1.0])
+
+WRITES = ("write", "writer", "upload", "append", "upload_into")
+ONE = ("copy", "move", "delete", "read", "download")
+MANY = ("delete_many", "delete_all", "copy_tree", "move_tree", "create_dir")
+NAMED_VERBS = ("copy_named", "delete_named")
+VERBS = (*WRITES, *ONE, *MANY, *NAMED_VERBS)
+# The flags that a door may not have, as they are without them.
+DEFAULTS: dict[str, Any] = {
+    "if_not_exists": False,
+    "if_match": None,
+    "glob": None,
+    "overwrite": True,
+    "delete_extra": False,
+    "delete_max": None,
+    "literal": False,
+}
+ALL_VERBS: Mapping[str, Collection[str]] = dict.fromkeys(VERBS, DEFAULTS)
 
 
 @st.composite
-def trees(draw: st.DrawFn, *, directories: bool) -> Tree:
-    """A tree; with ``directories`` no name is a file and a directory."""
+def trees(draw: st.DrawFn, *, directories: bool, planted: Collection[str]) -> Tree:
+    """A tree; with ``directories`` no name is a file and a directory. Some names are of those that are ``planted``."""
     tree: Tree = {}
-    for number, name in enumerate(draw(st.lists(NAMES, max_size=7, unique=True))):
-        if directories and any(one.startswith(f"{two}/") for one in tree for two in (name,)):
+    names = st.one_of(NAMES, NAMES, NAMES, st.sampled_from([*planted])) if planted else NAMES
+    least, most = draw(st.sampled_from([(0, 2), (3, 8)]))
+    for number, name in enumerate(draw(st.lists(names, unique=True, min_size=least, max_size=most))):
+        if directories and any(_is_below(one, name) or _is_below(name, one) for one in tree):
             continue
-        if directories and any(name.startswith(f"{one}/") for one in tree):
-            continue
-        tree[name] = f"value {number}".encode()
+        is_marker = name.endswith("/") and draw(FLAGS)
+        tree[name] = b"" if is_marker else f"value {number}".encode()
     return tree
 
 
+def _is_below(name: str, other: str) -> bool:
+    """Whether a name makes another one, which is that of an object, the name of a directory."""
+    return name.startswith(f"{other}/") and not other.endswith("/")
+
+
+def _conditional(draw: st.DrawFn) -> dict[str, Any]:
+    is_new = draw(FLAGS)
+    return {"if_not_exists": is_new, "if_match": None if is_new else draw(IF_MATCH)}
+
+
+Names = st.SearchStrategy[str]
+
+
+def _of_one(draw: st.DrawFn, verb: str, names: Names) -> dict[str, Any]:
+    """The arguments of a verb of one object, which often has one of the names."""
+    if verb == "append":
+        return {"path": draw(names)}
+    if verb == "upload_into":
+        return {"path": draw(NAMED), "name": draw(st.sampled_from(["a", "b", "[a]"])), **_conditional(draw)}
+    if verb in WRITES:
+        return {"path": draw(names), **_conditional(draw)}
+    if verb in ("copy", "move"):
+        arguments: dict[str, Any] = {"source": draw(names), "target": draw(NAMES)}
+        return {**arguments, "if_not_exists": draw(FLAGS), "if_match": draw(IF_MATCH)}
+    if verb == "delete":
+        return {"path": draw(names), "if_match": draw(IF_MATCH)}
+    return {"path": draw(names)}
+
+
+def _two_directories(draw: st.DrawFn, sources: Names) -> dict[str, Any]:
+    """A directory, and another one to copy it to: often that above it, where names meet."""
+    source = draw(sources)
+    above = source[: source.rstrip("/").rfind("/") + 1]
+    return {"source": source, "target": draw(st.one_of(DIRECTORIES, st.just(above)))}
+
+
+def _of_many(draw: st.DrawFn, verb: str, names: Names) -> dict[str, Any]:
+    """The arguments of a verb of many objects, or of a name that may be a pattern."""
+    arguments: dict[str, Any]
+    if verb == "copy_named":
+        arguments = {"source": draw(PATTERNS), "target": draw(st.sampled_from(["b", "a/a", "c"]))}
+        return {**arguments, "literal": draw(FLAGS), "overwrite": draw(FLAGS)}
+    if verb == "delete_named":
+        return {"path": draw(PATTERNS), "literal": draw(FLAGS)}
+    if verb == "delete_many":
+        return {"paths": tuple(draw(st.lists(names, min_size=1, max_size=3, unique=True)))}
+    if verb == "copy_tree":
+        arguments = {**_two_directories(draw, DIRECTORIES), "glob": draw(GLOBS)}
+        arguments |= {"overwrite": draw(FLAGS), "delete_extra": draw(FLAGS)}
+        return {**arguments, "delete_max": draw(DELETE_MAX) if arguments["delete_extra"] else None}
+    if verb == "move_tree":
+        return {**_two_directories(draw, NAMED), "if_not_exists": draw(FLAGS)}
+    return {"path": draw(NAMED)}
+
+
 @st.composite
-def steps(draw: st.DrawFn, *, verbs: tuple[str, ...] = VERBS) -> Step:
-    """One step. Its value, if it writes one, is given when it runs."""
-    verb = draw(st.sampled_from(verbs))
-    arguments: dict[str, Any] = {}
-    if verb in ("write", "writer", "upload"):
-        arguments = {"path": draw(NAMES), "if_not_exists": draw(FLAGS), "if_match": None}
-        if not arguments["if_not_exists"]:
-            arguments["if_match"] = draw(IF_MATCH)
-    elif verb in ("copy", "move"):
-        arguments = {"source": draw(NAMES), "target": draw(NAMES)}
-        arguments |= {"if_not_exists": draw(FLAGS), "if_match": draw(IF_MATCH)}
-    elif verb == "delete":
-        arguments = {"path": draw(NAMES), "if_match": draw(IF_MATCH)}
-    elif verb == "delete_many":
-        arguments = {"paths": tuple(draw(st.lists(NAMES, min_size=1, max_size=3, unique=True)))}
-    elif verb == "delete_all":
-        arguments = {"path": draw(NAMED)}
-    else:
-        arguments = {"source": draw(DIRECTORIES if verb == "copy_tree" else NAMED), "target": draw(DIRECTORIES)}
-        if verb == "copy_tree":
-            arguments |= {"glob": draw(GLOBS), "overwrite": draw(FLAGS), "delete_extra": draw(FLAGS)}
-        else:
-            arguments |= {"if_not_exists": draw(FLAGS)}
-    return Step(verb, arguments)
+def steps(draw: st.DrawFn, verbs: Mapping[str, Collection[str]], tree: Tree) -> Step:
+    """One step of a door, which has verbs with some flags. Its value, if it writes one, is given when it runs."""
+    there = [name for name in tree if not (name.endswith("/") or "." in name)]
+    names = st.one_of(st.sampled_from(there), st.sampled_from(there), NAMES) if there else NAMES
+    verb = draw(st.sampled_from([*verbs, *(verb for verb in verbs if verb.endswith("_tree"))]))
+    arguments = (_of_one if verb in (*WRITES, *ONE) else _of_many)(draw, verb, names)
+    plain = {name: DEFAULTS[name] for name in arguments if name in DEFAULTS and name not in verbs[verb]}
+    return Step(verb, arguments | plain)
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    verbs: Mapping[str, Collection[str]],
+    *,
+    directories: bool = False,
+    planted: Collection[str] = PLANTED,
+    steps_max: int = 4,
+) -> tuple[Tree, list[Step]]:
+    """A tree, and steps of a door that it has."""
+    tree = draw(trees(directories=directories, planted=planted))
+    return tree, valued(draw(st.lists(steps(verbs, tree), min_size=1, max_size=steps_max)))
 
 
 def valued(sequence: list[Step]) -> list[Step]:
@@ -65,7 +140,7 @@ def valued(sequence: list[Step]) -> list[Step]:
     numbers = itertools.count()
     return [
         Step(step.verb, {**step.arguments, "data": f"written {next(numbers)}".encode()})
-        if step.verb in ("write", "writer", "upload")
+        if step.verb in WRITES
         else step
         for step in sequence
     ]
