@@ -19,7 +19,7 @@ DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,promet
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark test test-full test-spark-crash test-sweeps test-long test-lowest test-newest test-pythons
-.PHONY: mutants
+.PHONY: mutants searches
 .PHONY: lint types docs examples requests extras dist bench bars bench-spark clean
 
 help: ## Show this list
@@ -60,6 +60,9 @@ test-pythons: $(DEV_STAMP) ## Run demo and tests on Python 3.13 and 3.14, each i
 
 mutants: $(DEV_STAMP) ## Change the code as lists say: a test must fail each time (ARGS="NAME", "--seconds 30")
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+searches: $(DEV_STAMP) ## Change the code in verbs: the model must find it with each of 20 seeds, within a minute (hours)
+	$(BIN)/python -m tests.mutants --searches 20 $(ARGS)
 
 lint: $(DEV_STAMP) ## Check style and formatting
 	$(BIN)/ruff check .

@@ -1,13 +1,17 @@
 """`make mutants`: each change of the lists in `tests/reliability/mutants/` must turn one of its own tests red.
 
-    python -m tests.mutants [--seconds 30] [--seed 2026-11-29] [NAME ...]
+    python -m tests.mutants [--seconds 30] [--seed 2026-11-29] [--searches 20] [NAME ...]
 
 A mutant is an entry of a TOML file: a module, a text in it that stands there once, what takes its place, and the tests
 that must fail then. One that lives on purpose says why, in ``lives``. Each runs in a copy of the tree below
 `build/mutants/`, one a core; ``--seconds`` tries as many as fit, in an order that ``--seed`` chooses.
+
+With ``--searches`` each of its tests below `tests/model/`, which draw examples, has to find it with each of as many
+seeds, within a minute, and to pass for as long without the change.
 """
 
 import argparse
+import itertools
 import os
 import random
 import shutil
@@ -15,7 +19,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +30,7 @@ from tests.benches.source_tree import ROOT, project_files
 LISTS = ROOT / "tests" / "reliability" / "mutants"
 COPIES = ROOT / "build" / "mutants"
 SECONDS_MAX = 300  # A mutant may hang, which is a failure too.
+SEARCH_SECONDS = 60
 FAILED = 1  # as pytest says it
 
 
@@ -65,24 +70,54 @@ def copy_tree(root: Path) -> None:
         shutil.copy(path, target)
 
 
-def verdict(mutant: Mutant, root: Path) -> str:
+def verdict(mutant: Mutant, root: Path, searches: int = 0) -> str:
     """What became of a mutant in a copy of the tree, which is as before afterwards; empty if it was killed."""
     try:
         mutant.apply(root)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
-    except subprocess.TimeoutExpired:
-        return ""
+        return searched(mutant, root, searches) if searches else tested(mutant, root, mutant.tests, {})
     except ValueError as error:
         return str(error)
     finally:
         shutil.copy(ROOT / mutant.module, root / mutant.module)
+
+
+def tested(mutant: Mutant, root: Path, tests: Sequence[str], variables: Mapping[str, str]) -> str:
+    """What became of a mutant in its tests; empty if one has failed."""
+    # The tests are those of the copy, whatever the environment of the caller says.
+    searches = {"AIOPREFETCH_SEARCH_SECONDS": "30", "AIOPREFETCH_SEARCH_SHRINKS": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(root), **searches, **variables}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return ""
     if done.returncode == FAILED:
         return ""
     return f"{mutant.name}: its tests pass" if done.returncode == 0 else f"{mutant.name}: {done.stdout[-2000:]}"
 
 
-def run(mutants: Sequence[Mutant], until: float) -> Iterator[tuple[Mutant, str | None]]:
+def searched(mutant: Mutant, root: Path, searches: int) -> str:
+    """The searches that have not found a mutant; empty if all have, within their time."""
+    left, longest = list[str](), 0.0
+    tests = [test for test in mutant.tests if test.startswith("tests/model/")]
+    for test, number in itertools.product(tests, range(searches)):
+        begun = time.monotonic()
+        variables = {"AIOPREFETCH_SEARCH_SECONDS": str(SEARCH_SECONDS), "AIOPREFETCH_SEARCH_SEED": str(number)}
+        why = tested(mutant, root, [test], variables)
+        seconds = time.monotonic() - begun
+        longest = max(longest, seconds)
+        # What fails without the change too, in the same time, has not found it.
+        variables["AIOPREFETCH_SEARCH_SECONDS"] = str(seconds)
+        if why or not tested(mutant, ROOT, [test], variables):
+            left.append(f"{test} {number}{'' if why else ' (it fails without the change too)'}")
+    found = len(tests) * searches - len(left)
+    sys.stdout.write(f"{mutant.name}: {found} of {len(tests) * searches} searches found it, in {longest:.0f} s\n")
+    return f"{mutant.name}: not found by {', '.join(left)}" if left else ""
+
+
+def run(mutants: Sequence[Mutant], until: float, searches: int = 0) -> Iterator[tuple[Mutant, str | None]]:
     """Each mutant with its verdict; ``None`` for those that were not begun in time."""
     copies: SimpleQueue[Path] = SimpleQueue()
     workers = os.cpu_count() or 1
@@ -95,7 +130,7 @@ def run(mutants: Sequence[Mutant], until: float) -> Iterator[tuple[Mutant, str |
             return None
         root = copies.get()
         try:
-            return verdict(mutant, root)
+            return verdict(mutant, root, searches)
         finally:
             copies.put(root)
 
@@ -108,13 +143,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Change the code as the lists say: a test must fail each time.")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no other mutant after that")
     parser.add_argument("--seed", help="try them in an order of its own")
+    parser.add_argument("--searches", type=int, default=0, help="seeds with which each test of the model must find it")
     parser.add_argument("names", nargs="*", help="some of them")
     given = parser.parse_args(arguments)
     chosen = [one for one in read_lists() if not one.lives and (not given.names or one.name in given.names)]
+    if given.searches:
+        chosen = [one for one in chosen if any(test.startswith("tests/model/") for test in one.tests)]
     if given.seed is not None:
         random.Random(given.seed).shuffle(chosen)
     killed, alive = 0, []
-    for mutant, found in run(chosen, time.monotonic() + given.seconds):
+    for mutant, found in run(chosen, time.monotonic() + given.seconds, given.searches):
         if found is None:
             continue
         killed += not found
