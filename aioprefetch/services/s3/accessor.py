@@ -6,6 +6,7 @@ The buckets of an account are listed, made and deleted here too. Each is one req
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -300,8 +301,12 @@ class S3Accessor(ServiceAccessor):
         try:
             # Stores over a file system fail where the directory is there already, and S3 has no need of a marker.
             await self.stat(StatRequest(path=request.path, deadline=request.deadline))
-        except (errors.NotFound, errors.PermissionDenied):
+        except errors.NotFound:
             await self.write(WriteRequest(path=request.path, deadline=request.deadline), b"")
+        except errors.PermissionDenied:
+            with suppress(errors.AlreadyExists):  # Such a key may have bytes, which nobody has seen.
+                unseen = WriteRequest(path=request.path, if_not_exists=True, deadline=request.deadline)
+                await self.write(unseen, b"")
 
     async def presign(self, request: PresignRequest) -> str:
         if not self.capability.presign:

@@ -21,6 +21,7 @@ from aioprefetch.errors import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.values import CopyRequest, CreateDirRequest, PresignRequest, WriteRequest
+from tests.benches.faulty_bucket import FAULTS, FaultyBucket
 from tests.unit.services.s3.stores import Store
 
 DATA = bytes(range(256)) * 4
@@ -187,6 +188,16 @@ async def test_create_dir_makes_a_marker(moto: Store) -> None:
     assert await moto.names("new/") == []
     assert await moto.names() == ["new/"]
     assert await moto.names(recursive=True) == ["new/"]
+
+
+async def test_create_dir_writes_over_nothing_that_it_may_not_see() -> None:
+    """Who may write and not look makes a directory, and keeps an object with bytes that is there by its name."""
+    async with FaultyBucket() as faulty, faulty.operator() as op:
+        faulty.put("d/", DATA)
+        faulty.fault, faulty.strikes = FAULTS["403"], lambda call: call.method in ("HEAD", "GET")
+        await op.create_dir("d/")
+        await op.create_dir("e/")
+    assert faulty.objects == {"d/": DATA, "e/": b""}
 
 
 async def test_copy(bucket: Store) -> None:
