@@ -7,14 +7,16 @@ that must fail then. One that lives on purpose says why, in ``lives``. Each runs
 `build/mutants/`, one a core; ``--seconds`` tries as many as fit, in an order that ``--seed`` chooses.
 
 With ``--searches`` each of its tests below `tests/model/`, which draw examples, has to find it with each of as many
-seeds, within a minute, and to pass for as long without the change.
+seeds, within a minute. What it has found counts only after a control: the same test, with the same seed and as many
+rounds, has to pass in the tree as it is. Otherwise the model is red, and nothing that it finds says anything.
 """
 
 import argparse
-import itertools
 import os
 import random
+import re
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 
 from tests.benches.source_tree import ROOT, project_files
 
@@ -31,6 +34,8 @@ LISTS = ROOT / "tests" / "reliability" / "mutants"
 COPIES = ROOT / "build" / "mutants"
 SECONDS_MAX = 300  # A mutant may hang, which is a failure too.
 SEARCH_SECONDS = 60
+SEARCH_ENVIRONMENT = {"AIOPREFETCH_SEARCH_SECONDS": "30", "AIOPREFETCH_SEARCH_SHRINKS": "0"}
+FOUND_IN = re.compile(r"found in round (\d+)")  # a note of tests.benches.search
 FAILED = 1  # as pytest says it
 
 
@@ -70,54 +75,90 @@ def copy_tree(root: Path) -> None:
         shutil.copy(path, target)
 
 
-def verdict(mutant: Mutant, root: Path, searches: int = 0) -> str:
-    """What became of a mutant in a copy of the tree, which is as before afterwards; empty if it was killed."""
-    try:
-        mutant.apply(root)
-        return searched(mutant, root, searches) if searches else tested(mutant, root, mutant.tests, {})
-    except ValueError as error:
-        return str(error)
-    finally:
-        shutil.copy(ROOT / mutant.module, root / mutant.module)
-
-
-def tested(mutant: Mutant, root: Path, tests: Sequence[str], variables: Mapping[str, str]) -> str:
-    """What became of a mutant in its tests; empty if one has failed."""
-    # The tests are those of the copy, whatever the environment of the caller says.
-    searches = {"AIOPREFETCH_SEARCH_SECONDS": "30", "AIOPREFETCH_SEARCH_SHRINKS": "0"}
-    environment = {**os.environ, "PYTHONPATH": str(root), **searches, **variables}
+def run_tests(root: Path, tests: Sequence[str], variables: Mapping[str, str]) -> tuple[int | None, str]:
+    """The code with which pytest has ended in a tree, and its output; ``None`` if it did not come to an end."""
+    # The tests are those of the tree, whatever the environment of the caller says.
+    environment = {**os.environ, "PYTHONPATH": str(root), **SEARCH_ENVIRONMENT, **variables}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(
             command, cwd=root, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired:
-        return ""
-    if done.returncode == FAILED:
-        return ""
-    return f"{mutant.name}: its tests pass" if done.returncode == 0 else f"{mutant.name}: {done.stdout[-2000:]}"
+        return None, ""
+    return done.returncode, done.stdout
 
 
-def searched(mutant: Mutant, root: Path, searches: int) -> str:
+class Controls:
+    """Searches of the tree as it is, in a copy of its own. What was searched once is not searched again."""
+
+    def __init__(self, root: Path, searches: int) -> None:
+        self.searches = searches
+        self.red = dict[str, str]()
+        self._root = root
+        self._rounds = dict[tuple[str, int], int]()
+        self._lock = Lock()  # One at a time: mutants in other copies share what is known.
+
+    def pass_in(self, test: str, number: int, rounds: int) -> bool:
+        """Whether a test passes with a seed in its first rounds."""
+        with self._lock:
+            if test in self.red:
+                return False
+            if self._rounds.get((test, number), 0) < rounds:
+                variables = {"AIOPREFETCH_SEARCH_SEED": str(number), "AIOPREFETCH_SEARCH_ROUNDS": str(rounds)}
+                code, output = run_tests(self._root, [test], {**variables, "AIOPREFETCH_SEARCH_SECONDS": "inf"})
+                if code != 0:
+                    self.red[test] = f"seed {number}: {output[-2000:] or 'it hangs'}"
+                    return False
+                self._rounds[test, number] = rounds
+            return True
+
+
+def verdict(mutant: Mutant, root: Path, controls: Controls) -> str:
+    """What became of a mutant in a copy of the tree, which is as before afterwards; empty if it was killed."""
+    try:
+        mutant.apply(root)
+        return searched(mutant, root, controls) if controls.searches else tested(mutant, root)
+    except ValueError as error:
+        return str(error)
+    finally:
+        shutil.copy(ROOT / mutant.module, root / mutant.module)
+
+
+def tested(mutant: Mutant, root: Path) -> str:
+    """What became of a mutant in its tests; empty if one has failed."""
+    code, output = run_tests(root, mutant.tests, {})
+    if code in (None, FAILED):
+        return ""
+    return f"{mutant.name}: its tests pass" if code == 0 else f"{mutant.name}: {output[-2000:]}"
+
+
+def searched(mutant: Mutant, root: Path, controls: Controls) -> str:
     """The searches that have not found a mutant; empty if all have, within their time."""
-    left, longest = list[str](), 0.0
-    tests = [test for test in mutant.tests if test.startswith("tests/model/")]
-    for test, number in itertools.product(tests, range(searches)):
-        begun = time.monotonic()
-        variables = {"AIOPREFETCH_SEARCH_SECONDS": str(SEARCH_SECONDS), "AIOPREFETCH_SEARCH_SEED": str(number)}
-        why = tested(mutant, root, [test], variables)
-        seconds = time.monotonic() - begun
-        longest = max(longest, seconds)
-        # What fails without the change too, in the same time, has not found it.
-        variables["AIOPREFETCH_SEARCH_SECONDS"] = str(seconds)
-        if why or not tested(mutant, ROOT, [test], variables):
-            left.append(f"{test} {number}{'' if why else ' (it fails without the change too)'}")
-    found = len(tests) * searches - len(left)
-    sys.stdout.write(f"{mutant.name}: {found} of {len(tests) * searches} searches found it, in {longest:.0f} s\n")
-    return f"{mutant.name}: not found by {', '.join(left)}" if left else ""
+    verdicts = list[str]()
+    for test in mutant.tests:
+        if not test.startswith("tests/model/"):
+            continue
+        left, seconds = list[str](), list[float]()
+        for number in range(controls.searches):
+            begun = time.monotonic()
+            variables = {"AIOPREFETCH_SEARCH_SECONDS": str(SEARCH_SECONDS), "AIOPREFETCH_SEARCH_SEED": str(number)}
+            code, output = run_tests(root, [test], variables)
+            seconds.append(time.monotonic() - begun)
+            rounds = FOUND_IN.search(output)
+            if code != FAILED or rounds is None:
+                left.append(str(number))
+            elif not controls.pass_in(test, number, int(rounds[1])):
+                return f"{mutant.name}: the model is red, {test} fails without any change"
+        found = controls.searches - len(left)
+        took = f"{statistics.median(seconds):.0f} s, {max(seconds):.0f} s at most"
+        sys.stdout.write(f"{mutant.name}: {found} of {controls.searches} searches, in {took}, by {test}\n")
+        if left:
+            verdicts.append(f"not found by {test} with {', '.join(left)}")
+    return f"{mutant.name}: {'; '.join(verdicts)}" if verdicts else ""
 
 
-def run(mutants: Sequence[Mutant], until: float, searches: int = 0) -> Iterator[tuple[Mutant, str | None]]:
+def run(mutants: Sequence[Mutant], until: float, controls: Controls) -> Iterator[tuple[Mutant, str | None]]:
     """Each mutant with its verdict; ``None`` for those that were not begun in time."""
     copies: SimpleQueue[Path] = SimpleQueue()
     workers = os.cpu_count() or 1
@@ -130,7 +171,7 @@ def run(mutants: Sequence[Mutant], until: float, searches: int = 0) -> Iterator[
             return None
         root = copies.get()
         try:
-            return verdict(mutant, root, searches)
+            return verdict(mutant, root, controls)
         finally:
             copies.put(root)
 
@@ -151,8 +192,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = [one for one in chosen if any(test.startswith("tests/model/") for test in one.tests)]
     if given.seed is not None:
         random.Random(given.seed).shuffle(chosen)
+    controls = Controls(COPIES / "control", given.searches)
+    if given.searches:
+        copy_tree(COPIES / "control")
     killed, alive = 0, []
-    for mutant, found in run(chosen, time.monotonic() + given.seconds, given.searches):
+    for mutant, found in run(chosen, time.monotonic() + given.seconds, controls):
         if found is None:
             continue
         killed += not found
@@ -160,7 +204,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(found + "\n" if found else f"{mutant.name}: killed\n")
         sys.stdout.flush()
     sys.stdout.write(f"{killed} of {len(chosen)} mutants killed, {len(alive)} alive or unclear\n")
-    return 1 if alive else 0
+    for test, why in controls.red.items():
+        sys.stdout.write(f"the model is red, and says nothing of any defect: {test}, {why}\n")
+    return 1 if alive or controls.red else 0
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy, tuples
 
 IS_LONG = "AIOPREFETCH_SEARCH_SECONDS" in os.environ
-ROUNDS_MAX = 100
+ROUNDS_MAX = int(os.environ.get("AIOPREFETCH_SEARCH_ROUNDS", "100"))
 # A list of mutants asks whether something is found, not what is the least of it.
 PHASES = (Phase.generate,) if os.environ.get("AIOPREFETCH_SEARCH_SHRINKS") == "0" else (Phase.generate, Phase.shrink)
 SECONDS = float(os.environ.get("AIOPREFETCH_SEARCH_SECONDS", "5"))
@@ -36,5 +36,9 @@ def searched(check: Callable[..., Any], *drawn: SearchStrategy[Any], examples: i
     That is the time of this process, so that a busy machine finds the same.
     """
     kept = settings(max_examples=examples, derandomize=False, database=None, phases=PHASES)
-    for number in seeds(ROUNDS_MAX if IS_LONG else 1, time.process_time):
-        seed(number)(kept(given(tuples(*drawn))(lambda values: check(*values))))()
+    for number, one in enumerate(seeds(ROUNDS_MAX if IS_LONG else 1, time.process_time), 1):
+        try:
+            seed(one)(kept(given(tuples(*drawn))(lambda values: check(*values))))()
+        except BaseException as error:
+            error.add_note(f"found in round {number}")
+            raise
