@@ -142,7 +142,8 @@ def searched(mutant: Mutant, root: Path, controls: Controls) -> str:
         left, seconds = list[str](), list[float]()
         for number in range(controls.searches):
             begun = time.monotonic()
-            variables = {"AIOPREFETCH_SEARCH_SECONDS": str(SEARCH_SECONDS), "AIOPREFETCH_SEARCH_SEED": str(number)}
+            until = {"AIOPREFETCH_SEARCH_SECONDS": str(SEARCH_SECONDS), "AIOPREFETCH_SEARCH_ROUNDS": "100000"}
+            variables = {**until, "AIOPREFETCH_SEARCH_SEED": str(number)}
             code, output = run_tests(root, [test], variables)
             seconds.append(time.monotonic() - begun)
             rounds = FOUND_IN.search(output)

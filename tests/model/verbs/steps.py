@@ -88,17 +88,22 @@ def _two_directories(draw: st.DrawFn, sources: Names) -> dict[str, Any]:
     """A directory, and another one to copy it to: often that above it, where names meet."""
     source = draw(sources)
     above = source[: source.rstrip("/").rfind("/") + 1]
-    return {"source": source, "target": draw(st.one_of(DIRECTORIES, st.just(above)))}
+    return {"source": source, "target": draw(st.one_of(DIRECTORIES, st.just(above), st.just(above)))}
+
+
+def _of_named(draw: st.DrawFn, verb: str, tree: Tree) -> dict[str, Any]:
+    """The arguments of a verb whose name may be a pattern. It is often one that is there, and matches others too."""
+    there = [name for name in tree if "[" in name and not name.endswith("/")]
+    name = draw(st.one_of(PATTERNS, st.sampled_from(there)) if there else PATTERNS)
+    if verb == "delete_named":
+        return {"path": name, "literal": draw(FLAGS)}
+    target = draw(st.sampled_from(["b", "a/a", "c"]))
+    return {"source": name, "target": target, "literal": draw(FLAGS), "overwrite": draw(FLAGS)}
 
 
 def _of_many(draw: st.DrawFn, verb: str, names: Names) -> dict[str, Any]:
-    """The arguments of a verb of many objects, or of a name that may be a pattern."""
+    """The arguments of a verb of many objects."""
     arguments: dict[str, Any]
-    if verb == "copy_named":
-        arguments = {"source": draw(PATTERNS), "target": draw(st.sampled_from(["b", "a/a", "c"]))}
-        return {**arguments, "literal": draw(FLAGS), "overwrite": draw(FLAGS)}
-    if verb == "delete_named":
-        return {"path": draw(PATTERNS), "literal": draw(FLAGS)}
     if verb == "delete_many":
         return {"paths": tuple(draw(st.lists(names, min_size=1, max_size=3, unique=True)))}
     if verb == "copy_tree":
@@ -115,8 +120,12 @@ def steps(draw: st.DrawFn, verbs: Mapping[str, Collection[str]], tree: Tree) -> 
     """One step of a door, which has verbs with some flags. Its value, if it writes one, is given when it runs."""
     there = [name for name in tree if not (name.endswith("/") or "." in name)]
     names = st.one_of(st.sampled_from(there), st.sampled_from(there), NAMES) if there else NAMES
-    verb = draw(st.sampled_from([*verbs, *(verb for verb in verbs if verb.endswith("_tree"))]))
-    arguments = (_of_one if verb in (*WRITES, *ONE) else _of_many)(draw, verb, names)
+    often = [verb for verb in verbs if verb.endswith(("_tree", "_many", "_named"))]  # They have most ways to fail.
+    verb = draw(st.sampled_from([*verbs, *often, *often]))
+    if verb in NAMED_VERBS:
+        arguments = _of_named(draw, verb, tree)
+    else:
+        arguments = (_of_one if verb in (*WRITES, *ONE) else _of_many)(draw, verb, names)
     plain = {name: DEFAULTS[name] for name in arguments if name in DEFAULTS and name not in verbs[verb]}
     return Step(verb, arguments | plain)
 

@@ -30,6 +30,9 @@ T = TypeVar("T")
 NAMES = st.sampled_from(["a", "b", "c"])
 BELOW = st.sampled_from(["a/x", "a/y", "b/x", "b/y"])
 DIRECTORIES = st.sampled_from(["a/", "b/"])
+VERBS = ("write", "write", "copy", "move", "move", "delete", "read")
+# What puts values into a directory while it is moved.
+WRITING = ("write", "write", "write", "copy", "move", "delete")
 # Before and after each request: whether the other client comes first.
 WAITS = st.lists(st.integers(0, 3), max_size=30)
 EXAMPLES = 60
@@ -59,9 +62,9 @@ class _Delayed(WrappedAccessor):
 
 
 @st.composite
-def single_steps(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES) -> Step:
+def single_steps(draw: st.DrawFn, names: st.SearchStrategy[str] = NAMES, verbs: Sequence[str] = VERBS) -> Step:
     """A step on one object. With ``is_pinned`` it names the ETag that is there when it begins."""
-    verb = draw(st.sampled_from(["write", "write", "copy", "move", "move", "delete", "read"]))
+    verb = draw(st.sampled_from(verbs))
     if verb == "read":
         return Step(verb, {"path": draw(names)})
     is_new = verb != "delete" and draw(st.booleans())
@@ -154,9 +157,9 @@ def run(tree: Tree, sequences: Sequence[Sequence[Step]], waits: Sequence[int], *
         return runner.run(at_once(tree, written, waits, **how))
 
 
-def planted(names: st.SearchStrategy[str]) -> st.SearchStrategy[Tree]:
+def planted(names: st.SearchStrategy[str], least: int = 0) -> st.SearchStrategy[Tree]:
     """A tree with some of the names."""
-    some = st.lists(names, max_size=3, unique=True)
+    some = st.lists(names, min_size=least, max_size=3, unique=True)
     return some.map(lambda drawn: {name: f"value {name}".encode() for name in drawn})
 
 
@@ -182,5 +185,5 @@ def test_what_others_write_into_a_directory_is_not_lost() -> None:
         lost = {*tree.values(), *written} - {*after.values()} - killed_values(tree, steps)
         assert not lost, f"{tree} -> {after} by {made} lost {lost}"
 
-    others = st.lists(single_steps(BELOW), min_size=1, max_size=2)
-    searched(check, planted(BELOW), tree_steps(), others, WAITS, examples=EXAMPLES)
+    others = st.lists(single_steps(BELOW, WRITING), min_size=1, max_size=3)
+    searched(check, planted(BELOW, 1), tree_steps(), others, WAITS, examples=EXAMPLES)
