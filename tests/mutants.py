@@ -150,7 +150,7 @@ def searched(mutant: Mutant, root: Path, controls: Controls) -> str:
             if code != FAILED or rounds is None:
                 left.append(str(number))
             elif not controls.pass_in(test, number, int(rounds[1])):
-                return f"{mutant.name}: the model is red, {test} fails without any change"
+                return f"{mutant.name}: the model is red, {test} fails without any change, {controls.red[test]}"
         found = controls.searches - len(left)
         took = f"{statistics.median(seconds):.0f} s, {max(seconds):.0f} s at most"
         sys.stdout.write(f"{mutant.name}: {found} of {controls.searches} searches, in {took}, by {test}\n")

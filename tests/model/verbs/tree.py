@@ -198,9 +198,9 @@ class Meaning:
             return Outcome(tree, (NotFound, IsADirectory, NotADirectory, IsSameFile, InvalidArgument))
         overwrites = {"overwrite": step.overwrite, **_ALL_OF_IT}
         if found != [step.source]:
-            wildcard = re.search(r"[*?\[]", step.source)
-            assert wildcard is not None
-            base = step.source[: wildcard.start()].rpartition("/")
+            wildcard = re.search(r"[*?]|\[(?![^!/]\])", step.source)  # A set of one character is the character itself.
+            literal = step.source[: wildcard.start() if wildcard else None]
+            base = re.sub(r"\[(.)\]", r"\1", literal).rpartition("/")
             source, target = base[0] + base[1], f"{step.target}/"
             if source == target:
                 return Outcome(tree, (IsSameFile, InvalidArgument))
