@@ -26,12 +26,12 @@ def has_wildcard(text: str) -> bool:
 
 def literal_prefix(glob: str) -> str:
     """The longest prefix of every path that ``glob`` matches; the whole of a glob without wildcards."""
-    return _literal_part(glob)[0]
+    return literal_part(glob)[0]
 
 
 def is_literal(glob: str) -> bool:
     """Whether a glob matches exactly one path."""
-    return _literal_part(glob)[1] == len(glob)
+    return literal_part(glob)[1] == len(glob)
 
 
 def literal_glob(path: str) -> str:
@@ -39,7 +39,7 @@ def literal_glob(path: str) -> str:
     return _SPECIAL.sub(lambda match: f"[{match[0]}]", path)
 
 
-def _literal_part(glob: str) -> tuple[str, int]:
+def literal_part(glob: str) -> tuple[str, int]:
     """The prefix of all matches, and the position in the glob where it ends."""
     text, position = "", 0
     while True:

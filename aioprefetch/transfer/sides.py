@@ -14,7 +14,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.local_files.files import names_of
 from aioprefetch.local_files.identity import FILES
 from aioprefetch.plan.overlap import FOLDED_PAIRS, folded, path_between, position
-from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_glob, literal_prefix, wildcard_at
+from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_glob, literal_part, literal_prefix
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
@@ -201,8 +201,8 @@ async def select(side: Side, glob: str | None) -> Selection:
         if not side.has_wildcard:
             raise
         compile_glob(path)
-        prefix = literal_prefix(path)
-        is_recursive = _crosses_directories(path[wildcard_at(path) :])
+        prefix, end = literal_part(path)
+        is_recursive = _crosses_directories(path[end:])
         return Selection(side=side, base=prefix[: prefix.rfind("/") + 1], glob=path, is_recursive=is_recursive)
     if metadata.is_directory:
         return Selection(side=side, base=f"{path}/")

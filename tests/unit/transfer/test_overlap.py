@@ -67,6 +67,16 @@ async def test_a_glob_that_chooses_one_of_the_two_overlaps_nothing(op: Operator)
             await ap.copy((op, "a/b/**/*.csv"), (op, "a/"))
 
 
+async def test_a_pattern_reaches_no_deeper_than_its_wildcards(op: Operator) -> None:
+    """A set of one character is this character, so what follows it is in one directory, and a target below is not."""
+    async with op:
+        await put_tree(op, "", {"a/b": b"one", "a/c/b": b"two"})
+        await ap.copy((op, "[a]/[bx]"), (op, "a/d"))
+        assert await tree_of(op, "") == {"a/b": b"one", "a/c/b": b"two", "a/d/b": b"one"}
+        with pytest.raises(InvalidArgument):
+            await ap.copy((op, "[a]/*/b"), (op, "a/d"))
+
+
 @pytest.mark.parametrize("concurrency", [1, 32])
 async def test_what_the_run_makes_below_its_source_is_no_source(op: Operator, concurrency: int) -> None:
     tree = {f"a/b/b/{number:02}": b"%d" % number for number in range(40)}
