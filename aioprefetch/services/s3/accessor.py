@@ -304,7 +304,7 @@ class S3Accessor(ServiceAccessor):
         except errors.NotFound:
             await self.write(WriteRequest(path=request.path, deadline=request.deadline), b"")
         except errors.PermissionDenied:
-            with suppress(errors.AlreadyExists):  # Such a key may have bytes, which nobody has seen.
+            with suppress(errors.AlreadyExists):  # Such a key may have bytes, which no look has shown.
                 unseen = WriteRequest(path=request.path, if_not_exists=True, deadline=request.deadline)
                 await self.write(unseen, b"")
 
