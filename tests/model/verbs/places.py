@@ -14,10 +14,11 @@ from typing import Any, Protocol
 from aioprefetch import Operator
 from aioprefetch.services import Memory
 from aioprefetch.sync import BlockingOperator
-from aioprefetch.testing import CountingS3Server, RcloneS3Server
+from aioprefetch.testing import CountingS3Server
 from aioprefetch.values import WriteRequest
 from tests.benches.faulty_bucket import FaultyBucket
 from tests.benches.planted_keys import PlantedBucket
+from tests.benches.rclone_server import RcloneS3Server
 from tests.model.verbs.tree import Meaning, Tree
 
 
