@@ -1,14 +1,13 @@
 """The responses of S3 as our values: heads, metadata, pages of a listing, and the XML of errors. Pure, no I/O.
 
-XML passes a guard before every parser. A page of a listing is parsed in one pass: handlers of expat make the entries
-while it goes through the page, and there is no tree of elements. A page that declares a document type, where entities
-would be, or that has more tags than any page of S3, is refused.
+XML passes a guard before every parser. A document that declares a type, where entities would be, or that has more tags
+than any page of S3, is refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -105,8 +104,24 @@ def _name(element: Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
+class _Names(dict[str, str]):
+    """The names of elements without their namespaces, by their tags."""
+
+    def __missing__(self, tag: str) -> str:
+        name = self[tag] = tag.rpartition("}")[2]
+        return name
+
+
 def parse_result(body: bytes | bytearray) -> Element:
-    """The root of a result, whose elements have their names without a namespace.
+    """The root of a result, whose elements have their names without a namespace. Raises as ``_root_of``."""
+    root, names = _root_of(body), _Names()
+    for element in root.iter():
+        element.tag = names[element.tag]
+    return root
+
+
+def _root_of(body: bytes | bytearray) -> Element:
+    """The root of a document.
 
     Raises ``ProtocolError`` for another body; a permanent one for too many tags, since another attempt would cost as
     much.
@@ -120,12 +135,9 @@ def parse_result(body: bytes | bytearray) -> Element:
     try:
         for start in range(0, len(body), _PAGE_PIECE_BYTES):
             parser.feed(body[start : start + _PAGE_PIECE_BYTES])
-        root = parser.close()
+        return parser.close()
     except ET.ParseError:
         raise ProtocolError("the response is not a result of S3, nor valid XML: check endpoint_url") from None
-    for element in root.iter():
-        element.tag = _name(element)
-    return root
 
 
 # --- pages of a listing -----------------------------------------------------------------------------------------------
@@ -133,15 +145,14 @@ def parse_result(body: bytes | bytearray) -> Element:
 # The longest page has a thousand keys of 1 KiB, which make 30,000 tags.
 BODY_TAGS_MAX = 60_000
 _ATTRIBUTE = re.compile(rb"=\s*[\"']")
-# The fields of a file or a directory; ``Prefix`` is a field of the page too, which comes before all directories.
-_ENTRY_FIELDS = frozenset({"Key", "Size", "ETag", "LastModified", "Prefix", "VersionId", "IsLatest"})
-# The elements of files: objects, and in a listing of versions these.
+# The elements of entries: objects and directories, and in a listing of versions these.
 _DELETE_MARKER = "DeleteMarker"
-_FILES = frozenset({"Contents", "Version", _DELETE_MARKER})
+_DIRECTORY = "CommonPrefixes"
+_ENTRIES = frozenset({"Contents", "Version", _DELETE_MARKER, _DIRECTORY})
 # A size of S3 has at most 19 digits.
 _DIGITS_MAX = 20
-# Every page of a listing has one of these fields, an empty page too. A page of a captive portal has none.
-_PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name", "Contents", "CommonPrefixes"})
+# Every page without entries has one of these fields. A page of a captive portal has none.
+_PAGE_FIELDS = frozenset({"IsTruncated", "KeyCount", "MaxKeys", "Name"})
 
 
 class ListedPage:
@@ -161,42 +172,30 @@ class ListedPage:
         self._prefix = root + path
         self._root_length = len(root)
 
-    def add_directory(self, key: str) -> None:
-        """Add the keys that begin with ``key``."""
+    def add(self, name: str, key: str, fields: Mapping[str, str]) -> None:
+        """Add an entry: its element, its key, and the texts in it. Raises ``ProtocolError`` for a size that is none."""
         if not key.startswith(self._prefix):
             self.strangers.append(key)
-        self.entries.append(Entry(path=key[self._root_length :], kind="directory"))
-
-    def add_file(self, key: str, size: str, etag: str | None, modified: datetime | None) -> None:
-        """Add a key. Raises ``ProtocolError`` for a size that is none."""
-        if not key.startswith(self._prefix):
-            self.strangers.append(key)
+        path = key[self._root_length :]
+        if name == _DIRECTORY:
+            self.entries.append(Entry(path=path, kind="directory"))
+            return
+        size = "0" if name == _DELETE_MARKER else fields.get("Size", "")
         # A number of many digits is expensive to parse.
         size_bytes = int(size) if size.isascii() and size.isdecimal() and len(size) < _DIGITS_MAX else -1
         if not 0 <= size_bytes <= OFFSET_MAX:
             given = f": {excerpt(size)}" if size else ""
             raise ProtocolError(f"the listing gives no valid size for {excerpt(key)!r}{given}")
+        etag = fields.get("ETag")
         if etag is not None:  # The usual form needs no parsing.
             etag = etag[1:-1] if len(etag) > 2 and etag[0] == etag[-1] == '"' else unquote_etag(etag)
-        entry = Entry(path=key[self._root_length :], size=size_bytes, etag=etag, last_modified=modified)
-        self.entries.append(entry if size_bytes else listed(entry))
-
-    def add_version(
-        self,
-        key: str,
-        size: str,
-        etag: str | None,
-        modified: datetime | None,
-        *,
-        version: str | None,
-        is_latest: bool,
-        is_delete_marker: bool,
-    ) -> None:
-        """Add a version of a key, or a delete marker, which has no size. ``null`` names a version like any other."""
-        self.add_file(key, "0" if is_delete_marker else size, etag, modified)
-        self.entries[-1] = replace(
-            self.entries[-1], version=version, is_latest=is_latest, is_delete_marker=is_delete_marker
-        )
+        entry = Entry(path=path, size=size_bytes, etag=etag, last_modified=time_of(fields.get("LastModified")))
+        entry = entry if size_bytes else listed(entry)
+        if name != "Contents":  # A version, or a delete marker, which has no size. ``null`` is a name like any other.
+            is_latest, is_marker = fields.get("IsLatest") == "true", name == _DELETE_MARKER
+            version = fields.get("VersionId") or None
+            entry = replace(entry, version=version, is_latest=is_latest, is_delete_marker=is_marker)
+        self.entries.append(entry)
 
 
 def version_token(key: str, version: str | None) -> str:
@@ -219,23 +218,32 @@ def no_token(request: Request) -> InvalidArgument:
 
 
 def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage:
-    """The page in a body, for a listing of ``path`` below ``root``.
-
-    Raises ``ProtocolError`` for another body; a permanent one for too many tags and for a document type, since another
-    attempt would cost as much.
-    """
-    _check_tags(body)
-    from xml.parsers import expat
-
-    parser = _PageParser()
-    try:
-        for start in range(0, len(body), _PAGE_PIECE_BYTES):
-            parser.feed(body[start : start + _PAGE_PIECE_BYTES])
-        return parser.page_of(root, path)
-    except expat.ExpatError as error:
-        raise ProtocolError(f"the page of the listing is not valid XML: {expat.ErrorString(error.code)}") from None
-    finally:
-        parser.close()
+    """The page in a body, for a listing of ``path`` below ``root``. Raises as ``_root_of``."""
+    document, names, rows, fields = _root_of(body), _Names(), [], dict[str, str]()
+    for element in document:
+        name = names[element.tag]
+        if name in _ENTRIES:
+            rows.append((name, {names[field.tag]: field.text or "" for field in element}))
+        else:
+            fields[name] = element.text or ""
+    page = ListedPage(root, path)
+    if names[document.tag] == "Error":
+        page.is_error = True
+        return page
+    if not (rows or _PAGE_FIELDS & fields.keys()):
+        raise ProtocolError("the response is not a page of a listing: check endpoint_url")
+    page.is_truncated = fields.get("IsTruncated", "").strip().lower() == "true"
+    page.next_token = fields.get("NextContinuationToken") or None
+    is_encoded = fields.get("EncodingType", "").strip() == "url"
+    if marker := fields.get("NextKeyMarker"):
+        marker = unquote_plus(marker) if is_encoded else marker
+        page.next_token = version_token(marker, fields.get("NextVersionIdMarker") or None)
+    for name, row in rows:
+        key = row.get("Prefix" if name == _DIRECTORY else "Key", "")
+        if is_encoded and ("%" in key or "+" in key):
+            key = unquote_plus(key)
+        page.add(name, key, row)
+    return page
 
 
 def _check_tags(body: bytes | bytearray) -> None:
@@ -245,115 +253,6 @@ def _check_tags(body: bytes | bytearray) -> None:
     # Keys may hold many of these signs as well.
     if body.count(b"=") > BODY_TAGS_MAX and len(_ATTRIBUTE.findall(body)) > BODY_TAGS_MAX:
         raise _refused(f"holds more than {BODY_TAGS_MAX} attributes")
-
-
-class _PageParser:
-    """Expat with handlers that collect the fields of entries, and those of the page. They run for every tag."""
-
-    def __init__(self) -> None:
-        from xml.parsers import expat
-
-        self.page_fields: dict[str, str] = {}
-        self._files: list[dict[str, str]] = []
-        self._directories: list[dict[str, str]] = []
-        self._empty: set[str] = set()
-        self._root: str | None = None
-        self._fed_bytes = 0
-        self._texts: list[str] = []
-        self._expat = parser = expat.ParserCreate("utf-8")
-        parser.buffer_text = True
-        parser.CharacterDataHandler = self._texts.append
-        parser.StartElementHandler = self._begin_root
-        parser.EndElementHandler = self._end_handler()
-        parser.StartDoctypeDeclHandler = self._refuse_type
-
-    def feed(self, piece: bytes | bytearray) -> None:
-        """Parse a piece of the body."""
-        self._fed_bytes += len(piece)
-        self._expat.Parse(piece, False)
-        if self._root is None and self._fed_bytes > PROLOG_BYTES_MAX:
-            raise _refused("begins with too much before its first tag")
-
-    def close(self) -> None:
-        """Drop expat, whose handlers hold this parser."""
-        del self._expat
-
-    def page_of(self, root: str, path: str) -> ListedPage:
-        """The page. Its keys are decoded now, because the field that says so may come after them."""
-        self._expat.Parse(b"", True)
-        page, fields = ListedPage(root, path), self.page_fields
-        if self._root == "Error":
-            page.is_error = True
-            return page
-        if not (self._files or self._directories or _PAGE_FIELDS & (fields.keys() | self._empty)):
-            raise _no_page()
-        page.is_truncated = fields.get("IsTruncated", "").strip().lower() == "true"
-        page.next_token = fields.get("NextContinuationToken")
-        is_encoded = fields.get("EncodingType", "").strip() == "url"
-        if marker := fields.get("NextKeyMarker"):
-            marker = unquote_plus(marker) if is_encoded else marker
-            page.next_token = version_token(marker, fields.get("NextVersionIdMarker"))
-        for entry in self._directories:
-            prefix = entry.get("Prefix", "")
-            page.add_directory(unquote_plus(prefix) if is_encoded else prefix)
-        for entry in self._files:
-            key, modified = entry.get("Key", ""), entry.get("LastModified")
-            if is_encoded and ("%" in key or "+" in key):
-                key = unquote_plus(key)
-            when = time_of(modified)
-            if "IsLatest" not in entry:
-                page.add_file(key, entry.get("Size", ""), entry.get("ETag"), when)
-                continue
-            page.add_version(
-                key,
-                entry.get("Size", ""),
-                entry.get("ETag"),
-                when,
-                version=entry.get("VersionId"),
-                is_latest=entry["IsLatest"] == "true",
-                is_delete_marker=_DELETE_MARKER in entry,
-            )
-        return page
-
-    def _begin_root(self, name: str, attributes: dict[str, str]) -> None:
-        forget = self._texts.clear
-
-        def begin(name: str, attributes: dict[str, str]) -> None:
-            forget()
-
-        self._root = name.rpartition(":")[2]
-        self._expat.StartElementHandler = begin
-
-    def _end_handler(self) -> Callable[[str], None]:
-        texts, page_fields, empty = self._texts, self.page_fields, self._empty
-        forget = texts.clear
-        entry: dict[str, str] = {}
-
-        def end(name: str) -> None:
-            nonlocal entry
-            if texts:
-                text = texts[0] if len(texts) == 1 else "".join(texts)
-                forget()
-                if name in _ENTRY_FIELDS:
-                    entry[name] = text
-                    return
-                page_fields[name] = text
-            # White space may stand between the fields of an entry.
-            if name in _FILES:
-                if name == _DELETE_MARKER:
-                    entry[name] = ""
-                self._files.append(entry)
-                entry = {}
-            elif name == "CommonPrefixes":
-                self._directories.append(entry)
-                entry = {}
-            else:
-                empty.add(name)
-
-        return end
-
-    def _refuse_type(self, *_: object) -> None:
-        raise _refused("declares a document type")
 
 
 def time_of(text: str | None) -> datetime | None:
@@ -373,10 +272,6 @@ def in_utc(when: object) -> datetime | None:
         return when.astimezone(UTC) if isinstance(when, datetime) else None
     except OverflowError:  # The first and the last day there is, in another zone.
         return None
-
-
-def _no_page() -> ProtocolError:
-    return ProtocolError("the response is not a page of a listing: check endpoint_url")
 
 
 def _refused(what: str) -> ProtocolError:
