@@ -160,7 +160,7 @@ def at_its_end(run: Run) -> tuple[Error | None, int]:
 # --- the calls --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass
 class State:
     """Where calls are made: a directory of local files, and a bucket."""
 
@@ -171,7 +171,7 @@ class State:
         """Put these there in place of all others."""
         self.bucket.plant(objects)
         root = Path(tempfile.mkdtemp(dir=self.files.root.parent))
-        self.files.root = root
+        self.files = FilesPlace(root)
         for path, data in files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(data)
