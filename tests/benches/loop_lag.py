@@ -149,11 +149,19 @@ def frames_of(thread_id: int) -> list[FrameType]:
     """The frames of a thread, innermost first.
 
     They are walked in one call, without the interpreter's lock being given away: the thread would run on, and a frame
-    that ends during the walk may have something else in the place of its caller.
+    that ends during the walk may have something else in the place of its caller. The walk makes objects, so the
+    collector is off meanwhile: its callbacks are code of Python, which gives the lock away.
     """
     frames: list[Any] = []
-    with suppress(AttributeError):  # Of None: the outermost frame has no caller.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
         frames.extend(accumulate(repeat("f_back"), getattr, initial=sys._current_frames().get(thread_id)))
+    except AttributeError:  # Of None: the outermost frame has no caller.
+        pass
+    finally:
+        if collects:
+            gc.enable()
     return frames[:-1]
 
 
