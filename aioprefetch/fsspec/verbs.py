@@ -403,6 +403,8 @@ async def check_pairs(fs: Any, names: Sequence[str], targets: Any, reads: Identi
         first, second, is_read = found
         (name, target), (other, _) = files[first][0], files[second][0]
         if idle := [number for number in (first, second) if not await is_object(files[number][0][0])]:
+            if scope is not None:  # Asked again in the run it might find what the run has written.
+                scope.directories.add(files[idle[0]][0][0])
             del files[idle[0]]
             continue
         both = f"{other!r} and {name!r} would be one object"

@@ -8,6 +8,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.fsspec import AioPrefetchFileSystem, MemoryFileSystem
+from aioprefetch.fsspec.tree import Tree
 from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
@@ -173,3 +174,23 @@ def test_files_are_renamed(tmp_path: Path) -> None:
     fs.mv("d", "e", recursive=True)
     assert (tmp_path / "e" / "moved").stat().st_mode & 0o777 == 0o600
     fs.close()
+
+
+def test_a_directory_whose_name_the_run_writes_stays_a_directory(
+    random_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at before the run, and not again: then an object of the run would have its name."""
+    fs = MemoryFileSystem(skip_instance_cache=True)
+    top, looks = random_name(), list[bool]()
+    is_object = Tree.is_object
+
+    async def look(tree: Tree, name: str) -> bool:
+        found = await is_object(tree, name)
+        looks.extend([found] * (name == f"{top}/a/b"))
+        return found
+
+    monkeypatch.setattr(Tree, "is_object", look)
+    fs.pipe_file(f"{top}/a/b/b", b"data")
+    fs.cp(f"{top}/a/b/", f"{top}/a/", recursive=True)
+    assert fs.find(top) == [f"{top}/a/b", f"{top}/a/b/b"]
+    assert looks == [False]
