@@ -128,7 +128,7 @@ def _root_of(body: bytes | bytearray) -> Element:
     """
     _check_tags(body)
     if has_document_type(body):
-        raise ProtocolError("the response declares a document type, or may do so: no response of S3 does")
+        raise ProtocolError("the response declares a document type, or may do so: it is not S3's; check endpoint_url")
     from xml.etree import ElementTree as ET
 
     parser = ET.XMLParser(encoding="utf-8")
