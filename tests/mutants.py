@@ -77,7 +77,7 @@ def copy_tree(root: Path) -> None:
 
 def run_tests(root: Path, tests: Sequence[str], variables: Mapping[str, str]) -> tuple[int | None, str]:
     """The code with which pytest has ended in a tree, and its output; ``None`` if it did not come to an end."""
-    # The tests are those of the tree, whatever the environment of the caller says.
+    # The tests are those of the tree, and not of the environment of the caller.
     environment = {**os.environ, "PYTHONPATH": str(root), **SEARCH_ENVIRONMENT, **variables}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     try:

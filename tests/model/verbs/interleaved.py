@@ -155,7 +155,7 @@ Values = dict[str, set[bytes]]
 
 
 def _values(tree: Tree, steps: Sequence[Step], without: tuple[int, str] = (-1, "")) -> Values:
-    """For each name the values that may be there at some time, whatever the order of the requests.
+    """For each name the values that may be there at some time, in any order of the requests.
 
     ``without`` is the number of a step and a name: what this step writes there itself is left out.
     """

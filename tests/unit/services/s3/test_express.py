@@ -223,7 +223,7 @@ def test_how_long_a_session_is_used(end: datetime | None, now: datetime | None, 
 
 
 async def test_a_short_session_ends_when_it_says() -> None:
-    """By the date of its response, whatever the clock of this machine says."""
+    """By the date of its response, and not by the clock of this machine."""
     date = {"Date": formatdate(NOW.timestamp(), usegmt=True)}
     short = session("S9", NOW + timedelta(seconds=-5))
     bent = Bent("session", Said(200, short.body, date))
