@@ -179,10 +179,9 @@ class FsAccessor(ServiceAccessor):
         if (view := memoryview(data)).nbytes <= self._piece_bytes and view.c_contiguous:
             opener = partial(open_partial, self._root, self._names(request), request, fsync=self._fsync)
             given_up = threading.Event()
-            job = FileThreads.of(self.runtime).call_short(
-                write_file, opener, view.cast("B"), self._place_lock, given_up
-            )
-            return metadata_of(request.path, await translated(request, job, give_up=given_up.set))
+            job = partial(write_file, opener, view.cast("B"), self._place_lock, given_up)
+            written = translated(request, FileThreads.of(self.runtime).call_short(job), give_up=given_up.set)
+            return metadata_of(request.path, await written)
         body = await self.open_write(request)
         try:
             await body.write(data)
