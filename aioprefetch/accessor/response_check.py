@@ -409,7 +409,7 @@ class ETags:
                 self._empty.add(etag)
             if etag == pin and first == seen and etag > _ZEROS_MAX:
                 return etag
-        if not self.prove_nothing(etag):
+        if (etag > _ZEROS_MAX and etag not in self._empty) or not self.prove_nothing(etag):
             return etag
         return f"W/{etag}" if modified is None else f"{etag}{DATED}{int(modified.timestamp())}"
 

@@ -149,9 +149,9 @@ class CompleteAccessor(WrappedAccessor):
             if compared is not None or size is not None:
                 target = _ComparingSink(target, compared, size)
             response = await self.inner.read(sent, target)
-            head, asked = response.head, sent.size
-            is_due = head.size == asked or (head.end == head.total and (asked is None or head.size < asked))
-            if not (is_due and head.start == sent.offset and head is sink.head and head.size == sink.received):
+            head, start, asked = response.head, sent.offset, sent.size
+            is_due = head.size == asked or (start + head.size == head.total and (asked is None or head.size < asked))
+            if not (is_due and head.start == start and head is sink.head and head.size == sink.received):
                 check_delivered(sent, sink, response)  # What is usual needs no more than this.
             return response
         except ProtocolError as error:

@@ -261,8 +261,9 @@ class S3Options:
         """The key of a path below the prefix. Raises ``IsADirectory`` or ``InvalidPath``, as ``checked_key``."""
         if not path:
             raise IsADirectory("the root is a directory", operation=operation, path=path)
-        room = KEY_BYTES_MAX - len(self.root.encode())
-        return self.root + checked_key(path, operation=operation, bytes_max=room, dots_allowed=dots_allowed)
+        root = self.root
+        room = KEY_BYTES_MAX - len(root.encode())
+        return root + checked_key(path, operation=operation, bytes_max=room, dots_allowed=dots_allowed)
 
     @property
     def root(self) -> str:

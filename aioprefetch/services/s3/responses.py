@@ -336,7 +336,8 @@ def checked_head(request: ReadRequest, head: ResponseHead, etags: ETags) -> Read
     own, when = response.etag, response.last_modified
     if own is None:  # MinIO sends an empty one for files that it has not written.
         return check_reply(request, response)
-    response.etag = etags.dated(own, request.path, None, when)
+    if not (request.if_match is request.if_none_match is None):
+        response.etag = etags.dated(own, request.path, None, when)
     checked = check_reply(request, response)
     dated = etags.dated(own, request.path, checked.total, when, request.if_match)
     return checked if dated == checked.etag else replace(checked, etag=dated)
