@@ -7,7 +7,8 @@ than any page of S3, is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -149,6 +150,22 @@ _ATTRIBUTE = re.compile(rb"=\s*[\"']")
 _DELETE_MARKER = "DeleteMarker"
 _DIRECTORY = "CommonPrefixes"
 _ENTRIES = frozenset({"Contents", "Version", _DELETE_MARKER, _DIRECTORY})
+# Stands for the objects that were cut out of a page.
+_PLAIN = "PlainContents"
+
+
+def _texts(*names: str) -> str:
+    return "|".join(f"<{name}>[^<]*</{name}>" for name in names)
+
+
+# An object as nearly all stores send it.
+_OBJECT = re.compile(
+    "<Contents><Key>([^<]+)</Key><LastModified>([^<]*)</LastModified>"
+    '<ETag>(?:&quot;|&#34;|")([^<&"]+)(?:&quot;|&#34;|")</ETag>'
+    f"(?:{_texts('ChecksumAlgorithm', 'ChecksumType')})*<Size>([0-9]{{1,18}})</Size>"
+    f"(?:{_texts('StorageClass', 'Type')}|<Owner>(?:{_texts('ID', 'DisplayName')})*</Owner>)*</Contents>"
+)
+_CONTROLS = bytes({*range(32)} - {*b"\t\n"})
 # A size of S3 has at most 19 digits.
 _DIGITS_MAX = 20
 # Every page without entries has one of these fields. A page of a captive portal has none.
@@ -172,13 +189,19 @@ class ListedPage:
         self._prefix = root + path
         self._root_length = len(root)
 
-    def add(self, name: str, key: str, fields: Mapping[str, str]) -> None:
-        """Add an entry: its element, its key, and the texts in it. Raises ``ProtocolError`` for a size that is none."""
+    def add_object(self, key: str, size: int, etag: str | None, modified: str | None) -> None:
+        """Add an entry of a file."""
         if not key.startswith(self._prefix):
             self.strangers.append(key)
-        path = key[self._root_length :]
+        entry = Entry(path=key[self._root_length :], size=size, etag=etag, last_modified=time_of(modified))
+        self.entries.append(entry if size else listed(entry))
+
+    def add(self, name: str, key: str, fields: Mapping[str, str]) -> None:
+        """Add an entry: its element, its key, and the texts in it. Raises ``ProtocolError`` for a size that is none."""
         if name == _DIRECTORY:
-            self.entries.append(Entry(path=path, kind="directory"))
+            if not key.startswith(self._prefix):
+                self.strangers.append(key)
+            self.entries.append(Entry(path=key[self._root_length :], kind="directory"))
             return
         size = "0" if name == _DELETE_MARKER else fields.get("Size", "")
         # A number of many digits is expensive to parse.
@@ -186,16 +209,12 @@ class ListedPage:
         if not 0 <= size_bytes <= OFFSET_MAX:
             given = f": {excerpt(size)}" if size else ""
             raise ProtocolError(f"the listing gives no valid size for {excerpt(key)!r}{given}")
-        etag = fields.get("ETag")
-        if etag is not None:  # The usual form needs no parsing.
-            etag = etag[1:-1] if len(etag) > 2 and etag[0] == etag[-1] == '"' else unquote_etag(etag)
-        entry = Entry(path=path, size=size_bytes, etag=etag, last_modified=time_of(fields.get("LastModified")))
-        entry = entry if size_bytes else listed(entry)
+        self.add_object(key, size_bytes, unquote_etag(fields.get("ETag")), fields.get("LastModified"))
         if name != "Contents":  # A version, or a delete marker, which has no size. ``null`` is a name like any other.
             is_latest, is_marker = fields.get("IsLatest") == "true", name == _DELETE_MARKER
             version = fields.get("VersionId") or None
-            entry = replace(entry, version=version, is_latest=is_latest, is_delete_marker=is_marker)
-        self.entries.append(entry)
+            entry = self.entries.pop()
+            self.entries.append(replace(entry, version=version, is_latest=is_latest, is_delete_marker=is_marker))
 
 
 def version_token(key: str, version: str | None) -> str:
@@ -219,7 +238,8 @@ def no_token(request: Request) -> InvalidArgument:
 
 def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage:
     """The page in a body, for a listing of ``path`` below ``root``. Raises as ``_root_of``."""
-    document, names, rows, fields = _root_of(body), _Names(), [], dict[str, str]()
+    rest, objects = _plain_objects(body)
+    document, names, rows, fields = _root_of(rest), _Names(), [], dict[str, str]()
     for element in document:
         name = names[element.tag]
         if name in _ENTRIES:
@@ -230,7 +250,7 @@ def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage
     if names[document.tag] == "Error":
         page.is_error = True
         return page
-    if not (rows or _PAGE_FIELDS & fields.keys()):
+    if not (rows or (_PAGE_FIELDS | {_PLAIN}) & fields.keys()):
         raise ProtocolError("the response is not a page of a listing: check endpoint_url")
     page.is_truncated = fields.get("IsTruncated", "").strip().lower() == "true"
     page.next_token = fields.get("NextContinuationToken") or None
@@ -238,12 +258,29 @@ def parse_list_page(body: bytes | bytearray, root: str, path: str) -> ListedPage
     if marker := fields.get("NextKeyMarker"):
         marker = unquote_plus(marker) if is_encoded else marker
         page.next_token = version_token(marker, fields.get("NextVersionIdMarker") or None)
+    for key, modified, etag, size in objects if _PLAIN in fields else ():
+        key = key if "&" not in key else _root_of(f"<Key>{key}</Key>".encode()).text or ""
+        key = unquote_plus(key) if is_encoded and ("%" in key or "+" in key) else key
+        page.add_object(key, int(size), etag, modified)
     for name, row in rows:
         key = row.get("Prefix" if name == _DIRECTORY else "Key", "")
-        if is_encoded and ("%" in key or "+" in key):
-            key = unquote_plus(key)
-        page.add(name, key, row)
+        page.add(name, unquote_plus(key) if is_encoded else key, row)
     return page
+
+
+def _plain_objects(body: bytes | bytearray) -> tuple[bytes | bytearray, Iterable[Sequence[str]]]:
+    """A page without its objects in the usual form, an element ``_PLAIN`` in their place; and the groups of each.
+
+    A parser takes five times as long for them. Where anything stands between them all of the page is left to it.
+    """
+    parts: list[str] = []
+    if len(body.translate(None, _CONTROLS)) == len(body):  # A parser refuses some, and replaces others.
+        with suppress(UnicodeDecodeError):
+            parts = _OBJECT.split(body.decode())
+    if len(parts) < 2 or any(parts[5:-1:5]):
+        return body, ()
+    groups = (parts[number::5] for number in range(1, 5))
+    return f"{parts[0]}<{_PLAIN}/>{parts[-1]}".encode(), zip(*groups, strict=True)
 
 
 def _check_tags(body: bytes | bytearray) -> None:

@@ -5,10 +5,15 @@ import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import ProtocolError
 from aioprefetch.services.s3.responses import list_page_of, parse_list_page
 from aioprefetch.values import ListRequest
@@ -201,3 +206,88 @@ def test_a_size_has_plain_digits() -> None:
     body = "<R><Contents><Key>k</Key><Size>\u0663</Size></Contents></R>".encode()
     with pytest.raises(ProtocolError, match="no valid size"):
         parse_list_page(body, "", "")
+
+
+# --- pages as a parser reads them -------------------------------------------------------------------------------------
+
+ROOT, PATH = "root/", "d/"
+NAMES = st.text(alphabet="a/+%&<>\"' 2F\n\r\x01\ufffd\U0001f600;", max_size=6)
+REFERENCES = ("&amp;", "&lt;", "&quot;", "&#34;", "&#x26;", "&#13;", "&amp;lt;", "&amp;#34;")
+
+
+def object_element(key: str, etag: str, size: str, tail: str = "") -> str:
+    """An object in a page; the texts are in XML already."""
+    modified = "<LastModified>2026-11-29T12:00:01.000Z</LastModified>"
+    return f"<Contents><Key>root/d/{key}</Key>{modified}<ETag>{etag}</ETag><Size>{size}</Size>{tail}</Contents>"
+
+
+OBJECTS = st.builds(
+    object_element,
+    st.builds("".join, st.lists(NAMES.map(escape) | st.sampled_from(REFERENCES), min_size=1, max_size=3)),
+    st.sampled_from(
+        ["&quot;ab&quot;", '"ab"', "&#34;ab&#34;", "ab", "W/&quot;ab&quot;", "&quot;a&amp;b&quot;", '""', '"']
+    ),
+    st.sampled_from(["7", "007", "123456789012345678"]),
+    st.sampled_from(
+        [
+            "",
+            "<StorageClass>STANDARD</StorageClass>",
+            "<Owner><ID>1</ID></Owner><StorageClass/>",
+            "<Size>5</Size>",
+            "<Key>root/d/other</Key>",
+            "<StorageClass>a</Type>",
+            "<!-- > -->",
+        ]
+    ),
+)
+BETWEEN = [
+    "",
+    "\n  ",
+    "<!--",
+    "-->",
+    "<![CDATA[",
+    "]]>",
+    "<Nested>",
+    "</Nested>",
+    "<PlainContents/>",
+    "<?x?>",
+    "<a/>",
+    "&x;",
+]
+
+
+def as_parsed(body: bytes, *, is_encoded: bool) -> list[tuple[str, int, str]] | None:
+    """Paths, sizes and ETags by the parser of Python; ``None`` for a body that is no XML."""
+    try:
+        page = ET.XML(body, ET.XMLParser(encoding="utf-8"))
+    except ET.ParseError:
+        return None
+    found = []
+    for one in page.findall("Contents"):
+        fields = {field.tag: field.text or "" for field in one}
+        key = unquote_plus(fields["Key"]) if is_encoded else fields["Key"]
+        found.append((key.removeprefix(ROOT), int(fields["Size"]), unquote_etag(fields["ETag"]) or ""))
+    return sorted(found)
+
+
+@given(
+    st.lists(st.sampled_from(BETWEEN) | OBJECTS | OBJECTS, max_size=6),
+    st.booleans(),
+    st.sampled_from([b"", b"\xff", b"\xef\xbb\xbf"]),
+)
+@example(["<Nested>", object_element("k", '"ab"', "7"), "</Nested>"], False, b"")
+@example(["<PlainContents/>", object_element("k", '"ab"', "7"), "<PlainContents/>"], False, b"")
+@example([object_element("k", '"ab"', "7"), "<!--", object_element("l", '"ab"', "7"), "-->"], False, b"")
+@example([object_element("k\rl", '"ab"', "7")], False, b"")
+@example([object_element("k\x01", '"ab"', "7")], False, b"")
+def test_a_page_is_read_as_a_parser_reads_it(pieces: list[str], is_encoded: bool, lead: bytes) -> None:
+    """Objects in the usual form are not read by a parser: what is around them must not make a difference."""
+    encoding = "<EncodingType>url</EncodingType>" if is_encoded else ""
+    body = lead + f"<ListBucketResult><KeyCount>1</KeyCount>{''.join(pieces)}{encoding}</ListBucketResult>".encode()
+    expected = as_parsed(body, is_encoded=is_encoded)
+    try:
+        entries = parse_list_page(body, ROOT, PATH).entries
+    except ProtocolError:
+        assert expected is None
+    else:
+        assert sorted((one.path, one.size, one.etag or "") for one in entries) == expected
