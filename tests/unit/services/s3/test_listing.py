@@ -278,6 +278,7 @@ def as_parsed(body: bytes, *, is_encoded: bool) -> list[tuple[str, int, str]] | 
 @example(["<Nested>", object_element("k", '"ab"', "7"), "</Nested>"], False, b"")
 @example(["<PlainContents/>", object_element("k", '"ab"', "7"), "<PlainContents/>"], False, b"")
 @example([object_element("k", '"ab"', "7"), "<!--", object_element("l", '"ab"', "7"), "-->"], False, b"")
+@example([object_element("k+l", '"ab"', "7")], True, b"")
 @example([object_element("k\rl", '"ab"', "7")], False, b"")
 @example([object_element("k\x01", '"ab"', "7")], False, b"")
 def test_a_page_is_read_as_a_parser_reads_it(pieces: list[str], is_encoded: bool, lead: bytes) -> None:
