@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported
+from aioprefetch.expressions import ExpressionTree
 
 OPERATORS = ("=", "==", "!=", "<", ">", "<=", ">=", "in", "not in")
 
@@ -92,24 +93,9 @@ def named_columns(schema: pa.Schema, filters: Filters, *, path: str) -> list[str
 
 
 def _columns_of(schema: pa.Schema, expression: pc.Expression, path: str) -> list[str]:
-    # pyarrow does not tell the columns of an expression. Its text has their names as they stand, and perhaps others by
-    # chance: without those it can be evaluated as well. Most of them go many at a time.
-    text = str(expression)
-    if "FieldPath(" in text:  # By position: it counts in all columns.
-        _evaluate(schema, expression, path)
-        return list(schema.names)
-    fields = [field for field in schema if field.name in text]
+    tree = ExpressionTree.of(expression)
+    fields = [field for field in schema if tree is None or field.name in tree.columns]
     _evaluate(pa.schema(fields), expression, path)
-    count = len(fields)
-    while count:
-        start = 0
-        while start < len(fields):
-            others = fields[:start] + fields[start + count :]
-            if can_read(pa.schema(others), expression):
-                fields = others
-            else:
-                start += count
-        count //= 2
     return [field.name for field in fields]
 
 

@@ -210,8 +210,8 @@ def column_chunks(
                 _refuse(footer, number, leaf, f"has {said.values} values for {rows} rows")
             offset_index = column_index = None
             if with_indexes:
-                offset_index = _located(footer, number, leaf, said.offset_index, said.offset_index_bytes)
-                column_index = _located(footer, number, leaf, said.column_index, said.column_index_bytes)
+                offset_index = _located(footer, said.offset_index, said.offset_index_bytes)
+                column_index = _located(footer, said.column_index, said.column_index_bytes)
             chunks.append(
                 ColumnChunk(
                     number,
@@ -288,14 +288,10 @@ def _refuse(footer: Footer, number: int, leaf: int, what: str) -> NoReturn:
     )
 
 
-def _located(footer: Footer, number: int, leaf: int, offset: int, length: int) -> Range | None:
-    """The range of a page index, checked against the file; ``None`` if there is none."""
-    if offset <= 0 and length <= 0:
-        return None
-    if offset < DATA_START or length < 0 or offset + length > footer.start:
-        claim = f"has a page index at [{offset}, {offset + length}) of data that end at {footer.start}"
-        _refuse(footer, number, leaf, claim)
-    return (offset, offset + length) if length else None
+def _located(footer: Footer, offset: int, length: int) -> Range | None:
+    """The range of a page index; ``None`` if there is none in the file."""
+    is_within = offset >= DATA_START and length > 0 and offset + length <= footer.start
+    return (offset, offset + length) if is_within else None
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

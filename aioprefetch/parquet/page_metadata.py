@@ -10,6 +10,7 @@ those of all chunks together, so they come in one request or were in the tail.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import zlib
@@ -27,6 +28,8 @@ from aioprefetch.runtime.task_group import gather_all
 
 if TYPE_CHECKING:
     from aioprefetch.scheduler.pinned_file import PinnedFile
+
+logger = logging.getLogger("aioprefetch")
 
 DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
 
@@ -429,7 +432,8 @@ async def load_page_indexes(
     """The indexes of chunks by row group and leaf, ``(None, None)`` for those that have none.
 
     ``with_columns``: column indexes too. Indexes in the tail cost nothing, the others are merged into few requests.
-    Raises ``UntrustedMetadata`` and the errors of reads; a cancelled call leaves nothing behind.
+    One that cannot be its chunk's is left aside, with a warning in the log: the chunk can be read without it. Raises
+    the errors of reads; a cancelled call leaves nothing behind.
     """
     wanted = list(chunks)
     ranges: list[Range] = []
@@ -442,10 +446,13 @@ async def load_page_indexes(
     for chunk in wanted:
         offset: OffsetIndex | None = None
         column: ColumnIndex | None = None
-        if chunk.offset_index is not None:
-            offset = parse_offset_index(views[chunk.offset_index], chunk, path=pinned.path)
-            if with_columns and chunk.column_index is not None:
-                column = parse_column_index(views[chunk.column_index], chunk, offset, path=pinned.path)
+        try:
+            if chunk.offset_index is not None:
+                offset = parse_offset_index(views[chunk.offset_index], chunk, path=pinned.path)
+                if with_columns and chunk.column_index is not None:
+                    column = parse_column_index(views[chunk.column_index], chunk, offset, path=pinned.path)
+        except UntrustedMetadata as error:
+            logger.warning("an index is left aside: %s", error)
         indexes[chunk.row_group, chunk.column] = (offset, column)
     return indexes
 

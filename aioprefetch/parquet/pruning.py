@@ -18,7 +18,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -29,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from aioprefetch.expressions import ExpressionTree
 from aioprefetch.filters import Dnf, Filters, check_clauses, checked_filters, named_columns
 from aioprefetch.parquet import thrift
 from aioprefetch.ranges import Range, intersected, joined
@@ -84,9 +84,12 @@ def _number_order(form: str, *, is_boolean: bool = False) -> Callable[[bytes], A
 
 
 def can_be_bounds(order: Callable[[bytes], Any], low: bytes, high: bytes) -> bool:
-    """Whether values can lie between two bounds: both are values, and the lower one is not above the other."""
+    """Whether values can lie between two bounds: both are values, and the lower one is not above the other.
+
+    An empty upper bound is that of a writer that has none, more often than of values that are all empty.
+    """
     first, last = order(low), order(high)
-    return first is not None and last is not None and bool(first <= last)
+    return first is not None and last is not None and bool(high) and bool(first <= last)
 
 
 class BoundsReader:
@@ -118,11 +121,14 @@ class BoundsReader:
             return pa.scalar(value.encode() if isinstance(value, str) else bytes(value), pa.large_binary())
         return value if isinstance(value, pa.Scalar) else pa.scalar(value)
 
-    def member(self, value: Any) -> Any:
-        """A value of a list in a filter. For ``in`` pyarrow rounds it to the column's floating-point type first."""
-        if not self.is_float or value is None or value != value:
-            return value
-        return self.scalar(value).cast(self.type)
+    def members(self, values: Sequence[Any]) -> list[Any]:
+        """The values of a list in a filter, of the column's type, as pyarrow casts them for ``in``.
+
+        Raises its error where one has another value then, or no such type.
+        """
+        if self._is_bytes:
+            return list(values)
+        return list(pa.array(values).cast(self.type))
 
     def can_be(self, low: bytes, high: bytes) -> bool:
         """Whether values of the column can lie between these bounds."""
@@ -319,9 +325,6 @@ def _column_orders(footer: Footer) -> list[Any] | None:
 
 # --- filters ----------------------------------------------------------------------------------------------------------
 
-# Parts of pyarrow's expressions that a NaN may match: an inversion, a NaN that counts as null, any function but these.
-_MAY_MATCH_NAN = re.compile(r"!=|nan_is_null=true|\b(?!and\b|or\b|is_valid\b|is_null\b)[a-z_]\w*\(")
-
 
 def normalized_filters(filters: Any, footer: Footer) -> Filters:
     """Filters as ``checked_filters`` makes them, which raises; and ``InvalidArgument`` for unknown columns."""
@@ -343,49 +346,40 @@ def prune_row_groups(footer: Footer, filters: Filters, row_groups: Sequence[int]
 
     Filters whose values do not go with the types of their columns drop nothing, and neither do damaged statistics.
     """
-    expression = _safe_expression(footer, filters)
-    if expression is None:
-        return list(row_groups)
-    return _pruned(footer, expression, filter_columns(footer, filters), row_groups, footer.schema)
+    names = filter_columns(footer, filters)
+    if isinstance(filters, list):
+        try:
+            filters = pq.filters_to_expression(filters)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError):
+            return list(row_groups)
+    return prune_by_expression(footer, filters, row_groups, schema=footer.schema, names=names)
 
 
 def prune_by_expression(
     footer: Footer,
-    expression: pc.Expression,
+    expression: pc.Expression | None,
     row_groups: Sequence[int],
     *,
     schema: pa.Schema,
     names: Iterable[str],
-    guarantee: pc.Expression | None,
+    guarantee: pc.Expression | None = None,
 ) -> list[int]:
     """``prune_row_groups`` by an expression over columns of ``schema``, by the statistics of ``names`` among them.
 
     ``guarantee`` says what is true of all rows of the file, such as the values in its path.
     """
-    floats = {field.name for field in schema if _has_floats(field.type)}
-    if _MAY_MATCH_NAN.search(str(expression)) and floats:
-        return list(row_groups)
-    return _pruned(footer, expression, names, row_groups, schema, guarantee)
-
-
-def _pruned(
-    footer: Footer,
-    expression: pc.Expression,
-    names: Iterable[str],
-    row_groups: Sequence[int],
-    schema: pa.Schema,
-    guarantee: pc.Expression | None = None,
-) -> list[int]:
     kept = list(row_groups)
+    tree = None if expression is None else ExpressionTree.of(expression)
+    known = None if tree is None else tree.about_ranges(schema)
     leaves = _plain_leaves(footer, names)
-    if not kept or not leaves:
+    if not kept or not leaves or known is None:
         return kept
     import pyarrow.dataset as ds  # Imported late: it imports pandas if there is one, a third of a second.
 
     try:
         source = pa.BufferReader(statistics_footer(footer, kept, leaves))
         fragment = ds.ParquetFileFormat().make_fragment(source, partition_expression=guarantee)
-        fragments = fragment.subset(expression, schema=schema).row_groups
+        fragments = fragment.subset(known, schema=schema).row_groups
     except (pa.ArrowException, ValueError, TypeError, OverflowError, OSError):
         return kept
     return [kept[fragment.id] for fragment in fragments]
@@ -398,32 +392,6 @@ def _plain_leaves(footer: Footer, names: Iterable[str]) -> tuple[int, ...]:
         path[0]: leaf for leaf, path in enumerate(shape.paths) if len(path) == 1 and not shape.max_repetitions[leaf]
     }
     return tuple(leaf_of[name] for name in names if name in leaf_of and footer.schema.names.count(name) == 1)
-
-
-def _safe_expression(footer: Footer, filters: Filters) -> pc.Expression | None:
-    """The part of the filters that statistics can decide; ``None`` if there is no such part."""
-    if filters is None:
-        return None
-    floats = [field.name for field in footer.schema if _has_floats(field.type)]
-    if isinstance(filters, pc.Expression):
-        unsafe = _MAY_MATCH_NAN.search(str(filters)) and not set(floats).isdisjoint(filter_columns(footer, filters))
-        return None if unsafe else filters
-    safe = [
-        [clause for clause in clauses if not (clause[0] in floats and clause[1] in ("!=", "in", "not in"))]
-        for clauses in filters
-    ]
-    try:
-        return pq.filters_to_expression(safe) if all(safe) else None
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        return None
-
-
-def _has_floats(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _has_floats(kind.value_type)
-    if pa.types.is_nested(kind):
-        return any(_has_floats(kind.field(number).type) for number in range(kind.num_fields))
-    return bool(pa.types.is_floating(kind))
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -477,8 +445,8 @@ def _page_mask(reader: BoundsReader, operator: str, value: Any, bounds: ColumnIn
             return everything
         if operator == "in":
             mask = unknown
-            for member in value:
-                mask = mask | _compared(reader, low, high, "==", reader.member(member))
+            for member in reader.members(value):
+                mask = mask | _compared(reader, low, high, "==", member)
             return mask
         return unknown | _compared(reader, low, high, operator, value)
     except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError):
@@ -493,6 +461,8 @@ def _unknown_pages(reader: BoundsReader, bounds: ColumnIndex) -> Any:
 
 
 def _compared(reader: BoundsReader, low: pa.Array, high: pa.Array, operator: str, value: Any) -> Any:
+    if isinstance(value, pa.Scalar):
+        value = value.as_py() if not value.is_valid or pa.types.is_floating(value.type) else value
     if value is None or value != value:  # Nulls and NaN are nowhere between bounds.
         return np.ones(len(low), bool)
     scalar = reader.scalar(value)

@@ -33,6 +33,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("operator",),
     ("sync",),
     ("scan",),
+    ("expressions",),
     ("filters",),
     ("parquet", "lance"),
     ("arrow", "asgi", "fsspec", "obspec", "otel", "polars", "progress", "prometheus", "zarr"),

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import InvalidPath, InvalidType, IsADirectory, NotFound, Unsupported
+from aioprefetch.expressions import ExpressionTree
 from aioprefetch.filters import Dnf, row_mask
 from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_prefix
 from aioprefetch.verbs.arguments import checked_path
@@ -250,23 +251,14 @@ class Partitions:
                     left[file] = None
         return left
 
-    def may_match(self, expression: pc.Expression, schema: pa.Schema) -> list[bool]:
-        """For each file whether rows of it may match, by its path alone; all may where ``schema`` lacks a column."""
-        import pyarrow.dataset as ds  # Imported late: it imports pandas if there is one, a third of a second.
-        from pyarrow.fs import LocalFileSystem
+    def may_match(self, expression: pc.Expression, *, path: str) -> list[bool]:
+        """For each file whether rows of it may match, by its path alone; all may where columns go by position.
 
-        others = [field for field in schema if field.name not in self._columns]
-        kind, nowhere = ds.ParquetFileFormat(), LocalFileSystem()  # Nothing is read: a fragment must have a home.
-        fragments = [
-            kind.make_fragment(str(file), nowhere, partition_expression=self.guarantee(file))
-            for file in range(self._files)
-        ]
-        dataset = ds.FileSystemDataset(fragments, pa.schema([*others, *self.schema]), kind, nowhere)
-        try:
-            kept = {int(fragment.path) for fragment in dataset.get_fragments(filter=expression)}
-        except (pa.ArrowException, ValueError, TypeError):
-            return [True] * self._files
-        return [file in kept for file in range(self._files)]
+        ``InvalidArgument`` for a value that does not go with its column.
+        """
+        tree = ExpressionTree.of(expression)
+        decided = None if tree is None else tree.about(self._columns)
+        return [True] * self._files if decided is None else self._true_of(decided, path)
 
     def guarantee(self, file: int) -> pc.Expression | None:
         """The facts that the path tells of all rows of a file, by its number; ``None`` without partition columns."""
@@ -279,9 +271,10 @@ class Partitions:
     def _matching(self, clauses: Sequence[tuple[str, str, object]], path: str) -> list[bool]:
         if not clauses or not self._files:
             return [True] * self._files
-        names = list(dict.fromkeys(clause[0] for clause in clauses))
-        table = pa.table({name: self._columns[name] for name in names})
-        mask = row_mask(table, pq.filters_to_expression([list(clauses)]), path=path)
+        return self._true_of(pq.filters_to_expression([list(clauses)]), path)
+
+    def _true_of(self, expression: pc.Expression, path: str) -> list[bool]:
+        mask = row_mask(pa.table(self._columns), expression, rows=self._files, path=path)
         return [bool(matches) for matches in mask.to_pylist()]
 
 

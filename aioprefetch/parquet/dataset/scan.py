@@ -383,14 +383,7 @@ class _DatasetScan:
         if not isinstance(filters, pc.Expression):
             self._left = self._partitions.residual_filters(filters, path=self._files[0].path)
             return [number for number in numbers if self._left[number] != []]
-        if not len(self._partitions.schema):
-            return list(numbers)
-        schema = self._request.schema
-        if schema is None:
-            async for footer in self._footers([0]):
-                schema = footer.schema
-        assert schema is not None
-        matching = self._partitions.may_match(filters, schema)
+        matching = self._partitions.may_match(filters, path=self._files[0].path)
         return [number for number in numbers if matching[number]]
 
     # --- footers ------------------------------------------------------------------------------------------------
