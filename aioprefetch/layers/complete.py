@@ -17,9 +17,10 @@ from typing import Any
 from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.accessor.list_pages import Paging, checked_page
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
-from aioprefetch.accessor.response_check import VersionPin, check_etag, check_times
+from aioprefetch.accessor.read_copy import COPY_PART_BYTES, copy_by_reading
+from aioprefetch.accessor.response_check import check_etag, check_times
 from aioprefetch.accessor.service_base import CollectedWriteBody, not_deleted
-from aioprefetch.accessor.sink import CollectSink, ForwardingSink, Sink, check_delivered, is_same_version
+from aioprefetch.accessor.sink import ForwardingSink, Sink, check_delivered
 from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
@@ -73,7 +74,6 @@ _WRITE_OPTIONS = {
     "checksum": "write_checksum",
 }
 _COPY_OPTIONS = {name: _WRITE_OPTIONS[name] for name in ("storage_class", "sse_kms_key_id", "checksum")}
-COPY_PART_BYTES = 8 << 20
 
 
 class CompleteLayer(Layer):
@@ -279,56 +279,23 @@ class CompleteAccessor(WrappedAccessor):
             return await self._copy_by_writing(request)
 
     async def _copy_by_writing(self, request: CopyRequest) -> Metadata:
-        described: dict[str, Any] = {}
-        etag, version = request.if_match, request.version
+        pinned: dict[str, Any] = {"if_match": request.if_match, "version": request.version}
+        seen = None
         if self._native.write_user_metadata and self._native.stat:
-            metadata = await self.stat(
-                StatRequest(path=request.path, if_match=etag, version=version, deadline=request.deadline)
-            )
-            described = described_by(metadata)
-            etag = metadata.etag
+            seen = await self.stat(StatRequest(path=request.path, deadline=request.deadline, **pinned))
+            pinned["if_match"] = seen.etag
         size = self._copy_part_bytes if self._native.read_range else None
-        part = ReadRequest(path=request.path, size=size, if_match=etag, version=version, deadline=request.deadline)
-        first, data = await self._read_part(part)
-        total = first.total
-        if total is None:
-            total = (await self._metadata(part)).size or 0
-        described = described or {"content_type": first.content_type, "content_encoding": first.content_encoding}
-        version = first.version if self._native.read_version else None
-        part = replace(part, if_match=first.etag, version=version or request.version)
-        described |= {name: getattr(request, name) for name in _COPY_OPTIONS}
-        target = await self.open_write(
-            WriteRequest(path=request.target, if_not_exists=request.if_not_exists, **described)
-        )
-        try:
-            while True:
-                if data:
-                    await target.write(data)
-                part = replace(part, offset=part.offset + len(data))
-                if part.offset >= total:
-                    return await target.close()
-                _, data = await self._read_part(part, first)
-        except BaseException:
-            await target.abort()
-            raise
+        part = ReadRequest(path=request.path, size=size, deadline=request.deadline, **pinned)
 
-    async def _read_part(self, request: ReadRequest, first: ReadHead | None = None) -> tuple[ReadHead, memoryview]:
-        """A part of an object that is copied; ``ObjectChanged`` if it is not of the version of the ``first`` part."""
-        sink = CollectSink()
-        pin = (
-            None
-            if first is None
-            else VersionPin(first.etag, path=request.path, advice=", at the first part of the copy")
-        )
-        try:
-            head = (await self.read(request, sink)).head
-        except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
-            if pin is None:
-                raise
-            raise pin.explain(error) from error
-        if first is not None and pin is not None and not is_same_version(first, head):
-            raise pin.changed(head.etag, "the object was overwritten after its version was pinned")
-        return head, sink.to_view()
+        async def opened(first: ReadHead) -> WriteBody:
+            found = {"content_type": first.content_type, "content_encoding": first.content_encoding}
+            described = described_by(seen) if seen else found
+            described |= {name: getattr(request, name) for name in _COPY_OPTIONS}
+            return await self.open_write(
+                WriteRequest(path=request.target, if_not_exists=request.if_not_exists, **described)
+            )
+
+        return await copy_by_reading(self, part, opened, lambda _, body: body.abort(), seen=seen)
 
     async def rename(self, request: RenameRequest) -> Metadata:
         if not self._native.rename:

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.accessor.protocols import Accessor, WriteBody
+from aioprefetch.accessor.read_copy import COPY_PART_BYTES, copy_by_reading
 from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,
@@ -30,6 +31,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     RangeNotSatisfied,
     TimedOut,
+    Unsupported,
     copy_of,
     redact,
 )
@@ -46,6 +48,7 @@ from aioprefetch.values import (
     CopyPartRequest,
     CopyRequest,
     Metadata,
+    ReadRequest,
     ServiceInfo,
     StatRequest,
     WriteRequest,
@@ -500,52 +503,62 @@ async def copy_by_server(
     alone, goes in parts of one version: ``ObjectChanged`` if it is overwritten meanwhile, and then nothing is left.
     Where the store answers that it does not copy, the bytes come here after all.
     """
-    from aioprefetch.verbs.read_copy import copy_into, is_not_copied
-
     accessor, runtime = connected
     capability = accessor.capability
     limit = capability.copy_bytes_max
+    pinned: dict[str, Any] = {"if_match": if_match, "version": version}
     is_lacking = False
     is_large = bool(limit) and size is not None and size > limit
     needs_parts = if_not_exists and not capability.copy_if_not_exists and capability.copy_part_bytes > 0
     refused: Error | None = None
     if not (is_large or needs_parts):
-        pinned: dict[str, Any] = {"if_match": if_match, "version": version, "if_not_exists": if_not_exists}
-        request = CopyRequest(path=path, target=target, store=store, size=size, **pinned, **placement)
+        request = CopyRequest(
+            path=path, target=target, store=store, size=size, if_not_exists=if_not_exists, **pinned, **placement
+        )
         try:
             copied = await accessor.copy(request)
             if on_bytes is not None:
                 on_bytes(size or 0)
             return copied
         except Error as error:
-            is_lacking = is_not_copied(error)
+            is_lacking = _is_not_copied(error)
             if not is_lacking:
                 if not limit or size is not None or error.context.get("code") not in _TOO_LARGE:
                     raise
                 refused = copy_of(error)
     try:
-        metadata = await (source or accessor).stat(StatRequest(path=path, if_match=if_match, version=version))
+        metadata = await (source or accessor).stat(StatRequest(path=path, **pinned))
         try:
             if refused is not None and (metadata.size or 0) <= limit:
                 raise refused
         finally:
             del refused  # Its traceback holds this frame.
         written = WriteRequest(path=target, if_not_exists=if_not_exists, **described_by(metadata), **placement)
+        size, pinned = metadata.size or 0, {"if_match": metadata.etag, "version": version}
         if not is_lacking:
+            whole: dict[str, Any] = {"source": path, "start": 0, "end": size, "store": store}
+            part = CopyPartRequest(path=target, upload_id="", number=0, **whole, **pinned)
             try:
-                return await _copy_in_parts(accessor, runtime, metadata, written, store, on_bytes, version)
+                return await _copy_in_parts(connected, written, part, on_bytes)
             except Error as error:
-                if not is_not_copied(error):
+                if not _is_not_copied(error):
                     raise
-        body = await open_body(*connected, written, metadata.size or 0)
-        try:
-            return await copy_into(body, source or accessor, metadata, on_bytes, version)
-        except BaseException as error:
-            await abort_after(error, body, target)
-            raise
+        return await copy_by_reading(
+            source or accessor,
+            ReadRequest(path=path, size=COPY_PART_BYTES, **pinned),
+            lambda _: open_body(accessor, runtime, written, size),
+            lambda error, body: abort_after(error, body, target),
+            seen=metadata,
+            on_bytes=on_bytes,
+        )
     except Error as error:
         error.operation = "copy"  # Not the stat or the write within the copy.
         raise
+
+
+def _is_not_copied(error: Error) -> bool:
+    """Whether a store has answered that it does not copy."""
+    return isinstance(error, Unsupported) and "http_status" in error.context
 
 
 def description_of(metadata: Metadata, capability: Capability) -> dict[str, Any]:
@@ -556,37 +569,20 @@ def description_of(metadata: Metadata, capability: Capability) -> dict[str, Any]
 
 
 async def _copy_in_parts(
-    accessor: Accessor,
-    runtime: Runtime,
-    metadata: Metadata,
-    request: WriteRequest,
-    store: ServiceInfo | None,
-    on_bytes: ProgressCallback | None,
-    version: str | None,
+    connected: tuple[Accessor, Runtime], request: WriteRequest, part: CopyPartRequest, on_bytes: ProgressCallback | None
 ) -> Metadata:
-    if not metadata.size:
-        return await accessor.write(request, b"")
-    body = MultipartBody(accessor, runtime, request)
-    part = CopyPartRequest(
-        path=request.path,
-        upload_id="",
-        number=0,
-        source=metadata.path,
-        start=0,
-        end=metadata.size,
-        if_match=metadata.etag,
-        version=version,
-        store=store,
-    )
+    if not part.end:
+        return await connected[0].write(request, b"")
+    body = MultipartBody(*connected, request)
     try:
         try:
             await body.copy(part, on_bytes)
         except (ConditionNotMatch, NotFound, RangeNotSatisfied) as error:
             raise ObjectChanged(
                 "the object was overwritten while its parts were copied",
-                expected_etag=metadata.etag,
+                expected_etag=part.if_match,
                 operation="copy",
-                path=metadata.path,
+                path=part.source,
             ) from error
         return await body.close()
     except BaseException as error:

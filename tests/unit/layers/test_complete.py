@@ -276,6 +276,24 @@ async def test_a_copy_never_mixes_two_versions(capability: Capability, has_etag:
     assert "t" not in memory.store.objects
 
 
+@checks("reliability:W11")
+@pytest.mark.parametrize("has_etag", [True, False])
+async def test_a_copy_is_of_the_version_that_was_described(has_etag: bool) -> None:
+    accessor, poor, memory = build(dataclasses.replace(POOR, write_user_metadata=True), k=b"0123456789")
+    inner_stat = poor.stat
+
+    async def stat_then_change(request: StatRequest) -> Any:
+        found = await inner_stat(request)
+        memory.store.put(WriteRequest(path="k"), b"abc")
+        return found if has_etag else dataclasses.replace(found, etag=None)
+
+    poor.stat = stat_then_change  # type: ignore[method-assign]
+    with pytest.raises(ObjectChanged) as caught:
+        await accessor.copy(CopyRequest(path="k", target="t"))
+    assert (caught.value.operation, caught.value.path) == ("copy", "k")
+    assert "t" not in memory.store.objects
+
+
 async def test_a_copy_takes_the_metadata_along() -> None:
     accessor, poor, memory = build(dataclasses.replace(POOR, write_user_metadata=True, write_content_type=True))
     described: Any = {"content_type": "text/x", "cache_control": "no-store", "user_metadata": {"origin": "here"}}
