@@ -72,6 +72,15 @@ class PlantedBucket(Planted):
     def objects(self) -> dict[str, bytes]:
         return {key: found.value for key, found in self._backend.get_bucket(self.name).keys.items()}
 
+    def keep_versions(self) -> None:
+        """Keep all versions from now on."""
+        self._backend.put_bucket_versioning(self.name, "Enabled")
+
+    def versions(self) -> dict[str, list[tuple[str, bytes | None]]]:
+        """The versions of each key and what they hold, the oldest first; ``None`` stands for a delete marker."""
+        lists = self._backend.get_bucket(self.name).keys.lists()
+        return {key: [(one.version_id, getattr(one, "value", None)) for one in held] for key, held in lists}
+
     def uploads(self) -> int:
         """The number of uploads that have begun, and not come to an end."""
         return len(self._backend.get_bucket(self.name).multiparts)

@@ -85,14 +85,17 @@ async def conditions_of(op: Operator, step: Step) -> dict[str, Any]:
     conditions: dict[str, Any] = {}
     if step.arguments.get("if_not_exists"):
         conditions["if_not_exists"] = True
-    if step.arguments.get("if_match") == "other":
-        conditions["if_match"] = etag_of(b"another")
-    elif step.arguments.get("if_match") == "current":
-        path = step.source if step.verb in ("copy", "move") else step.path + step.arguments.get("name", "")
-        try:
-            conditions["if_match"] = (await op.stat(path)).etag
-        except ap.Error:
-            conditions["if_match"] = etag_of(b"missing")
+    for name in ("if_match", "if_none_match"):
+        if step.arguments.get(name) == "other":
+            conditions[name] = etag_of(b"another")
+        elif step.arguments.get(name) == "current":
+            path = step.source if step.verb in ("copy", "move") else step.path + step.arguments.get("name", "")
+            try:
+                conditions[name] = (await op.stat(path)).etag
+            except ap.Error:
+                conditions[name] = etag_of(b"missing")
+        elif step.arguments.get(name):
+            conditions[name] = "*"
     return conditions
 
 

@@ -106,7 +106,7 @@ class FilesPlace(_Place):
 class BucketPlace(_Place):
     """A bucket over HTTP, on the running loop."""
 
-    meaning = Meaning()
+    meaning = Meaning(none_match=False)
 
     def __init__(self, bucket: FaultyBucket) -> None:
         self.bucket = bucket
@@ -127,7 +127,7 @@ class BucketPlace(_Place):
 class MotoPlace(_Place):
     """A bucket of moto in this process, which looks at no condition on the source of a copy."""
 
-    meaning = Meaning(conditions=False)
+    meaning = Meaning(conditions=False, none_match=False)
 
     def __init__(self, server: CountingS3Server, name: str) -> None:
         self._planted = PlantedBucket(server, name)
@@ -147,7 +147,7 @@ class MotoPlace(_Place):
 class RclonePlace(FilesPlace):
     """A bucket of rclone: each object is a file, and conditions are not looked at."""
 
-    meaning = Meaning(directories=True, is_strict=False, conditions=False)
+    meaning = Meaning(directories=True, is_strict=False, conditions=False, none_match=False)
 
     def __init__(self, server: RcloneS3Server, name: str) -> None:
         server.create_bucket(name)

@@ -19,6 +19,7 @@ DIRECTORIES = st.sampled_from(["", "a/", "a/", "b/", "a/a/", "a/b/", "[a]/"])
 NAMED = DIRECTORIES.filter(bool)
 FLAGS = st.booleans()
 IF_MATCH = st.sampled_from([None, None, None, "current", "other"])
+IF_NONE_MATCH = st.sampled_from(["*", "current", "other"])
 GLOBS = st.sampled_from([None, None, None, "*", "**/*", "a*", "[ab]"])
 PATTERNS = st.sampled_from(["[a]", "[ab]", "a/[b]", "a*", "a/*", "a", "a b", "b/?"])
 DELETE_MAX = st.sampled_from([None, None, 0, 1, 0.5, 1.0])
@@ -32,6 +33,7 @@ VERBS = (*WRITES, *ONE, *MANY, *NAMED_VERBS)
 DEFAULTS: dict[str, Any] = {
     "if_not_exists": False,
     "if_match": None,
+    "if_none_match": None,
     "glob": None,
     "overwrite": True,
     "delete_extra": False,
@@ -61,8 +63,11 @@ def _is_below(name: str, other: str) -> bool:
 
 
 def _conditional(draw: st.DrawFn) -> dict[str, Any]:
-    is_new = draw(FLAGS)
-    return {"if_not_exists": is_new, "if_match": None if is_new else draw(IF_MATCH)}
+    plain = {name: DEFAULTS[name] for name in ("if_not_exists", "if_match", "if_none_match")}
+    name, values = draw(
+        st.sampled_from([("if_not_exists", st.just(True)), ("if_match", IF_MATCH), ("if_none_match", IF_NONE_MATCH)])
+    )
+    return {**plain, name: draw(values)}
 
 
 Names = st.SearchStrategy[str]

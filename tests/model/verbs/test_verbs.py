@@ -75,7 +75,7 @@ def trees_of(store: str, kind: type[Door]) -> dict[str, Any]:
 
 def verbs_of(store: str, kind: type[Door]) -> Mapping[str, Collection[str]]:
     """The verbs of a door, without conditions where a store looks at none."""
-    left_out = set[str]() if MEANINGS[store].conditions else {"if_match", "if_not_exists"}
+    left_out = set[str]() if MEANINGS[store].conditions else {"if_match", "if_none_match", "if_not_exists"}
     return {verb: {*flags} - left_out for verb, flags in kind.verbs.items()}
 
 

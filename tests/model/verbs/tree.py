@@ -22,6 +22,7 @@ from aioprefetch.errors import (
     IsSameFile,
     NotADirectory,
     NotFound,
+    Unsupported,
 )
 
 Tree = dict[str, bytes]
@@ -69,12 +70,14 @@ class Meaning:
     """The meaning of verbs in a store.
 
     In one with ``directories`` a name is a file or a directory, never both. One that is not ``is_strict`` may fail, or
-    say so and do nothing: no value is lost. One without ``conditions`` looks at none of them.
+    say so and do nothing: no value is lost. One without ``conditions`` looks at none of them. One without
+    ``none_match`` refuses a write that is not to replace an object with some ETag.
     """
 
     directories: bool = False
     is_strict: bool = True
     conditions: bool = True
+    none_match: bool = True
 
     def of(self, tree: Tree, step: Step) -> Outcome:
         """The outcome of a step."""
@@ -84,12 +87,16 @@ class Meaning:
     # --- one object ---------------------------------------------------------------------------------------------
 
     def _write(self, tree: Tree, step: Step) -> Outcome:
-        refused = self._refused_target(tree, step.path)
+        refused, unwanted = self._refused_target(tree, step.path), step.arguments.get("if_none_match")
+        if unwanted in ("current", "other") and not self.none_match:
+            return Outcome(tree, (*refused, Unsupported))
         if refused:
             return Outcome(tree, refused)
         there = tree.get(step.path)
-        if step.if_not_exists and there is not None:
+        if (step.if_not_exists or unwanted == "*") and there is not None:
             return Outcome(tree, (AlreadyExists,))
+        if unwanted == "current" and there is not None:
+            return Outcome(tree, (ConditionNotMatch,))
         if step.if_match == "other":
             return Outcome(tree, (ConditionNotMatch,))
         if step.if_match == "current" and there is None:
