@@ -298,15 +298,20 @@ class S3Accessor(ServiceAccessor):
         return True
 
     async def create_dir(self, request: CreateDirRequest) -> None:
+        marker = WriteRequest(path=request.path, if_not_exists=True, deadline=request.deadline)
         try:
             # Stores over a file system fail where the directory is there already, and S3 has no need of a marker.
             await self.stat(StatRequest(path=request.path, deadline=request.deadline))
-        except errors.NotFound:
-            await self.write(WriteRequest(path=request.path, deadline=request.deadline), b"")
-        except errors.PermissionDenied:
+            return
+        except (errors.NotFound, errors.PermissionDenied) as error:
+            is_missing = isinstance(error, errors.NotFound)
+        try:
             with suppress(errors.AlreadyExists):  # Such a key may have bytes, which no look has shown.
-                unseen = WriteRequest(path=request.path, if_not_exists=True, deadline=request.deadline)
-                await self.write(unseen, b"")
+                await self.write(marker, b"")
+        except Error as error:
+            if not (is_missing and _is_for_condition(error)):
+                raise
+            await self.write(replace(marker, if_not_exists=False), b"")
 
     async def presign(self, request: PresignRequest) -> str:
         if not self.capability.presign:
@@ -328,7 +333,7 @@ def _is_for_many(error: Error) -> bool:
 
 
 def _is_for_condition(error: Error) -> bool:
-    """Whether a store may have refused a deletion for its condition."""
+    """Whether a store may have refused a change for its condition."""
     facts: Mapping[str, Any] = error.context
     if error.is_temporary or len({*facts.get("failures", {}).values()}) > 1:  # One was refused for another reason.
         return False

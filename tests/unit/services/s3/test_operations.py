@@ -21,7 +21,8 @@ from aioprefetch.errors import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.values import CopyRequest, CreateDirRequest, PresignRequest, WriteRequest
-from tests.benches.faulty_bucket import FAULTS, FaultyBucket
+from tests.benches.faulty_bucket import FAULTS, Call, FaultyBucket
+from tests.benches.key_server import Bent, KeyServer, Said, error
 from tests.unit.services.s3.stores import Store
 
 DATA = bytes(range(256)) * 4
@@ -198,6 +199,28 @@ async def test_create_dir_writes_over_nothing_that_it_may_not_see() -> None:
         await op.create_dir("d/")
         await op.create_dir("e/")
     assert faulty.objects == {"d/": DATA, "e/": b""}
+
+
+async def test_create_dir_writes_over_nothing_that_appears_meanwhile() -> None:
+    """An object that another client writes between the look and the marker stays as it is."""
+    async with FaultyBucket() as faulty, faulty.operator() as op:
+
+        def appears(call: Call) -> None:
+            if call.verb == "PutObject":
+                faulty.put("d/", DATA)
+
+        faulty.on_call = appears
+        await op.create_dir("d/")
+    assert faulty.objects == {"d/": DATA}
+
+
+@pytest.mark.parametrize("said", [error(501, "NotImplemented"), error(400, "InvalidArgument")], ids=["501", "400"])
+async def test_create_dir_does_without_a_condition_that_the_store_refuses(said: Said) -> None:
+    async with KeyServer({}, Bent("put", said, times=2)) as server, server.operator() as op:
+        with pytest.raises((Unsupported, InvalidArgument)):
+            await op.write("k", DATA, if_not_exists=True)
+        await op.create_dir("d/")
+        assert server.objects == {"d/": b""}
 
 
 async def test_copy(bucket: Store) -> None:
