@@ -73,6 +73,8 @@ def answer(uri: str, name: str) -> str:
         ("s3://b", "StorageClass", "'storage_class' is an option of Operator.write"),
         ("memory://b", "region", "'region' is an option of s3://"),
         ("file:///x", "key", "'access_key_id' is an option of s3://"),
+        ("gs://b", "fallback", "'fallback' is an option of s3://"),
+        ("az://c", "fallback", "'fallback' is an option of s3://"),
         ("s3://b", "bucket", "it stands in the URI: s3://bucket/prefix"),
         ("az://c", "sas_token", "called 'sas_key'"),
         ("az://c", "azure_storage_account_name", "called 'account_name'"),

@@ -163,6 +163,25 @@ async def test_all_is_deleted_where_tokens_are_offsets(total: int) -> None:
         assert server.verbs.count("list") <= 2 + 2 * total // 1000
 
 
+async def test_what_a_store_says_to_have_deleted_and_lists_again_is_deleted_again() -> None:
+    """Each key of one batch stays at its first deletion, which the store calls done."""
+    kept = {f"d/{number:05}" for number in range(1000, 2000)}
+
+    def done(asked: Asked, right: Said) -> Said:
+        late = {key: server.objects[key] for key in kept & server.objects.keys() if f">{key}<" in asked.body.decode()}
+        said = server.done(asked)
+        server.objects |= late
+        server.times |= dict.fromkeys(late, server.now)
+        kept.difference_update(late)
+        return said
+
+    objects = {f"d/{number:05}": b"" for number in range(3000)}
+    async with KeyServer(objects, Bent("deletes", done, times=9)) as server, server.operator() as op:
+        await op.delete_all("d/")
+        assert (server.objects, kept) == ({}, set())
+        assert (server.verbs.count("list"), server.verbs.count("deletes")) == (3, 4)
+
+
 async def test_a_listing_that_never_shrinks_ends() -> None:
     """Of a store that still lists what is deleted, or does not delete."""
     keys = [f"d/{number:05}" for number in range(1500)]

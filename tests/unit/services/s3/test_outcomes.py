@@ -245,6 +245,21 @@ async def test_an_upload_without_a_name_is_counted(kind: str) -> None:
         assert await op.abort_uploads("") == 0
 
 
+@checks("reliability:W05")
+async def test_what_a_lost_begin_leaves_is_found_by_a_listing_and_aborted() -> None:
+    def uploads(asked: Asked, right: Said) -> Said:
+        assert "uploads" in asked.query
+        rows = "".join(f"<Upload><Key>k</Key><UploadId>{name}</UploadId></Upload>" for name in server.uploads)
+        return Said(200, f"<R><IsTruncated>false</IsTruncated>{rows}</R>".encode())
+
+    async with KeyServer({}, Bent("begin", HOLLOW["lost"], True), Bent("list", uploads)) as server:
+        async with server.operator() as op:
+            await op.write("k", DATA)
+            assert (server.objects, list(server.uploads)) == ({"k": DATA}, ["u0"])
+            assert await op.abort_uploads("") == 1
+        assert (server.objects, server.uploads) == ({"k": DATA}, {})
+
+
 async def test_a_refused_begin_leaves_no_upload_to_count() -> None:
     async with KeyServer({}, Bent("begin", error(403, "AccessDenied"))) as server, server.operator() as op:
         with pytest.raises(Error):
