@@ -221,6 +221,10 @@ async def test_create_dir_does_without_a_condition_that_the_store_refuses(said: 
             await op.write("k", DATA, if_not_exists=True)
         await op.create_dir("d/")
         assert server.objects == {"d/": b""}
+        server.bent = [Bent("put", said), Bent("head", Said(403), times=9), Bent("list", Said(403), times=9)]
+        with pytest.raises((Unsupported, InvalidArgument)):  # There may be an object, which no look has shown.
+            await op.create_dir("e/")
+        assert server.objects == {"d/": b""}
 
 
 async def test_copy(bucket: Store) -> None:
