@@ -32,7 +32,10 @@ def sequences(draw: st.DrawFn) -> list[Step]:
         if draw(st.booleans()):
             steps.append(Step("write", {"path": draw(NAMES)}))
         several = st.lists(NAMED, min_size=1, max_size=4, unique=True)
-        steps.append(Step("delete", {"names": draw(several), "is_one": draw(st.booleans())}))
+        drawn = draw(several)
+        alone = {name for name, back in drawn if back is None}  # Not with its versions: which goes first is the store's.
+        names = [(name, back) for name, back in drawn if back is None or name not in alone]
+        steps.append(Step("delete", {"names": names, "is_one": draw(st.booleans())}))
     return steps
 
 
