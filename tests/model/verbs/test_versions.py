@@ -33,7 +33,7 @@ def sequences(draw: st.DrawFn) -> list[Step]:
             steps.append(Step("write", {"path": draw(NAMES)}))
         several = st.lists(NAMED, min_size=1, max_size=4, unique=True)
         drawn = draw(several)
-        alone = {name for name, back in drawn if back is None}  # Not with its versions: which goes first is the store's.
+        alone = {name for name, back in drawn if back is None}  # Which goes first is the store's matter.
         names = [(name, back) for name, back in drawn if back is None or name not in alone]
         steps.append(Step("delete", {"names": names, "is_one": draw(st.booleans())}))
     return steps
