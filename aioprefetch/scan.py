@@ -17,7 +17,7 @@ from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range, at_least, bytes_at_least, checked_ranges
 from aioprefetch.runtime.closing import AsyncClosing
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.scheduler.decode_loop import BATCH_BYTES, READAHEAD_BATCHES, BatchOptions, DecodeLoop, UnorderedLoop
+from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES, BatchOptions, DecodeLoop, UnorderedLoop
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.sync.loop_thread import LoopThread, loop_thread
 
@@ -254,7 +254,7 @@ def batch_options(
 
     return BatchOptions(
         rows=positive(batch_rows, "batch_rows"),
-        bytes=BATCH_BYTES
+        bytes=None
         if batch_bytes is None
         else bytes_at_least(1, batch_bytes, "batch_bytes", operation="scan", path=path),
         readahead=positive(readahead, "readahead"),

@@ -40,6 +40,7 @@ from aioprefetch.lance.parts import (
     TakeOptions,
     prepared_scan,
     read_columns,
+    row_bytes,
     scan_request,
 )
 from aioprefetch.lance.physical.protocols import check_nulls
@@ -391,7 +392,7 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
         positions = [position for position, home in enumerate(homes) if home == index]
         within = [placed(fields[position], fragment.files[index].columns, file) for position in positions]
         pairs = await read_columns(file, within, ranges)
-        columns.append(FileColumns(file, dict(zip(positions, pairs, strict=True))))
+        columns.append(FileColumns(file, dict(zip(positions, pairs, strict=True)), row_bytes(file, within)))
     read_rows = total_length(ranges)
     computed: dict[int, Column] = {
         position: (ColumnWithoutReads(read_rows), _computed(fields[position], fragment, ranges))

@@ -418,16 +418,21 @@ class WrappedColumn:
 class RecordRoot:
     """``RootDecoder`` of the fields of a scan, in the order of ``schema``. A batch has one array of each field.
 
-    Without fields, batches have rows and no columns. ``close`` calls ``on_close`` at its end.
+    Without fields, batches have rows and no columns. ``close`` calls ``on_close`` at its end. ``row_bytes`` is the size
+    of a row in the files.
     """
 
     def __init__(
-        self, schema: pa.Schema, fields: Sequence[FieldDecoder[Any]], on_close: Callable[[], None] = lambda: None
+        self,
+        schema: pa.Schema,
+        fields: Sequence[FieldDecoder[Any]],
+        on_close: Callable[[], None] = lambda: None,
+        row_bytes: float = 0.0,
     ) -> None:
         self._schema = schema
         self._on_close = on_close
         self._fields = list(fields)
-        self._row_bits = sum(null_bits(kind) for kind in schema.types)
+        self._row_bytes = max(sum(null_bits(kind) for kind in schema.types) / 8, row_bytes, 1 / 8)
 
     def accept(self, column: int, page: Any) -> None:
         self._fields[column].accept(page)
@@ -439,8 +444,8 @@ class RecordRoot:
             await field.wait(rows)
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
-        """The number of rows that may fit, estimated from the types: strings and lists count without their contents."""
-        return max(1, min(rows, batch_bytes * 8 // max(self._row_bits, 1)))
+        """The number of rows that may fit, by the types and by the size of rows in the files."""
+        return max(1, min(rows, int(batch_bytes / self._row_bytes)))
 
     def loaded_rows(self, rows: int) -> int:
         for field in self._fields:

@@ -46,10 +46,11 @@ Column = tuple[ColumnScheduler[Any], FieldDecoder[Any]]
 
 @dataclass(frozen=True, slots=True)
 class FileColumns:
-    """Columns of one file, by their position in the schema of the scan."""
+    """Columns of one file, by their position in the schema of the scan; ``row_bytes`` is the size of a row of them."""
 
     file: LanceFile
     columns: dict[int, Column]
+    row_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ class TablePart:
             for index, (column, decoder) in file.columns.items():
                 bound[index], decoders[index] = BoundColumn(column, io), decoder
         columns = [bound[index] for index in sorted(bound)]
-        root: RootDecoder[Any] = RecordRoot(schema, [decoders[index] for index in sorted(bound)], self.on_close)
+        ordered = [decoders[index] for index in sorted(bound)]
+        root: RootDecoder[Any] = RecordRoot(schema, ordered, self.on_close, sum(file.row_bytes for file in self.files))
         if self.dropped is not None and self.dropped.size:
             kept = KeptRows(self.dropped)
             columns = [FilteredColumn(column, kept) for column in columns]
@@ -144,7 +146,13 @@ async def read_columns(file: LanceFile, fields: Sequence[Field], ranges: Sequenc
 
 async def file_table(file: LanceFile, fields: Sequence[Field], ranges: Sequence[Range]) -> FileColumns:
     """The scan of ``fields`` of a file. Loads their metadata."""
-    return FileColumns(file, dict(enumerate(await read_columns(file, fields, ranges))))
+    return FileColumns(file, dict(enumerate(await read_columns(file, fields, ranges))), row_bytes(file, fields))
+
+
+def row_bytes(file: LanceFile, fields: Sequence[Field]) -> float:
+    """The mean size of a row of fields in a file, whose metadata are loaded."""
+    pages = (page for index in needed_columns(fields, file.version) for page in file.column(index).pages)
+    return sum(end - start for page in pages for start, end in page.buffers) / max(file.rows, 1)
 
 
 async def prepared_scan(table: TableScan, service: IoService) -> PreparedScan:

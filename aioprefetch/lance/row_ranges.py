@@ -93,6 +93,11 @@ class RowRanges:
         starts = np.maximum(self.starts[first:last], start) - start
         return RowRanges(starts, np.minimum(self.ends[first:last], end) - start)
 
+    def between(self, start: int, end: int) -> RowRanges:
+        """The rows in ``[start, end)``, with the numbers that they have."""
+        found = self.within(start, end)
+        return RowRanges(found.starts + start, found.ends + start)
+
     def scaled(self, factor: int) -> RowRanges:
         """The items of these rows, where each row has ``factor`` items."""
         return RowRanges(self.starts * factor, self.ends * factor)

@@ -99,7 +99,7 @@ def scan(
     batch_rows
         The rows of a batch (``BatchScan``).
     batch_bytes
-        The Arrow memory of a batch, in bytes.
+        The Arrow memory of a batch, in bytes. ``None``: a sixteenth of ``memory_bytes``, 64 MiB at most.
     readahead
         The number of batches that are decoded ahead of the consumer.
     gap_bytes

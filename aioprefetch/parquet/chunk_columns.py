@@ -38,6 +38,7 @@ from aioprefetch.parquet.page_metadata import (
     check_pages,
     chunk_refused,
     damaged_page,
+    dictionary_row_bytes,
     read_page_header,
 )
 from aioprefetch.parquet.row_groups import Columns, RowReader
@@ -443,6 +444,8 @@ class ChunkColumns:
         # The first row group that has not arrived, and the first that was not released.
         self._coming = 0
         self._released = 0
+        # The first whose dictionaries have not been seen.
+        self._seen = 0
         numbers = [parts[0].chunks[0].row_group for parts in groups]
         leaves = [chunk.column for part in groups[0] for chunk in part.chunks]
         self._reader = RowReader(
@@ -461,6 +464,8 @@ class ChunkColumns:
         while self._coming < len(self._groups):
             parts = self._groups[self._coming]
             ready = min(part.rows_ready() for part in parts)
+            if ready and self._coming == self._seen:
+                self._see_dictionaries(self._coming)
             if ready < parts[0].rows:
                 return self._wanted.before(self._first_rows[self._coming] + ready)
             self._coming += 1
@@ -540,7 +545,17 @@ class ChunkColumns:
         return f"{where}, columns {names}: {error}"
 
     def row_bytes(self) -> float:
+        self.ready()  # Sees the dictionaries of what has arrived.
         return max(self._reader.row_bytes, self._row_bytes)
+
+    def _see_dictionaries(self, number: int) -> None:
+        """Take into account what values of dictionaries make of a row; their pages are the first of their chunks."""
+        source, total = self._open_source(), 0.0
+        for chunk in (chunk for part in self._groups[number] for chunk in part.chunks):
+            source.seek(chunk.start)
+            total += dictionary_row_bytes(memoryview(source.read_buffer(chunk.size)).cast("B"), chunk)
+        self._row_bytes = max(self._row_bytes, total)
+        self._seen = number + 1
 
     def release(self, rows: int) -> None:
         row = self._first_rows[-1] if rows >= self._wanted.count else self._wanted.end_of(rows)

@@ -196,6 +196,9 @@ def _header_number(fields: thrift.Struct, number: int, what: str) -> int:
 # Chunks below this size are too numerous for reading all their headers, unless it is necessary.
 _SMALL_CHUNK_BYTES = 64 << 10
 
+# Chunks that cannot become larger than this are decoded as they come.
+_DECODED_BYTES_MIN = 4 << 20
+
 # Of a PageHeader: the CRC-32 of all bytes of the page behind it.
 _CHECKSUM_FIELD = 4
 
@@ -237,6 +240,22 @@ def check_pages(
         raise chunk_refused(chunk, error, path) from error
     is_large = largest > LARGE_PAGE_BYTES and chunk.codec != UNCOMPRESSED
     return CheckedPages(is_flat and values == chunk.rows, largest if is_large else 0)
+
+
+def dictionary_row_bytes(view: memoryview, chunk: ColumnChunk) -> float:
+    """The memory of a row by the mean of the values in the dictionary at the beginning of a chunk; 0 without one.
+
+    The footer counts each of them once, for all rows that have it.
+    """
+    if chunk.rows * max(chunk.uncompressed_bytes, chunk.size) < _DECODED_BYTES_MIN:
+        return 0.0  # However often it has the longest one.
+    try:
+        header = read_page_header(view, 0, len(view), chunk.codec)
+    except BadPage:  # It is refused when it is decoded.
+        return 0.0
+    if header is None or header.kind != DICTIONARY:
+        return 0.0
+    return header.uncompressed_bytes / max(header.values, 1) * chunk.num_values / chunk.rows
 
 
 class LargePages:

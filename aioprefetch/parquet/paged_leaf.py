@@ -36,6 +36,7 @@ from aioprefetch.parquet.page_metadata import (
     PageHeader,
     PageOptions,
     chunk_refused,
+    dictionary_row_bytes,
     read_page_header,
 )
 from aioprefetch.parquet.row_groups import Columns, one_array, open_reader
@@ -353,6 +354,11 @@ class PagedLeaf:
             self._arrived += 1
         return self._lasts[self._arrived - 1] if self._arrived else 0
 
+    def dictionary_row_bytes(self) -> float:
+        """The memory of a row by the values of its dictionary, as far as that has arrived."""
+        read = self._dictionary_read
+        return dictionary_row_bytes(read.views[0], self.chunk) if read is not None and _has_come(read) else 0.0
+
     def promote(self, rows: int) -> None:
         if self._dictionary_read is not None:
             self._dictionary_read.promote()
@@ -545,7 +551,7 @@ class PagedField:
         return decode
 
     def row_bytes(self) -> float:
-        return self._row_bytes
+        return max(self._row_bytes, sum(leaf.dictionary_row_bytes() for leaf in self._leaves))
 
     def release(self, rows: int) -> None:
         for source in self._sources:

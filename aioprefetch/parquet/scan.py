@@ -108,7 +108,8 @@ def scan(
     batch_rows
         The rows of a batch (``BatchScan``).
     batch_bytes
-        The Arrow memory of a batch, in bytes, estimated from the footer and the batches before.
+        The Arrow memory of a batch, in bytes, estimated from footer, dictionaries and the batches before. ``None``: a
+        sixteenth of ``memory_bytes``, 64 MiB at most.
     readahead
         The number of batches that are decoded ahead of the consumer.
     gap_bytes

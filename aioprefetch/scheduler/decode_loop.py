@@ -27,9 +27,10 @@ from aioprefetch.scheduler.scheduling_loop import ScheduledPages, each_part, res
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A batch has no more bytes than about this unless the caller says so: where rows are wider than a KiB, batches of the
-# usual number of rows would be larger than all that is read ahead.
-BATCH_BYTES = 64 << 20
+# A batch has about this number of bytes at most, and this share (1 / n) of an operator's memory, unless the caller
+# names another: where rows are wide, the usual number of them would be larger than all that is read ahead.
+BATCH_BYTES_MAX = 64 << 20
+BATCH_SHARE = 16
 
 # How many batches there may be at once: the one that the consumer has, and those that are decoded ahead of it.
 READAHEAD_BATCHES = 4
@@ -47,10 +48,13 @@ SHORT_BATCH_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """How a scan cuts its rows: at most ``rows`` rows and about ``bytes`` bytes of Arrow memory a batch."""
+    """How a scan cuts its rows: at most ``rows`` rows and about ``bytes`` bytes of Arrow memory a batch.
+
+    ``bytes`` is ``None`` for as many as the memory of the operator allows.
+    """
 
     rows: int
-    bytes: int = BATCH_BYTES
+    bytes: int | None = None
     readahead: int = READAHEAD_BATCHES
 
 
@@ -67,6 +71,8 @@ class DecodeLoop:
         self._runtime = runtime
         self._scan = scan
         self._options = options
+        usual = min(BATCH_BYTES_MAX, max(1, runtime.options.memory_bytes // BATCH_SHARE))
+        self._batch_bytes = usual if options.bytes is None else options.bytes
         self._path = path
         self._pages = ScheduledPages()
         self._decoding: deque[_BatchDecoding] = deque()
@@ -193,7 +199,7 @@ class DecodeLoop:
             while len(self._decoding) + (self._in_hands is not None) >= self._options.readahead:
                 self._room = self._runtime.loop.create_future()
                 await self._room
-            rows = part.root.likely_rows(min(self._options.rows, part.rows - drained), self._options.bytes)
+            rows = part.root.likely_rows(min(self._options.rows, part.rows - drained), self._batch_bytes)
             while scheduled < drained + rows:
                 line = await self._pages.next()
                 if not isinstance(line, ScanLine):
@@ -203,7 +209,7 @@ class DecodeLoop:
                 self._accept(line)
                 scheduled = line.rows
             rows = await self._loaded(part.root, rows)
-            rows = part.root.fitting_rows(rows, self._options.bytes)
+            rows = part.root.fitting_rows(rows, self._batch_bytes)
             self._decode(part.root.drain(rows))
             drained += rows
 

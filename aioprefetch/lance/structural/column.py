@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -28,6 +29,8 @@ from aioprefetch.scheduler.pages import PageIo, PendingRead
 # a few chunks costs as much as one over a hundred.
 SPAN_BYTES = 1 << 20
 
+# A page of large values may hold as much as the whole budget.
+_PART_BYTES = 16 << 20
 # The estimated expansion of compressed text.
 _TEXT_GROWTH = 3
 
@@ -67,11 +70,9 @@ class LeafColumn:
         self.leaf = leaf
         self.rows_scheduled = 0
         self._field = field
-        self._pages = pages
-        self._wanted = wanted
         self._path = path
-        self._next = 0
-        self._first_row = 0
+        self._wanted = wanted
+        self._parts = self._cut(pages, wanted)
 
     @property
     def is_finished(self) -> bool:
@@ -79,24 +80,39 @@ class LeafColumn:
         return self.rows_scheduled >= self._wanted.rows
 
     def schedule_next(self, io: PageIo) -> LeafPage:
-        """Submit the reads of the next page that holds wanted rows."""
-        while True:
-            page = self._pages[self._next]
-            first, self._first_row = self._first_row, self._first_row + page.rows
-            self._next += 1
-            ranges = self._wanted.within(first, self._first_row)
-            if ranges.rows:
-                return self._schedule(page, ranges, io)
-
-    def _schedule(self, page: PageMetadata, ranges: RowRanges, io: PageIo) -> LeafPage:
-        try:
-            layout = parse_layout(page.encoding, page.type_url)
+        """Submit the reads of the next page, or part of a large one, that holds wanted rows."""
+        with self._explained():
+            page, layout, ranges = next(self._parts)
             scheduler = page_scheduler(layout, page.rows, page.buffers)
             loading = LoadingPage(scheduler, ranges, io, self.rows_scheduled)
-        except Error as error:
-            raise error.add_context(operation="scan", path=self._path, field=self._field.name) from error.__cause__
         self.rows_scheduled += ranges.rows
         return LeafPage(self.leaf, loading, _row_bytes(self._field.arrow.type, layout, page))
+
+    def _cut(
+        self, pages: Sequence[PageMetadata], wanted: RowRanges
+    ) -> Iterator[tuple[PageMetadata, PageLayout, RowRanges]]:
+        """Pages with the rows that are wanted of them, large pages whose rows can be read one by one in parts."""
+        first = 0
+        for page in pages:
+            ranges = wanted.within(first, first + page.rows)
+            first += page.rows
+            if not ranges.rows:
+                continue
+            layout, step = parse_layout(page.encoding, page.type_url), page.rows
+            if isinstance(layout, FullZip):
+                size = page.buffers[0][1] - page.buffers[0][0]
+                step = max(1, page.rows * _PART_BYTES // max(size, 1))
+            for start in range(0, page.rows, step):
+                part = ranges if step >= page.rows else ranges.between(start, start + step)
+                if part.rows:
+                    yield page, layout, part
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Error as error:
+            raise error.add_context(operation="scan", path=self._path, field=self._field.name) from error.__cause__
 
 
 class StructuralColumn:
