@@ -95,8 +95,8 @@ class RowRanges:
 
     def between(self, start: int, end: int) -> RowRanges:
         """The rows in ``[start, end)``, with the numbers that they have."""
-        found = self.within(start, end)
-        return RowRanges(found.starts + start, found.ends + start)
+        shifted = self.within(start, end)
+        return RowRanges(shifted.starts + start, shifted.ends + start)
 
     def scaled(self, factor: int) -> RowRanges:
         """The items of these rows, where each row has ``factor`` items."""
