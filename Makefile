@@ -42,7 +42,8 @@ test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/model/source_crashes $(ARGS) $(OR_NONE)
 
 # A search ends when it has tried all, or after this number of seconds. The machine is shared by case, not by file.
-SWEEPS := $(addprefix tests/reliability/test_,$(addsuffix _writes.py,spoiled cancelled killed)) tests/model/verbs
+SWEEPS := $(addprefix tests/reliability/test_,$(addsuffix _writes.py,spoiled cancelled killed)) tests/model/verbs \
+	tests/libraries/test_hdf5_and_collections.py
 test-sweeps: export AIOPREFETCH_SEARCH_SECONDS ?= 3600
 test-sweeps: $(DEV_STAMP) ## Spoil, cancel and kill each verb in every way, and try its model (AIOPREFETCH_SEARCH_SECONDS=30)
 	$(BIN)/python -m pytest -n auto --dist load $(SWEEPS) $(ARGS)

@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 from aioprefetch.errors import Closed
 from aioprefetch.local_files.errors import naming
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime, never_collect_here
 from aioprefetch.values import Request
 
 T = TypeVar("T")
@@ -86,8 +86,8 @@ class FileThreads:
     """The threads that whole files and metadata use, one set per runtime; ended when the runtime is closed."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.executor = _Executor(WRITE_THREADS, thread_name_prefix="aioprefetch-files")
-        self._short = _Executor(1, thread_name_prefix="aioprefetch-files")
+        self.executor = _Executor(WRITE_THREADS, "aioprefetch-files", never_collect_here)
+        self._short = _Executor(1, "aioprefetch-files", never_collect_here)
         self._short_seconds = 0.0
         runtime.supervisor.on_close(self._shut)
 

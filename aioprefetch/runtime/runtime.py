@@ -60,6 +60,18 @@ def leak_after_fork(*parents: object) -> None:
     _kept_after_fork.append(parents)
 
 
+class _Mark(threading.local):
+    is_set = False
+
+
+awaited_thread = _Mark()
+
+
+def never_collect_here() -> None:
+    """On a thread of ours that callers wait for: no garbage is collected here from now on. See ``collector``."""
+    awaited_thread.is_set = True
+
+
 def fork_generation() -> int:
     """The number of forks between this process and the first one."""
     return _generation
@@ -170,7 +182,7 @@ class Runtime:
         from concurrent.futures import ThreadPoolExecutor
 
         self.supervisor.on_close(self._shut_executor)
-        return ThreadPoolExecutor(self.options.executor_threads, thread_name_prefix="aioprefetch-blocking")
+        return ThreadPoolExecutor(self.options.executor_threads, "aioprefetch-blocking", never_collect_here)
 
     def is_current(self) -> bool:
         """Whether the caller runs on this runtime's loop, in its process."""

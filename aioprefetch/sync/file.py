@@ -435,12 +435,14 @@ class SyncFile(io.RawIOBase):
             return self._thread.run(call)
         except NotFound as error:
             if "hint" not in error.context:
-                self._thread.run(self._explain(error))
+                error.add_context(**self._thread.run(self._explained()))
             raise
 
-    async def _explain(self, error: NotFound) -> None:
+    async def _explained(self) -> dict[str, Any]:
+        missing = NotFound("")  # Not the error of the caller, whose traceback holds frames: no thread of ours gets it.
         advice = f"a listing of {self._path + '/'!r} shows what is below it"
-        await hint_at_directory(self._operator.accessor(), error, self._path, advice)
+        await hint_at_directory(self._operator.accessor(), missing, self._path, advice)
+        return missing.context
 
     def _progress(self, count: int) -> None:
         # On the caller's thread: no code of the user runs on the loop's. A failure of it fails no read.

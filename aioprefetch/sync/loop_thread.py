@@ -1,8 +1,8 @@
 """The event loop behind ``aioprefetch.sync``: one daemon thread per process, started when it is first needed.
 
 A forked child has no threads, so it starts a loop of its own and never touches its parent's: the epoll descriptor is
-shared with the parent, and even closing it would disturb the parent. No code of the user runs on this thread, and
-``run`` refuses to wait there for itself, which would never end.
+shared with the parent, and even closing it would disturb the parent. No code of the user runs on this thread, not even
+a destructor (see ``runtime/collector.py``), and ``run`` refuses to wait there for itself, which would never end.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from aioprefetch.errors import Closed, InvalidArgument, InvalidType, TimedOut, WrongLoop
+from aioprefetch.errors import Closed, Error, InvalidArgument, InvalidType, TimedOut, WrongLoop, copy_of
+from aioprefetch.runtime.collector import collect_elsewhere
 from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.runtime import never_collect_here
 
 T = TypeVar("T")
 
@@ -76,9 +79,14 @@ class Call(Generic[T]):
         return False
 
     def result(self) -> T:
-        """The result or error of the coroutine. Only once: the error is dropped to break a reference cycle."""
+        """The result or error of the coroutine. Only once: the error is dropped to break a reference cycle.
+
+        An error of ours is a copy. What our threads still hold, and may be the last to drop, has no frame of a caller.
+        """
         self.is_left = True
         error, self._error = self._error, None
+        if isinstance(error, Error):
+            error = _copy_of(error)
         if error is not None:
             try:
                 raise error
@@ -98,11 +106,22 @@ class Call(Generic[T]):
         self._done.release()
 
 
+def _copy_of(error: Error) -> Error:
+    """A copy with the traceback, which goes on growing, and with all that the error knows."""
+    twin = copy_of(error)
+    twin.context = error.context
+    twin.__context__, twin.__suppress_context__ = error.__context__, error.__suppress_context__
+    return twin.with_traceback(error.__traceback__)
+
+
 class LoopThread:
     """An event loop on a daemon thread of its own."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        threads = ThreadPoolExecutor(None, "aioprefetch-default", never_collect_here)
+        self.loop.set_default_executor(threads)
+        collect_elsewhere()
         self._pid = os.getpid()
         self._calls: set[Call[Any]] = set()
         self._background: set[asyncio.Task[Any]] = set()
@@ -236,6 +255,7 @@ class LoopThread:
             raise TimedOut(why, operation="run") from error
 
     def _serve(self) -> None:
+        never_collect_here()
         asyncio.set_event_loop(self.loop)
         try:
             self._run_until_stopped()

@@ -45,6 +45,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from moto.s3.models import s3_backends
 from werkzeug.serving import DechunkedInput, ThreadedWSGIServer
 
+from aioprefetch.runtime.runtime import never_collect_here
+
 JOIN_SECONDS_MAX = 5.0
 BODYLESS_STATUSES = frozenset({204, 304})
 
@@ -163,10 +165,12 @@ class KeepAliveServer(ThreadedWSGIServer):
         """Ignore errors: clients of tests hang up."""
 
     def _accept(self) -> None:
+        never_collect_here()
         # `shutdown` may take up to the poll interval. The listening socket is closed at the end.
         self.serve_forever(poll_interval=0.02)
 
     def _serve_connection(self, request: Any, client_address: Any) -> None:
+        never_collect_here()  # A client in the same process waits for this thread.
         try:
             self.process_request_thread(request, client_address)
         finally:

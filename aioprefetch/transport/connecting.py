@@ -21,7 +21,7 @@ from aioprefetch.errors import (
     Unavailable,
     Unsupported,
 )
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.runtime import Runtime, never_collect_here
 from aioprefetch.transport.connection import Connection
 from aioprefetch.transport.errors import not_connected
 from aioprefetch.transport.options import ClientOptions
@@ -86,7 +86,7 @@ class Resolver:
         resolving = self._resolving.get((host, port))
         if resolving is None:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="aioprefetch-names")
+                self._executor = ThreadPoolExecutor(THREADS_MAX, "aioprefetch-names", never_collect_here)
             try:
                 resolving = self._runtime.loop.run_in_executor(self._executor, _getaddrinfo, host, port)
             except RuntimeError:  # The interpreter is shutting down and starts no threads.

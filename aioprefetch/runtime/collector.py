@@ -1,0 +1,69 @@
+"""Python's garbage collector, kept off the threads that callers wait for.
+
+A collection runs on the thread whose allocation makes it due, with the destructors of garbage of the whole program. One
+that wants a lock, as h5py's do, would wait on a thread of ours for a caller that has the lock and waits for that
+thread. So collections that begin there find no object, and a thread for which none waits collects in their place.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+from aioprefetch.runtime.runtime import awaited_thread
+
+# All objects are collected once this share of them is new, as by Python's own rule.
+NEW_SHARE = 4
+NEW_MIN = 7_000
+# From 3.12 on Python itself freezes some hundred objects. A program that calls ``gc.freeze`` freezes thousands.
+FROZEN_MAX = 2_000
+
+
+class _Collector:
+    def __init__(self) -> None:
+        # An iterator's step is no call: between it and the ``return`` below no other thread gets a turn.
+        self._hide = iter(gc.freeze, False)
+        self._is_hidden = False
+        self._new, self._new_max = 0, NEW_MIN
+        self._none_due = threading.Lock()
+        self._none_due.acquire()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._thread is None:
+            gc.callbacks.append(self._watch)
+        if self._thread is None or not self._thread.is_alive():  # A fork leaves it behind.
+            self._thread = threading.Thread(target=self._serve, name="aioprefetch-collector", daemon=True)
+            self._thread.start()
+
+    def _watch(self, phase: str, _: object) -> None:
+        """Before and after a collection, on its thread. Meanwhile Python begins no other."""
+        if not awaited_thread.is_set:
+            return
+        if phase == "start":
+            # What the program has frozen could not be told from ours afterwards: then Python collects here.
+            self._is_hidden = gc.get_freeze_count() <= FROZEN_MAX
+            if self._is_hidden:
+                self._new += gc.get_count()[0]
+                for _ in self._hide:
+                    return
+        elif self._is_hidden:
+            if self._new >= self._new_max:
+                self._new_max = max(NEW_MIN, gc.get_freeze_count() // NEW_SHARE)
+            gc.unfreeze()
+            if self._new >= self._new_max and self._none_due.locked():
+                self._new = 0
+                self._none_due.release()
+
+    def _serve(self) -> None:
+        while True:
+            self._none_due.acquire()
+            gc.collect()
+
+
+_collector = _Collector()
+
+
+def collect_elsewhere() -> None:
+    """Let nothing be collected on threads marked by ``never_collect_here``; a thread of its own does it for them."""
+    _collector.start()
