@@ -8,6 +8,7 @@ forks, and nowhere else. There ``reveal`` returns ``None`` and ``known`` fails: 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -15,10 +16,14 @@ import re
 import sys
 import traceback
 import weakref
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from aioprefetch.errors import ConfigInvalid, InvalidType, PermissionDenied, redact
+from aioprefetch.errors import ConfigInvalid, Error, InvalidType, PermissionDenied, redact
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _literals: dict[str, str] = {}
 _ENVIRONMENT = "env:"
@@ -28,6 +33,34 @@ _process_key = os.urandom(32)
 # Providers of keys that were pickled here, by their tokens; and the tokens of those that live.
 _providers: dict[str, Any] = {}
 _tokens: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+def bare(error: Error, given: Iterable[object]) -> None:
+    """Take its frames from an error that refuses what a call was given, or where a URL among that has a secret."""
+    # Tools print the variables of all frames of a traceback. These classes are those of what is refused.
+    if isinstance(error, ValueError | TypeError) or any(isinstance(one, str) and redact(one) != one for one in given):
+        link: BaseException | None = error
+        while link is not None:
+            link.__traceback__ = None
+            if link.__suppress_context__:
+                link.__context__ = None
+            link = link.__cause__ or link.__context__
+
+
+def frameless(call: Callable[P, T]) -> Callable[P, T]:
+    """A call that may be given secrets, whose errors are ``bare``."""
+
+    @functools.wraps(call)
+    def refusing(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return call(*arguments, **options)
+        except Error as error:
+            bare(error, (*arguments, *options.values()))
+            raise
+        finally:
+            del arguments, options
+
+    return refusing
 
 
 class Secret:

@@ -166,7 +166,9 @@ def _init(made: Any, *, frozen: bool, slots: bool) -> Callable[..., None]:
         else:
             lines.append(f"__set__({this}, {name!r}, {value})" if frozen else f"{this}.{name} = {value}")
     if hasattr(made, "__post_init__"):
-        lines.append(f"{this}.__post_init__()")
+        # No parameter, nor the object that is half made, is shown with an error: one may be a secret.
+        given = ", ".join([this, *(field.name for field in dataclasses.fields(made))])
+        lines.append(f"try:\n   {this}.__post_init__()\n  except BaseException:\n   del {given}\n   raise")
     signature = ", ".join([this, *parameters, *(["*", *named] if named else [])])
     body = "\n  ".join(lines or ["pass"])
     written: dict[str, Any] = {}

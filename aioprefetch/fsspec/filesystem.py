@@ -16,6 +16,7 @@ from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 from fsspec.utils import isfilelike, stringify_path
 
+from aioprefetch.credentials import frameless
 from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, Unsupported
 from aioprefetch.fsspec import opening
 from aioprefetch.fsspec.opening import AsyncReadFile, AsyncWriteFile, ReadFile, WholeTransaction, WriteFile
@@ -369,6 +370,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     # --- files ----------------------------------------------------------------------------------------------------
 
+    @frameless
     def open(
         self,
         path: str,

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from fsspec.asyn import AsyncFileSystem
 from fsspec.config import apply_config
 
-from aioprefetch.credentials import CredentialsProvider, Secret
+from aioprefetch.credentials import CredentialsProvider, Secret, frameless
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.operator.from_uri import store_options, unknown_option
@@ -445,6 +445,7 @@ class Instances(type(AsyncFileSystem)):  # type: ignore[misc]
         """The store and principal of the instance that is being made. fsspec takes it for an attribute of the class."""
         return _identity.get()
 
+    @frameless
     def __call__(cls, op: Any = None, **options: Any) -> Any:
         """The instance for these options and the principal that they mean now."""
         options = wrapped(apply_config(cls, options))

@@ -31,6 +31,7 @@ from fsspec.implementations.local import make_path_posix
 from fsspec.utils import common_prefix, isfilelike, other_paths, stringify_path
 
 from aioprefetch.accessor.protocols import copies_from
+from aioprefetch.credentials import frameless
 from aioprefetch.errors import (
     Error,
     InvalidArgument,
@@ -68,6 +69,7 @@ def blocking(verb: Callable[..., Coroutine[Any, Any, Any]], fs: Any = None) -> C
     ``timeout`` are the seconds after which it is cancelled and raises ``TimedOut``.
     """
 
+    @frameless
     @functools.wraps(verb)
     def call(*arguments: Any, timeout: float | None = None, **options: Any) -> Any:
         its = arguments[0] if fs is None else fs

@@ -7,7 +7,8 @@ import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, printable, redact
+from aioprefetch.credentials import bare
+from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, InvalidType, printable, redact
 from aioprefetch.operator.from_uri import check_local, followed, split_local, split_url
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin, with_own_hold
@@ -117,9 +118,15 @@ async def copy(
     if concurrency is not None:
         check_count("copy", "concurrency", concurrency, least=1)
     async with AsyncExitStack() as stack:
-        source_operator, source = await side_of(src, src_options, "src", follows=True, is_literal=literal)
-        stack.push_async_callback(source_operator.aclose)
-        target_operator, target = await side_of(dst, dst_options, "dst")
+        try:
+            source_operator, source = await side_of(src, src_options, "src", follows=True, is_literal=literal)
+            stack.push_async_callback(source_operator.aclose)
+            target_operator, target = await side_of(dst, dst_options, "dst")
+        except Error as error:
+            bare(error, (src, dst))
+            raise
+        finally:
+            del src, dst, src_options, dst_options
         stack.push_async_callback(target_operator.aclose)
         reporter = stack.enter_context(reported(on_progress, "copy", source.label))
         return await copy_side(

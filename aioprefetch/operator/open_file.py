@@ -17,6 +17,7 @@ from functools import lru_cache
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
+from aioprefetch.credentials import frameless
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, IsADirectory, NotFound, Unsupported, copy_of
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX, ByteCount, Range, byte_count, checked_int
@@ -543,6 +544,7 @@ def _no_object(path: str) -> NotFound:
 class OpenFileBuilder(KeyedBuilder):
     """Opens one object by Hadoop's keys; made by ``operator.open_file(path)``."""
 
+    @frameless
     def build(self) -> PendingReader:
         """Check everything, and open: a plain call that needs no loop and sends nothing.
 

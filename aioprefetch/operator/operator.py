@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from aioprefetch.accessor.protocols import Accessor, Layer, Service
 from aioprefetch.accessor.request_events import publish_reply, served
 from aioprefetch.accessor.sink import BufferSink, CollectSink, writable_bytes
+from aioprefetch.credentials import frameless
 from aioprefetch.errors import ConfigInvalid, InOperation, InvalidArgument, NotFound
 from aioprefetch.operator.from_uri import configured
 from aioprefetch.operator.stack import bare_stack, check_order, default_stack, live_stack, with_layer
@@ -130,6 +131,7 @@ class Operator(AsyncClosing):
         return operator
 
     @classmethod
+    @frameless
     def from_uri(cls, uri: str | os.PathLike[str], **options: Unpack[UriOptions]) -> Operator:
         """An Operator for ``s3://bucket/prefix`` (also ``s3a://``), ``file:///root``, ``memory://name``, ``https://…``.
 

@@ -38,7 +38,7 @@ class _Collector:
 
     def _watch(self, phase: str, _: object) -> None:
         """Before and after a collection, on its thread. Meanwhile Python begins no other."""
-        if not awaited_thread.is_set:
+        if not getattr(awaited_thread, "is_set", False):
             return
         if phase == "start":
             # What the program has frozen could not be told from ours afterwards: then Python collects here.

@@ -60,11 +60,7 @@ def leak_after_fork(*parents: object) -> None:
     _kept_after_fork.append(parents)
 
 
-class _Mark(threading.local):
-    is_set = False
-
-
-awaited_thread = _Mark()
+awaited_thread = threading.local()
 
 
 def never_collect_here() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from aioprefetch.credentials import frameless
 from aioprefetch.operator.copying import Place
 from aioprefetch.operator.copying import copy as copy_here
 from aioprefetch.sync.blocking_operator import BlockingOperator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SyncPlace: TypeAlias = Place | tuple[BlockingOperator, str]
 
 
+@frameless
 def copy(
     src: SyncPlace,
     dst: SyncPlace,

@@ -119,8 +119,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        threads = ThreadPoolExecutor(None, "aioprefetch-default", never_collect_here)
-        self.loop.set_default_executor(threads)
+        self.loop.set_default_executor(ThreadPoolExecutor(None, "aioprefetch-default", never_collect_here))
         collect_elsewhere()
         self._pid = os.getpid()
         self._calls: set[Call[Any]] = set()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal, TextIO, Unpack, overload
 
+from aioprefetch.credentials import frameless
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, Unsupported, printable, redact
 from aioprefetch.operator.from_uri import (
     BUILT_IN,
@@ -142,6 +143,7 @@ def open(  # noqa: A001 - it replaces the builtin
 ) -> IO[Any]: ...
 
 
+@frameless
 def open(  # noqa: A001 - it replaces the builtin
     url: str | os.PathLike[str],
     mode: str = "rb",

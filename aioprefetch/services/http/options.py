@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, urljoin, urlsplit
 
-from aioprefetch.credentials import Secret, digest
+from aioprefetch.credentials import Secret, digest, frameless
 from aioprefetch.errors import ConfigInvalid, RedirectRefused, excerpt
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount, byte_count
@@ -251,6 +251,7 @@ class HttpOptions:
     skip_bytes_max: int
     stat_method: StatMethod
 
+    @frameless
     def __init__(
         self,
         base_url: str,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from aioprefetch.credentials import CredentialsProvider, Secret
+from aioprefetch.credentials import CredentialsProvider, Secret, frameless
 from aioprefetch.errors import ConfigInvalid, MissingDependency, excerpt, printable, redact
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
@@ -87,6 +87,7 @@ class CloudStore(ObspecStore):
     _settings: ClassVar[Mapping[str, str]]
     _secrets: ClassVar[tuple[str, ...]]
 
+    @frameless
     def __init__(
         self,
         container: str,
@@ -170,6 +171,7 @@ class Gcs(CloudStore):
     }
     _secrets: ClassVar[tuple[str, ...]] = ("service_account_key",)
 
+    @frameless
     def __init__(
         self,
         container: str,
@@ -257,6 +259,7 @@ class Azure(CloudStore):
     }
     _secrets: ClassVar[tuple[str, ...]] = ("account_key", "sas_key", "client_secret")
 
+    @frameless
     def __init__(
         self,
         container: str,

@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
-from aioprefetch.credentials import CredentialsProvider, Secret, digest
+from aioprefetch.credentials import CredentialsProvider, Secret, digest, frameless
 from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
@@ -95,6 +95,7 @@ class S3Options:
     checksum: Checksum | None = None
     connections_max: int | None = None
 
+    @frameless
     def __post_init__(self) -> None:
         keep = object.__setattr__
         keep(self, "bucket", checked_bucket(self.bucket))

@@ -109,7 +109,7 @@ class S3(S3Options):
         """The recipe for ``s3://bucket/prefix``. Raises ``ConfigInvalid`` for credentials in the URI."""
         scheme, _, rest = uri.partition("://")
         bucket, prefix = split_address(rest)
-        if "@" in bucket:  # Not shown: the text before it is probably a key.
+        if "@" in bucket or (":" in bucket and "@" in rest):  # Not shown: the text before it is probably a key.
             raise invalid(f"no bucket has an '@' in its name: credentials do not go into {scheme}:// but into options")
         return cls(bucket=bucket, prefix=prefix, **options)
 

@@ -104,7 +104,7 @@ print(sorted(set(ended_on)))
 
 
 def test_the_collector_stays_as_the_program_has_set_it(program: Program) -> None:
-    """On or off, its thresholds, and what the program has frozen; with that, all is collected as if we were not there."""
+    """On or off, its thresholds, and what it has frozen; then garbage is collected as if we were not there."""
     source = """
 frozen = gc.get_freeze_count()
 def settings():
