@@ -56,9 +56,7 @@ def frameless(call: Callable[P, T]) -> Callable[P, T]:
             return call(*arguments, **options)
         except Error as error:
             bare(error, (*arguments, *options.values()))
-            raise
-        finally:
-            del arguments, options
+            raise  # Which adds no frame: this one holds the arguments.
 
     return refusing
 

@@ -125,8 +125,6 @@ async def copy(
         except Error as error:
             bare(error, (src, dst))
             raise
-        finally:
-            del src, dst, src_options, dst_options
         stack.push_async_callback(target_operator.aclose)
         reporter = stack.enter_context(reported(on_progress, "copy", source.label))
         return await copy_side(
