@@ -21,7 +21,7 @@ FROZEN_MAX = 2_000
 
 class _Collector:
     def __init__(self) -> None:
-        # An iterator's step is no call: between it and the ``return`` below no other thread gets a turn.
+        # The step of an iterator is not a call, at whose end Python would switch threads and let others allocate.
         self._hide = iter(gc.freeze, False)
         self._is_hidden = False
         self._new, self._new_max = 0, NEW_MIN
@@ -41,7 +41,7 @@ class _Collector:
         if not getattr(awaited_thread, "is_set", False):
             return
         if phase == "start":
-            # What the program has frozen could not be told from ours afterwards: then Python collects here.
+            # ``gc.unfreeze`` would free what the program has frozen, too: then Python collects here.
             self._is_hidden = gc.get_freeze_count() <= FROZEN_MAX
             if self._is_hidden:
                 self._new += gc.get_count()[0]
