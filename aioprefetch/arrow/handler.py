@@ -69,6 +69,7 @@ class ReadFile(SyncFile):
     """
 
     warns_unclosed = False
+    leaves_facts = True
 
     def __init__(self, operator: Operator, path: str, footers: Footers) -> None:
         super().__init__(operator, path)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Protocol
 
+from aioprefetch.accessor.changes import latest_change
 from aioprefetch.blocks.block import Block, Segment, SegmentState
 from aioprefetch.blocks.fetch import Fetch, FetchSource, Wait, count_first_read, count_ready, settle
 from aioprefetch.lean_dataclass import dataclass
@@ -21,6 +22,9 @@ from aioprefetch.values import Lane, ReadHead
 
 # A view of less than one part in _VIEW_SHARE of the memory it would keep alive is a copy instead.
 _VIEW_SHARE = 8
+
+# How long what a reader has learned of its object holds for the next one.
+FACTS_SECONDS = 5.0
 
 # Version id and ETag; without a strong version, two times ``None`` and an object that equals no other.
 Version = tuple[str | None, str | None] | tuple[None, None, object]
@@ -150,11 +154,21 @@ class BlockFile:
         self.fetches: list[Fetch] = []  # In the order of their starts,
         self._fetch_starts: tuple[int, ...] = ()  # which are these.
         self._fetch_bytes_max = 0
+        self.facts: tuple[float, object] | None = None
         self.evicted_unread_bytes = 0
         self.footer_start = size  # Blocks from here on are evicted last.
         # Weakly, so that a reader that was dropped without closing does not keep the file open. A dictionary, because
         # an empty one is small: most files that are held are open nowhere.
         self.readers: dict[weakref.ref[ReaderPosition], None] = {}
+
+    def leave_facts(self, change: object) -> None:
+        """Let the next reader begin with size and version, which were asked for when ``change`` was the latest one."""
+        self.facts = (self._runtime.loop.time() + FACTS_SECONDS, change)
+
+    def take_facts(self) -> bool:
+        """Whether a reader may begin with them: one, within some seconds, if this process has changed nothing since."""
+        (until, change), self.facts = self.facts or (0.0, None), None
+        return change is latest_change() and self._runtime.loop.time() < until
 
     def find(self, start: int, end: int) -> Segment | None:
         """The segment that holds all of ``[start, end)``, else ``None``. Counts as a read of it. Any thread."""

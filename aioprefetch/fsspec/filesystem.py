@@ -19,9 +19,10 @@ from fsspec.utils import isfilelike, stringify_path
 from aioprefetch.credentials import frameless
 from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, Unsupported
 from aioprefetch.fsspec import opening
+from aioprefetch.fsspec.kept import CACHING, Info, Kept, deciding
 from aioprefetch.fsspec.opening import AsyncReadFile, AsyncWriteFile, ReadFile, WholeTransaction, WriteFile
 from aioprefetch.fsspec.options import Instances, as_json, file_system_settings, portable
-from aioprefetch.fsspec.tree import Info, Place, Stores, Tree, digest_of
+from aioprefetch.fsspec.tree import Place, Stores, Tree, digest_of
 from aioprefetch.fsspec.verbs import (
     Bounds,
     blocking,
@@ -71,6 +72,8 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         The seconds for which a listing is kept, 30 by default; ``None`` is for ever, as in s3fs.
     max_paths
         The maximum of directories whose listings are kept.
+    listings_max_entries
+        The maximum of entries in all listings that are kept, 200 000 by default: the oldest listings go.
     asynchronous
         As for every file system of fsspec. Without it the verbs run on the loop thread of ``aioprefetch.sync``, where
         files are read too, so that all share connections and memory.
@@ -104,15 +107,8 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     ) -> None:
         operator = op if isinstance(op, Operator) else None  # The class has made one of a URL.
         own_loop = None if asynchronous else loop or loop_thread().loop
-        caching = {name: storage_options.pop(name, None) for name in ("use_listings_cache", "max_paths")}
-        caching = {name: value for name, value in caching.items() if value is not None}
-        super().__init__(
-            asynchronous=asynchronous,
-            loop=own_loop,
-            batch_size=batch_size,
-            listings_expiry_time=listings_expiry_time,
-            **caching,
-        )
+        super().__init__(asynchronous=asynchronous, loop=own_loop, batch_size=batch_size)
+        self.dircache = Kept(listings_expiry_time, **{name: storage_options.pop(name, None) for name in CACHING})
         self._given_loop = loop
         self._settings = file_system_settings(self.scheme, {**storage_options, "op": operator})
         settings = self._settings
@@ -276,10 +272,12 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     def ukey(self, path: str) -> str:
         """A digest that another version of the object does not have."""
+        self.dircache.forget_alone()
         return digest_of(self.info(path))
 
     def checksum(self, path: str, refresh: bool = False) -> int:
         """``ukey`` as a number."""
+        self.dircache.forget_alone()
         return int(digest_of(self.info(path, refresh=refresh)), 16)
 
     async def _sign(self, path: str, expiration: float = 100, **options: Any) -> str:
@@ -506,6 +504,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         with self._changing(path):
             await self._stores.remove([path])
 
+    @deciding
     async def _rm(
         self,
         path: Any,
@@ -525,6 +524,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         with self._changing(*names):
             await self._stores.remove(objects, directories)
 
+    @deciding
     async def _mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
         """Make a bucket, or a directory where directories are. Elsewhere these come and go with what is in them."""
         place = self.place_of(path)
@@ -544,6 +544,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         with self._changing(path):
             await place.operator.create_dir(place.directory)
 
+    @deciding
     async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
         if exist_ok and not self.place_of(path).key and await self._isdir(path):
             return
@@ -568,6 +569,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     rmdir = blocking(_rmdir)
 
+    @deciding
     async def _touch(self, path: str, truncate: bool = True, **options: Any) -> None:
         if not truncate and await self._exists(path):
             raise Unsupported(

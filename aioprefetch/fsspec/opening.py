@@ -47,6 +47,8 @@ CALLS_BETWEEN_MAX = 12
 class FileSystem(Protocol):
     """The file system of a file, as far as a file needs it."""
 
+    dircache: Any
+
     def open(self, path: str, mode: str, **options: Any) -> Any:
         """Another file."""
 
@@ -75,6 +77,7 @@ class ReadFile(SyncFile):
         self.fs = fs
         self.path = path
         self._arguments = dict(options)
+        self.leaves_facts = fs.dircache.use_listings_cache
         super().__init__(operator, key, options, name=fs.unstrip_protocol(path))
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:  # type: ignore[override]  # a SyncFile does not

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from fsspec.dircache import DirCache
-
+from aioprefetch.accessor.changes import latest_change
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, IsADirectory, NotADirectory, NotFound, Unsupported
+from aioprefetch.fsspec.kept import Info, Kept, Listing, parents_of
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.runtime.task_group import gather_all
@@ -153,25 +153,6 @@ class Stores:
 
 # --- entries ----------------------------------------------------------------------------------------------------------
 
-Info = dict[str, Any]
-
-
-class Listing(list[Info]):
-    """The entries of one directory, found by their names, of which an object and a directory may have the same."""
-
-    def __init__(self, entries: Iterable[Info]) -> None:
-        super().__init__(entries)
-        self._files: dict[str, Info] = {info["name"]: info for info in self if info["type"] == "file"}
-        self._directories: dict[str, Info] = {info["name"]: info for info in self if info["type"] == "directory"}
-
-    def find(self, name: str) -> Info | None:
-        """The entry of that name: of the object, if there is one."""
-        return self._files.get(name) or self._directories.get(name)
-
-    def has_directory(self, name: str) -> bool:
-        """Whether there is a directory of that name."""
-        return name in self._directories
-
 
 def info_of(base: str, found: Entry | Metadata) -> Info:
     """An entry or metadata in fsspec's form, under s3fs's names. ``base`` stands before each path of a store."""
@@ -202,16 +183,6 @@ def directory_info(name: str) -> Info:
     return {"name": name.rstrip("/") or name, "size": 0, "type": "directory"}
 
 
-def parents_of(name: str, root: str) -> Iterable[str]:
-    """The directories above ``name``, up to and with ``root``, the nearest first."""
-    while len(name) > len(root):
-        above, slash, _ = name.rpartition("/")
-        if not slash or len(above) < len(root):
-            return
-        yield above
-        name = above
-
-
 def grouped(files: Iterable[Info], directories: Iterable[str], root: str) -> dict[str, list[Info]]:
     """The entries of each directory at or below ``root``, made of everything below it."""
     below: dict[str, list[Info]] = {root: []}
@@ -238,8 +209,6 @@ def digest_of(info: Info) -> str:
 
 # --- the tree ---------------------------------------------------------------------------------------------------------
 
-# A longer listing is not kept: its entries take more memory than what would be read again.
-LISTED_ENTRIES_MAX = 100_000
 # Directories of one level that are listed side by side.
 LISTINGS_AT_ONCE = 64
 # What says that something is not there. Any other failure says nothing, and is raised.
@@ -249,14 +218,14 @@ ABSENT = (NotFound, IsADirectory, NotADirectory)
 class Tree:
     """The entries at a path and below it. Paths are stripped; ``""`` without a store is the root of all stores.
 
-    Listings are kept in ``kept``, fsspec's ``DirCache``: an entry is found in that of its directory, and what is not
-    there is not looked for, until it expires or ``forget`` drops it. ``stores`` lists the stores below the root.
+    Listings are kept in ``kept``: an entry is found in that of its directory, and what is not there is not looked for,
+    until it expires or ``forget`` drops it. ``stores`` lists the stores below the root.
     """
 
     def __init__(
         self,
         place_of: Callable[[str], Place],
-        kept: DirCache,
+        kept: Kept,
         *,
         root: str | None,
         stores: Callable[[], Awaitable[Iterable[str]]],
@@ -265,21 +234,15 @@ class Tree:
         self._kept = kept
         self._root = root
         self._stores = stores
-        self._forgotten = 0
 
     def forget(self, path: str) -> None:
         """Believe no listing of which ``path``, or what is below it, is a part."""
-        self._forgotten += 1
-        for name in [name for name in self._kept if name.startswith(f"{path}/")]:
-            self._kept.pop(name, None)
-        for name in (path, *parents_of(path, ""), "/"):
-            self._kept.pop(name, None)
+        self._kept.forget(path)
         if self._root is None or "/" not in path:  # Otherwise it is the list of stores.
             self._kept.pop("", None)
 
     def forget_all(self) -> None:
         """Believe no listing."""
-        self._forgotten += 1
         self._kept.clear()
 
     def known(self, path: str) -> Info | None:
@@ -319,19 +282,27 @@ class Tree:
             return directory_info(path)
         place = self._place_of(path)
         version = version or place.version
-        known = None if refresh or version else self.known(path)
+        known = None if refresh or version else self._kept.alone(path) or self.known(path)
         if known is not None:
-            return known
+            return dict(known)
         if place.key:
             try:
-                found = await place.operator.stat(place.key, version=version)
-                return {**info_of(place.base, found), "name": path}
+                return await self._stat(path, place, version)
             except (NotFound, IsADirectory):
                 if version or not place.operator.capability.stat_directory:
                     raise
         if (refresh or path not in self._kept) and not await self._is_listed(path, place):
             raise place.missing("info", path)
         return directory_info(path)
+
+    async def _stat(self, path: str, place: Place, version: str | None) -> Info:
+        """What the store says of a key, kept for a moment if it is an object's. Raises the errors of ``stat``."""
+        change = latest_change()
+        found = await place.operator.stat(place.key, version=version)
+        info = {**info_of(place.base, found), "name": path}
+        if version is None and not found.is_directory:
+            self._kept.keep_alone(path, dict(info), change)
+        return info
 
     async def is_directory(self, path: str) -> bool:
         """Whether there is a directory: at most one request, whose answer is kept if it is the whole listing."""
@@ -355,10 +326,8 @@ class Tree:
         if place is None or not place.key:
             return False
         try:
-            known = None if place.version else self.known(path)
-            if known is not None:
-                return bool(known["type"] == "file")
-            return not (await place.operator.stat(place.key, version=place.version)).is_directory
+            known = None if place.version else self._kept.alone(path) or self.known(path)
+            return bool((known or await self._stat(path, place, place.version))["type"] == "file")
         except ABSENT:
             return False
 
@@ -381,23 +350,23 @@ class Tree:
         listing: Listing | None = None if refresh else self._kept.get(path)
         if listing is not None:
             return listing
-        before = self._forgotten
+        begun = self._kept.begin()
         if path == self._root:
-            return self._keep(path, map(directory_info, await self._stores()), before)
+            return self._keep(path, map(directory_info, await self._stores()), begun)
         place = self._place_of(path)
         if not place.operator.capability.list and (own := await self._alone(path)):
             return Listing(own)
         pages = _pages_of(place, place.directory)
         found = await _all_of(pages, place)
         if found or pages.has_marker or not place.key:
-            return self._keep(path, found, before)
+            return self._keep(path, found, begun)
         try:
             alone = await place.operator.stat(place.key)
         except (NotFound, IsADirectory) as error:
             if pages.has_marker is False and isinstance(error, NotFound):
                 raise
             alone = await place.operator.stat(place.directory)
-        return self._keep(path, [], before) if alone.is_directory else Listing([info_of(place.base, alone)])
+        return self._keep(path, [], begun) if alone.is_directory else Listing([info_of(place.base, alone)])
 
     async def versions(self, path: str, *, is_object: bool = False) -> list[Info]:
         """Each version and delete marker of the objects of a directory, or of one object, the newest first.
@@ -421,16 +390,16 @@ class Tree:
     async def below(self, path: str, prefix: str) -> list[Info]:
         """Everything below a path, by one listing, with the path itself if there is anything."""
         self._check_below(path)
-        before = self._forgotten
+        begun = self._kept.begin()
         if not self._place_of(path).operator.capability.list and (own := await self._alone(path)):
             return own
         files, directories = await self._all_below(path, prefix)
         if not (files or directories):
             return await self._alone(path) if not prefix else []
         levels = grouped(files, directories, path.rstrip("/"))
-        if not prefix and len(files) <= LISTED_ENTRIES_MAX:
+        if not prefix and len(files) + len(levels) <= self._kept.max_entries:
             for directory, infos in levels.items():
-                self._keep(directory, infos, before)
+                self._keep(directory, infos, begun)
         has_root = not prefix and path != self._root and self._place_of(path).key  # As in s3fs, not the bucket.
         roots = [directory_info(path)] if has_root else []
         return [*roots, *(info for infos in levels.values() for info in infos)]
@@ -485,13 +454,13 @@ class Tree:
             return not place.key
         if place.has_directories or (place.key and not self._kept.use_listings_cache):
             return await _has_directory(place)
-        before = self._forgotten
+        begun = self._kept.begin()
         pages = _pages_of(place, place.directory)
         found: list[Info] = []
         while not (found or pages.finished):
             found = [info_of(place.base, entry) for entry in await pages.next()]
         if pages.finished and (found or pages.has_marker):
-            self._keep(path, found, before)
+            self._keep(path, found, begun)
         if found or pages.has_marker or not place.key:
             return True
         return pages.has_marker is None and await _has_directory(place)
@@ -528,11 +497,10 @@ class Tree:
                 "all objects of all stores are not listed at once: name a bucket", operation="list", path=path
             )
 
-    def _keep(self, path: str, entries: Iterable[Info], before: int) -> Listing:
-        """Keep a listing, unless something has been written since the ``before`` that it was begun at."""
+    def _keep(self, path: str, entries: Iterable[Info], begun: tuple[int, float]) -> Listing:
+        """Keep a listing, unless something has been written since it was ``begun``."""
         listing = Listing(sorted(entries, key=lambda info: info["name"]))
-        if before == self._forgotten:
-            self._kept[path] = listing
+        self._kept.keep(path, listing, begun)
         return listing
 
 

@@ -42,6 +42,7 @@ from aioprefetch.errors import (
     WrongLoop,
     copy_of,
 )
+from aioprefetch.fsspec.kept import asking
 from aioprefetch.fsspec.tree import Place, Tree
 from aioprefetch.local_files.identity import local_identity
 from aioprefetch.plan.overlap import conflict, folded
@@ -129,13 +130,17 @@ _scope: ContextVar[Scope | None] = ContextVar("aioprefetch_fsspec_scope", defaul
 
 @asynccontextmanager
 async def many() -> AsyncIterator[None]:
-    """A verb of many: if the block fails or is cancelled, so are the verbs of one that it has begun."""
+    """A verb of many: if the block fails or is cancelled, so are the verbs of one that it has begun.
+
+    It believes no listing from before it: what it copies, writes over or leaves out is decided by what is there.
+    """
     scope, above = Scope(), _scope.get()
     if above is not None:  # A part of that verb.
         scope.directories, scope.holding, scope.refused = above.directories, above.holding, above.refused
     token = _scope.set(scope)
     try:
-        yield
+        with asking():
+            yield
         if scope.refused and above is None:
             failures = {path: each.kind for path, each in scope.refused.items()}
             raise next(iter(scope.refused.values())).add_context(failures=failures)
@@ -181,7 +186,7 @@ async def is_empty(tree: Tree, name: str) -> bool:
     scope = _scope.get()
     if scope is not None and (name in scope.holding or name in scope.directories):
         return name not in scope.holding
-    return not await tree.entries(name)
+    return not await tree.entries(name, refresh=True)
 
 
 async def copied(

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from aioprefetch.accessor.changes import CHANGING, note_change
 from aioprefetch.accessor.counted_requests import OPERATIONS, CountedRequest, counted_now
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.accessor.protocols import (
@@ -80,6 +81,9 @@ class ErrorContextAccessor(WrappedAccessor):
             return await forward(request)
         except Exception as error:
             raise self.explain(error, request) from cause_of(error)
+        finally:
+            if request.operation in CHANGING:
+                note_change()
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         before = sink.received
@@ -138,7 +142,10 @@ class ErrorContextWriteBody:
 
     async def close(self) -> Metadata:
         self._begin()
-        written = await self.explained(self.target.close())
+        try:
+            written = await self.explained(self.target.close())
+        finally:
+            note_change()
         self._end(None)
         return written
 

@@ -27,7 +27,7 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
 )
 from aioprefetch.ranges import Range
-from aioprefetch.reader.openings import Opening, Openings
+from aioprefetch.reader.openings import Opening, Openings, prove
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import Runtime
@@ -105,6 +105,7 @@ class OpenObject:
         self._opening: Opening | None = None
         self._opens_alone = False
         self._opening_started: float | None = None
+        self._proof: asyncio.Lock | None = None
         self.waits = self.position.waits
         self.long_reads: tuple[ParallelParts, ...] = ()
         self._end_reason: Callable[[OpenObject], Error] | None = None
@@ -143,6 +144,8 @@ class OpenObject:
         turn = self.runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
+        if self._proof is not None and self.total is not None:
+            await self._prove(offset or 0, size, self.total, self._proof)
         has_waited = False
         refusals, refused = 0, self.total
         while self.file is None:
@@ -184,6 +187,29 @@ class OpenObject:
         if self.file is None and refused is not None:
             self._bind(refused, None)
             self._opening_key = (*self._opening_key[:-1], refused)  # Shared by readers that hold to the same size.
+
+    def take_facts(self) -> bool:
+        """Begin with size and version that another reader has left. No byte is served before a response proves them."""
+        left = self.store.newest(self.name, self._block_bytes)
+        if left is None or left.version[1] is None or self._opening_key[2:] != (None,) * 4 or not left.take_facts():
+            return False
+        self.etag, self.is_shared, self._pin = left.version[1], True, None  # A version id would name what is gone too.
+        self._bind(left.size, self.etag)
+        self._begin_opening()
+        self._proof = asyncio.Lock()
+        return True
+
+    async def _prove(self, offset: int, size: int, total: int, turn: asyncio.Lock) -> None:
+        """Before the first bytes: if all that is wanted is there, ask for one byte of it. Else the read itself asks."""
+        async with turn:
+            if self.file is not None or self.closed:
+                return
+            held = self.store.find(self.name, (self.version, self.etag), size=total, block_bytes=self._block_bytes)
+            if self.store.disk or (held and held.holds(offset, min(offset + (size or total), total))):
+                request = ReadRequest(path=self.path, offset=offset, size=1, if_match=self.etag, session=self.session)
+                await prove(self._accessor, request, self.pin)
+                self._proof = None
+            self._set_file(total, is_current=False)
 
     def open_alone(self) -> None:
         """Leave a shared first request, and share none any more."""
@@ -397,7 +423,7 @@ class OpenObject:
 
     async def refused(self, error: Error) -> Error:
         """The error that the refusal of a request from ``send`` means."""
-        return await self.explain(error, is_first=False)
+        return await self.explain(error, is_first=self._proof is not None and isinstance(error, NotFound))
 
     async def receive(self, part: OpenPart) -> None:
         """Send the request for a part, and wait until it has arrived."""
@@ -443,6 +469,7 @@ class OpenObject:
     def check_head(self, file: BlockFile, head: ReadHead) -> None:
         """Raise ``ObjectChanged`` unless a response is of the pinned version."""
         (self._pin or self.pin).check(head)
+        self._proof = None
         if head.total != self.total and head.total is not None:
             self._learn(file, head.total, head.etag)
 

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
+from aioprefetch.accessor.changes import latest_change
 from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.errors import (
     Closed,
@@ -41,6 +42,7 @@ from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread,
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
+    from aioprefetch.blocks.file import BlockFile
     from aioprefetch.reader.reader import RangeReader
 
 T = TypeVar("T")
@@ -103,6 +105,8 @@ def kept_operators() -> KeptOperators:
 # Lines are searched in pieces of this size, copied out of the resident blocks once.
 LINE_PIECE_BYTES = 128 << 10
 CLOSE_SECONDS_MAX = 5.0
+# The end of a footer lies at most this far before the end of its object: formats put its length and a mark behind it.
+TRAILER_BYTES_MAX = 64
 
 
 class SyncFile(io.RawIOBase):
@@ -119,8 +123,13 @@ class SyncFile(io.RawIOBase):
     # Whether a file that is collected unclosed warns; the files of libraries that drop theirs do not.
     warns_unclosed = True
 
+    # Whether a file that is not closed, and of which only the end was read, leaves size and version to the next one:
+    # libraries read a footer, drop the file, and open it again for the data.
+    leaves_facts = False
+
     _reader: RangeReader | None = None
     _position: int
+    _left_facts: BlockFile | None = None
 
     def __init__(
         self,
@@ -330,6 +339,7 @@ class SyncFile(io.RawIOBase):
         Reads that other threads wait for end with ``Closed``.
         """
         if not self.closed:
+            self._take_facts_back()
             self._end(wait=True)
 
     # Inside
@@ -402,6 +412,8 @@ class SyncFile(io.RawIOBase):
 
     def _read(self, start: int, length: int | None) -> bytes:
         reader = self._live("read")
+        if self._left_facts is not None:
+            self._check_end(start, length)
         if length == 0:
             return b""
         data = reader._peek(start, length)
@@ -412,6 +424,8 @@ class SyncFile(io.RawIOBase):
 
     def _view(self, start: int, length: int | None) -> memoryview:
         reader = self._live("read")
+        if self._left_facts is not None:
+            self._check_end(start, length)
         if length == 0:
             return memoryview(b"")
         view = reader._peek_view(start, length)
@@ -421,6 +435,8 @@ class SyncFile(io.RawIOBase):
         return view
 
     def _fill(self, target: memoryview) -> int:
+        if self._left_facts is not None:
+            self._check_end(self._position, len(target))
         count = self._live("readinto")._peek_into(self._position, target)
         if count is None:
             with self._view(self._position, len(target)) as source:
@@ -428,6 +444,16 @@ class SyncFile(io.RawIOBase):
                 return len(source)
         self._progress(count)
         return count
+
+    def _check_end(self, start: int, length: int | None) -> None:
+        """What is read elsewhere than at the end is read by a file that needs no other."""
+        if length is not None and start + length + TRAILER_BYTES_MAX < (self._live("read").size or 0):
+            self._take_facts_back()
+
+    def _take_facts_back(self) -> None:
+        if self._left_facts is not None:
+            self._left_facts.facts = None
+            self._left_facts = None
 
     def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call on the loop thread; the error of a missing object says so where a directory has its name."""
@@ -454,8 +480,15 @@ class SyncFile(io.RawIOBase):
 
     async def _find_size(self, *, by_tail: bool) -> int:
         reader = self._live("size")
-        if by_tail:
+        if not by_tail:
+            return await reader.ensure_size()
+        change, opened = latest_change(), reader._live("size").opened
+        if not self.leaves_facts or opened.size is not None or not opened.take_facts():
             reader.seek(0, io.SEEK_END)  # so that the first request brings the tail, which is usually read next
+            await reader.ensure_size()
+            if self.leaves_facts and opened.is_shared and opened.file is not None:
+                self._left_facts = opened.file
+                opened.file.leave_facts(change)
         return await reader.ensure_size()
 
     def _base(self, whence: int) -> int:
