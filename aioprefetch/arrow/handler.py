@@ -75,12 +75,7 @@ class ReadFile(SyncFile):
         super().__init__(operator, path)
         _read_files[id(self)] = self
         self._footers = footers
-        self._other_footer: str | None = None  # The version of a footer that Arrow may read by.
-
-    def begin(self, *, at_end: bool = False) -> None:
-        """Send the first request: for the end of the object, which most formats need first, or for its start."""
-        super().begin(at_end=at_end)
-        self._other_footer = self._footers.other(self._path, self.etag)
+        self._is_read = False
 
     def _end(self, *, wait: bool) -> None:
         super()._end(wait=wait)
@@ -96,16 +91,19 @@ class ReadFile(SyncFile):
         return super()._view(start, length)
 
     def _check_footer(self, start: int, length: int | None) -> None:
+        if self._live("read").size is None:
+            self.begin()
         is_at_end = length is None or start + length >= (self._live("read").size or 0)
-        if self._other_footer is not None and start and not is_at_end:
+        other = None if self._is_read else self._footers.other(self._path, self.etag)
+        if other is not None and start and not is_at_end:
             raise ObjectChanged(
                 "the object was overwritten after its footer was read: make the dataset again, or read the table again",
                 operation="read",
                 path=self._path,
-                expected_etag=self._other_footer,
+                expected_etag=other,
                 actual_etag=self.etag,
             )
-        self._other_footer = None
+        self._is_read = True
         if is_at_end:
             self._footers.keep(self._path, self.etag)
 
@@ -296,8 +294,9 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
     def open_input_file(self, path: str) -> pa.PythonFile:
         """Open an object to read at any position, by a GET of its last MiB, which most formats need first.
 
-        Never a HEAD. If the object is overwritten while the file is open, the next request is ``ObjectChanged``; so is
-        a read by the footer of a version before, which Arrow keeps.
+        Never a HEAD, and no GET yet if a file has read that end in the last five seconds and was dropped: the first
+        read then proves that the object is the same. If the object is overwritten while the file is open, the next
+        request is ``ObjectChanged``; so is a read by the footer of a version before, which Arrow keeps.
         ``NotFound`` if there is nothing, ``IsADirectory`` for a directory.
         """
         return self._opened(path, at_end=True)

@@ -165,10 +165,11 @@ class BlockFile:
         """Let the next reader begin with size and version, which were asked for when ``change`` was the latest one."""
         self.facts = (self._runtime.loop.time() + FACTS_SECONDS, change)
 
-    def take_facts(self) -> bool:
+    @property
+    def has_facts(self) -> bool:
         """Whether a reader may begin with them: one, within some seconds, if this process has changed nothing since."""
-        (until, change), self.facts = self.facts or (0.0, None), None
-        return change is latest_change() and self._runtime.loop.time() < until
+        until, change = self.facts or (0.0, None)
+        return change is latest_change() and self._runtime.loop.time() < until and self.version[1] is not None
 
     def find(self, start: int, end: int) -> Segment | None:
         """The segment that holds all of ``[start, end)``, else ``None``. Counts as a read of it. Any thread."""

@@ -188,16 +188,16 @@ class OpenObject:
             self._bind(refused, None)
             self._opening_key = (*self._opening_key[:-1], refused)  # Shared by readers that hold to the same size.
 
-    def take_facts(self) -> bool:
-        """Begin with size and version that another reader has left. No byte is served before a response proves them."""
+    def facts(self) -> BlockFile | None:
+        """The version of which another reader has left size and ETag, unless the caller has named one or a size."""
         left = self.store.newest(self.name, self._block_bytes)
-        if left is None or left.version[1] is None or self._opening_key[2:] != (None,) * 4 or not left.take_facts():
-            return False
-        self.etag, self.is_shared, self._pin = left.version[1], True, None  # A version id would name what is gone too.
+        return left if left is not None and left.has_facts and self._opening_key[2:] == (None,) * 4 else None
+
+    def begin_with(self, left: BlockFile) -> None:
+        """Begin with size and ETag of ``facts``, not with a version id, by which what was overwritten is served too."""
+        self.etag, self.is_shared, self._pin, self._proof = left.version[1], True, None, asyncio.Lock()
         self._bind(left.size, self.etag)
         self._begin_opening()
-        self._proof = asyncio.Lock()
-        return True
 
     async def _prove(self, offset: int, size: int, total: int, turn: asyncio.Lock) -> None:
         """Before the first bytes: if all that is wanted is there, ask for one byte of it. Else the read itself asks."""

@@ -230,10 +230,11 @@ class SyncFile(io.RawIOBase):
     def begin(self, *, at_end: bool = False) -> None:
         """Send the first request now, for the start of the object, or for its end: it brings size and version.
 
-        ``NotFound`` and the other errors of the store close the file.
+        For the end it may wait for the first use, if another file has left these. ``NotFound`` and the other errors of
+        the store close the file.
         """
         try:
-            self._wait_for(self._find_size(by_tail=at_end))
+            self._wait_for(self._find_size(by_tail=at_end, takes_facts=False))
         except BaseException:
             self._end(wait=False)
             raise
@@ -478,17 +479,23 @@ class SyncFile(io.RawIOBase):
             except Exception:
                 logger.exception("on_progress failed for %s", self.name)
 
-    async def _find_size(self, *, by_tail: bool) -> int:
+    async def _find_size(self, *, by_tail: bool, takes_facts: bool = True) -> int:
         reader = self._live("size")
         if not by_tail:
             return await reader.ensure_size()
         change, opened = latest_change(), reader._live("size").opened
-        if not self.leaves_facts or opened.size is not None or not opened.take_facts():
+        facts = opened.facts() if self.leaves_facts and opened.size is None else None
+        if facts is not None and not takes_facts:
+            return facts.size  # Nobody has asked for it yet: what is read first may still be another version.
+        if facts is None:
             reader.seek(0, io.SEEK_END)  # so that the first request brings the tail, which is usually read next
             await reader.ensure_size()
             if self.leaves_facts and opened.is_shared and opened.file is not None:
                 self._left_facts = opened.file
                 opened.file.leave_facts(change)
+        else:
+            facts.facts = None  # They are for one.
+            opened.begin_with(facts)
         return await reader.ensure_size()
 
     def _base(self, whence: int) -> int:
