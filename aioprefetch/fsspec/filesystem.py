@@ -19,7 +19,7 @@ from fsspec.utils import isfilelike, stringify_path
 from aioprefetch.credentials import frameless
 from aioprefetch.errors import AlreadyExists, InvalidArgument, IsADirectory, Unsupported
 from aioprefetch.fsspec import opening
-from aioprefetch.fsspec.kept import CACHING, Info, Kept, deciding
+from aioprefetch.fsspec.kept import Info, Kept, asking
 from aioprefetch.fsspec.opening import AsyncReadFile, AsyncWriteFile, ReadFile, WholeTransaction, WriteFile
 from aioprefetch.fsspec.options import Instances, as_json, file_system_settings, portable
 from aioprefetch.fsspec.tree import Place, Stores, Tree, digest_of
@@ -108,7 +108,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         operator = op if isinstance(op, Operator) else None  # The class has made one of a URL.
         own_loop = None if asynchronous else loop or loop_thread().loop
         super().__init__(asynchronous=asynchronous, loop=own_loop, batch_size=batch_size)
-        self.dircache = Kept(listings_expiry_time, **{name: storage_options.pop(name, None) for name in CACHING})
+        self.dircache = Kept(listings_expiry_time, storage_options)
         self._given_loop = loop
         self._settings = file_system_settings(self.scheme, {**storage_options, "op": operator})
         settings = self._settings
@@ -190,10 +190,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     def invalidate_cache(self, path: str | None = None) -> None:
         """Believe no listing any more; with ``path`` those of it, of what is below it, and of the directories above."""
-        if path is None:
-            self._tree.forget_all()
-        else:
-            self._tree.forget(self._strip_protocol(path))
+        self._tree.forget(self._strip_protocol(path or ""))
 
     @contextmanager
     def _changing(self, *paths: str) -> Iterator[None]:
@@ -272,12 +269,12 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     def ukey(self, path: str) -> str:
         """A digest that another version of the object does not have."""
-        self.dircache.forget_alone()
+        self.dircache.alone.clear()
         return digest_of(self.info(path))
 
     def checksum(self, path: str, refresh: bool = False) -> int:
         """``ukey`` as a number."""
-        self.dircache.forget_alone()
+        self.dircache.alone.clear()
         return int(digest_of(self.info(path, refresh=refresh)), 16)
 
     async def _sign(self, path: str, expiration: float = 100, **options: Any) -> str:
@@ -504,7 +501,6 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         with self._changing(path):
             await self._stores.remove([path])
 
-    @deciding
     async def _rm(
         self,
         path: Any,
@@ -513,23 +509,23 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         maxdepth: int | None = None,
         **options: Any,
     ) -> None:
-        names = await self._expand_path(path)
-        objects, directories = names, list[str]()
-        if recursive and maxdepth is None:
-            objects, directories = await self._tree.contents(names)
-        elif recursive:
-            objects = [found for name in names for found in await self._find(name, maxdepth=maxdepth)]
-            if not (objects or await self._exists(names[0])):
-                raise self.place_of(names[0]).missing("delete", names[0])
+        with asking():
+            names = await self._expand_path(path)
+            objects, directories = names, list[str]()
+            if recursive and maxdepth is None:
+                objects, directories = await self._tree.contents(names)
+            elif recursive:
+                objects = [found for name in names for found in await self._find(name, maxdepth=maxdepth)]
+                if not (objects or await self._exists(names[0])):
+                    raise self.place_of(names[0]).missing("delete", names[0])
         with self._changing(*names):
             await self._stores.remove(objects, directories)
 
-    @deciding
     async def _mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
         """Make a bucket, or a directory where directories are. Elsewhere these come and go with what is in them."""
         place = self.place_of(path)
         if not (place.key or place.has_directories) and self._stores.only is None:
-            if self._stores.are_made and await self._isdir(path):
+            if self._stores.are_made and await holds(self, path):
                 raise place.error(AlreadyExists, "the bucket exists", "create_dir", path)
             with self._changing(path):
                 await self._stores.create(place.operator)
@@ -539,14 +535,13 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         if await place.operator.exists(place.directory):
             raise place.error(AlreadyExists, "the directory exists", "create_dir", path)
         parent = self._parent(self._strip_protocol(path))
-        if not create_parents and parent and not await self._isdir(parent):
+        if not create_parents and parent and not await holds(self, parent):
             raise place.missing("create_dir", path, "the directory above does not exist")
         with self._changing(path):
             await place.operator.create_dir(place.directory)
 
-    @deciding
     async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
-        if exist_ok and not self.place_of(path).key and await self._isdir(path):
+        if exist_ok and not self.place_of(path).key and await holds(self, path):
             return
         try:
             await self._mkdir(path)
@@ -569,9 +564,8 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     rmdir = blocking(_rmdir)
 
-    @deciding
     async def _touch(self, path: str, truncate: bool = True, **options: Any) -> None:
-        if not truncate and await self._exists(path):
+        if not truncate and await self._lexists(self._strip_protocol(path)):
             raise Unsupported(
                 "the time of an object is that of its last write: truncate=True makes an empty one",
                 operation="touch",

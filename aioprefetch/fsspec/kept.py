@@ -5,25 +5,20 @@ A verb that writes, creates, refuses or deletes runs in ``asking``: it believes 
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from aioprefetch.accessor.changes import latest_change
 from aioprefetch.ranges import at_least
 from aioprefetch.runtime.forks import free_in_child
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Info = dict[str, Any]
 
-# The options of what is kept, beside ``listings_expiry_time``.
-CACHING = ("use_listings_cache", "max_paths", "listings_max_entries")
 # The entries of all listings that are kept, by default: some 600 bytes each.
 ENTRIES_MAX = 200_000
 # How long the entry of an object that was asked for alone is believed, and how many such entries are kept.
@@ -41,17 +36,6 @@ def asking() -> Iterator[None]:
         yield
     finally:
         _since.reset(token)
-
-
-def deciding(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """A verb that is ``asking``."""
-
-    @functools.wraps(verb)
-    async def call(*arguments: P.args, **options: P.kwargs) -> T:
-        with asking():
-            return await verb(*arguments, **options)
-
-    return call
 
 
 class Listing(list[Info]):
@@ -81,51 +65,36 @@ def parents_of(name: str, root: str) -> Iterable[str]:
         name = above
 
 
-class Kept(MutableMapping[str, Listing]):
-    """Listings by their directories, and the entries of objects that were asked for alone. From any thread.
+class Kept(Mapping[str, Listing]):
+    """Listings by their directories, and ``alone`` the entries of objects that were asked for alone. From any thread.
 
-    A listing goes when it has expired, when a change at, above or below its directory is ``forget``-ted, and the oldest
-    when there are more than ``max_paths`` of them, or ``listings_max_entries`` entries in all. Without an expiry time
-    they stay. The entry of an object goes with any change that this process makes, and after ``ALONE_SECONDS``.
+    A listing goes after ``seconds`` (``None``: never), and the oldest where there are more than ``max_paths``, or
+    ``max_entries`` entries in all. It is believed unless it began before a change at, above or below its directory. The
+    entry of an object is believed for ``ALONE_SECONDS``, and until this process changes anything.
     """
 
-    def __init__(
-        self,
-        listings_expiry_time: float | None,
-        *,
-        use_listings_cache: bool | None,
-        max_paths: int | None,
-        listings_max_entries: int | None,
-    ) -> None:
-        self.listings_expiry_time = listings_expiry_time
-        self.use_listings_cache = use_listings_cache is None or use_listings_cache
-        most = ENTRIES_MAX if listings_max_entries is None else listings_max_entries
-        self.max_entries = at_least(1, most, "listings_max_entries", operation="configure", path="")
-        self.max_paths = max_paths or self.max_entries
+    def __init__(self, seconds: float | None, options: dict[str, Any]) -> None:
+        is_on, most = options.pop("use_listings_cache", None), options.pop("listings_max_entries", None)
+        self.seconds = float("inf") if seconds is None else seconds
+        self.use_listings_cache = is_on is None or bool(is_on)
+        self.max_entries = at_least(1, most or ENTRIES_MAX, "listings_max_entries", operation="configure", path="")
+        self.max_paths = options.pop("max_paths", None) or self.max_entries
+        self.alone: dict[str, tuple[float, object, Info]] = {}
         self._listings: OrderedDict[str, tuple[float, Listing]] = OrderedDict()  # The oldest first.
-        self._below: dict[str, set[str]] = {}  # The directories in one at or below which there are listings.
-        self._alone: OrderedDict[str, tuple[float, object, Info]] = OrderedDict()
         self._entries = 0
-        self._changes = 0
-        self._lock = free_in_child(threading.RLock())
-
-    # --- as a mapping, which is the ``dircache`` of a file system -----------------------------------------------------
+        self._changed: OrderedDict[str, float] = (
+            OrderedDict()
+        )  # When something at or below a name was, the last one last.
+        self._changed_at = float("-inf")
+        self._lock = free_in_child(threading.Lock())
 
     def __getitem__(self, name: str) -> Listing:
         with self._lock:
             self._make_room()
             began, listing = self._listings[name]
-            if began < _since.get():
+            if began <= max(_since.get(), *(self._changed.get(each, 0.0) for each in (name, *parents_of(name, "")))):
                 raise KeyError(name)
             return listing
-
-    def __setitem__(self, name: str, listing: Listing) -> None:
-        self.keep(name, listing, self.begin())
-
-    def __delitem__(self, name: str) -> None:
-        with self._lock:
-            if not self._drop(name):
-                raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         with self._lock:
@@ -133,110 +102,57 @@ class Kept(MutableMapping[str, Listing]):
             return iter(tuple(self._listings))
 
     def __len__(self) -> int:
+        return len(tuple(self))
+
+    def keep(self, name: str, listing: Listing, began: float) -> None:
+        """Keep a listing, unless something was changed since it ``began``. Entries of objects alone are older."""
         with self._lock:
+            self.alone.clear()
+            if self.use_listings_cache and began > self._changed_at:
+                self._drop(name)
+                self._listings[name] = began, listing
+                self._entries += len(listing) + 1
+                self._make_room()
+
+    def forget(self, path: str, *above: str) -> None:
+        """Believe nothing of which ``path``, or what is below it, is a part; below ``""`` is everything."""
+        with self._lock:
+            self.alone.clear()
+            self._changed_at = self._changed[path] = monotonic()
+            self._changed.move_to_end(path)
+            for name in (path, *parents_of(path, ""), *above):
+                self._drop(name)
             self._make_room()
-            return len(self._listings)
 
     def clear(self) -> None:
         """Believe nothing."""
-        with self._lock:
-            self._changes += 1
-            self._entries = 0
-            for each in (self._listings, self._below, self._alone):
-                each.clear()
+        self.forget("")
 
-    # --- listings -----------------------------------------------------------------------------------------------------
-
-    def begin(self) -> tuple[int, float]:
-        """A listing begins now: for ``keep``, when it has ended."""
-        return self._changes, monotonic()
-
-    def keep(self, name: str, listing: Listing, begun: tuple[int, float]) -> None:
-        """Keep a listing, unless something was forgotten since it began. It replaces the entries of objects alone."""
-        with self._lock:
-            if not self.use_listings_cache or begun[0] != self._changes:
-                return
-            self._alone.clear()
-            self._drop(name)
-            if len(listing) >= self.max_entries:
-                return
-            self._listings[name] = (begun[1], listing)
-            self._entries += len(listing) + 1
-            for above in parents_of(name, ""):
-                below = self._below.setdefault(above, set())
-                if name in below:
-                    break
-                below.add(name)
-                name = above
-            self._make_room()
-
-    def forget(self, path: str) -> None:
-        """Believe nothing of which ``path``, or what is below it, is a part; nothing at all for the root."""
-        if not path:
-            self.clear()
-            return
-        with self._lock:
-            self._changes += 1
-            self._alone.clear()
-            left = [path]
-            while left:
-                name = left.pop()
-                left += self._below.pop(name, ())
-                self._take(name)
-            self._unlink(path)
-            for above in (*parents_of(path, ""), "/"):
-                self._drop(above)
+    def _drop(self, name: str) -> None:
+        if name in self._listings:
+            self._entries -= len(self._listings.pop(name)[1]) + 1
 
     def _make_room(self) -> None:
-        oldest = float("-inf") if self.listings_expiry_time is None else monotonic() - self.listings_expiry_time
+        """Drop what has expired or is too much, and the changes before the oldest listing that is left."""
+        oldest = max(monotonic() - self.seconds, self._changed.get("", 0.0))
         while self._listings:
             name, (began, _) = next(iter(self._listings.items()))
-            is_too_many = self._entries > self.max_entries or len(self._listings) > self.max_paths
-            if began > oldest and not is_too_many:
-                return
+            is_room = self._entries + len(self._changed) <= self.max_entries and len(self._listings) <= self.max_paths
+            if began > oldest and is_room:
+                break
             self._drop(name)
-
-    def _drop(self, name: str) -> bool:
-        is_kept = self._take(name)
-        if is_kept:
-            self._unlink(name)
-        return is_kept
-
-    def _take(self, name: str) -> bool:
-        _, listing = self._listings.pop(name, (0, None))
-        if listing is not None:
-            self._entries -= len(listing) + 1
-        return listing is not None
-
-    def _unlink(self, name: str) -> None:
-        """Leave the directories above, if there is no listing at or below ``name`` any more."""
-        for above in parents_of(name, ""):
-            if name in self._listings or self._below.get(name):
-                return
-            self._below.pop(name, None)
-            self._below.get(above, set()).discard(name)
-            name = above
-        if not self._below.get(name, True):
-            del self._below[name]
-
-    # --- objects alone ------------------------------------------------------------------------------------------------
+        while self._changed and (not self._listings or next(iter(self._changed.values())) < began):
+            self._changed.popitem(last=False)
 
     def keep_alone(self, path: str, info: Info, change: object) -> None:
-        """Keep the entry of an object, which was asked for when ``change`` was the latest."""
-        with self._lock:
-            if self.use_listings_cache:
-                self._alone.pop(path, None)
-                self._alone[path] = (monotonic() + ALONE_SECONDS, change, info)
-                while len(self._alone) > ALONE_MAX:
-                    self._alone.popitem(last=False)
+        """Keep the entry of an object, which was asked for when ``change`` was the latest one of this process."""
+        if self.use_listings_cache:
+            if len(self.alone) >= ALONE_MAX:
+                self.alone.clear()
+            self.alone[path] = monotonic(), change, info
 
-    def forget_alone(self) -> None:
-        """Believe no entry that was asked for alone: it is to be compared with another, as caches of files do."""
-        self._alone.clear()
-
-    def alone(self, path: str) -> Info | None:
-        """The entry of an object that was asked for within the last seconds."""
-        until, change, info = self._alone.get(path, (0.0, None, None))
-        if change is not latest_change() or until - ALONE_SECONDS < _since.get() or monotonic() >= until:
-            return None
-        return info
+    def find_alone(self, path: str) -> Info | None:
+        """The entry of an object that was asked for alone."""
+        kept_at, change, info = self.alone.get(path, (0.0, None, None))
+        is_old = change is not latest_change() or kept_at <= max(_since.get(), monotonic() - ALONE_SECONDS)
+        return None if is_old else info

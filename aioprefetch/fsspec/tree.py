@@ -8,6 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from time import monotonic
 from typing import Any, NamedTuple
 
 from aioprefetch.accessor.changes import latest_change
@@ -237,13 +238,8 @@ class Tree:
 
     def forget(self, path: str) -> None:
         """Believe no listing of which ``path``, or what is below it, is a part."""
-        self._kept.forget(path)
-        if self._root is None or "/" not in path:  # Otherwise it is the list of stores.
-            self._kept.pop("", None)
-
-    def forget_all(self) -> None:
-        """Believe no listing."""
-        self._kept.clear()
+        is_in_root = self._root is None or "/" not in path  # Otherwise that is the list of stores.
+        self._kept.forget(path, "/", *([""] if is_in_root else []))
 
     def known(self, path: str) -> Info | None:
         """The entry of a path in a listing that is believed. ``NotFound`` if its directory was listed without it."""
@@ -282,7 +278,7 @@ class Tree:
             return directory_info(path)
         place = self._place_of(path)
         version = version or place.version
-        known = None if refresh or version else self._kept.alone(path) or self.known(path)
+        known = None if refresh or version else self._kept.find_alone(path) or self.known(path)
         if known is not None:
             return dict(known)
         if place.key:
@@ -314,9 +310,7 @@ class Tree:
             return True
         try:
             known = self.known(path)
-            if known is not None:
-                return bool(known["type"] == "directory")
-            return await self._is_listed(path, place)
+            return await self._is_listed(path, place) if known is None else bool(known["type"] == "directory")
         except ABSENT:
             return False
 
@@ -326,7 +320,7 @@ class Tree:
         if place is None or not place.key:
             return False
         try:
-            known = None if place.version else self._kept.alone(path) or self.known(path)
+            known = None if place.version else self._kept.find_alone(path) or self.known(path)
             return bool((known or await self._stat(path, place, place.version))["type"] == "file")
         except ABSENT:
             return False
@@ -350,23 +344,23 @@ class Tree:
         listing: Listing | None = None if refresh else self._kept.get(path)
         if listing is not None:
             return listing
-        begun = self._kept.begin()
+        began = monotonic()
         if path == self._root:
-            return self._keep(path, map(directory_info, await self._stores()), begun)
+            return self._keep(path, map(directory_info, await self._stores()), began)
         place = self._place_of(path)
         if not place.operator.capability.list and (own := await self._alone(path)):
             return Listing(own)
         pages = _pages_of(place, place.directory)
         found = await _all_of(pages, place)
         if found or pages.has_marker or not place.key:
-            return self._keep(path, found, begun)
+            return self._keep(path, found, began)
         try:
             alone = await place.operator.stat(place.key)
         except (NotFound, IsADirectory) as error:
             if pages.has_marker is False and isinstance(error, NotFound):
                 raise
             alone = await place.operator.stat(place.directory)
-        return self._keep(path, [], begun) if alone.is_directory else Listing([info_of(place.base, alone)])
+        return self._keep(path, [], began) if alone.is_directory else Listing([info_of(place.base, alone)])
 
     async def versions(self, path: str, *, is_object: bool = False) -> list[Info]:
         """Each version and delete marker of the objects of a directory, or of one object, the newest first.
@@ -390,7 +384,7 @@ class Tree:
     async def below(self, path: str, prefix: str) -> list[Info]:
         """Everything below a path, by one listing, with the path itself if there is anything."""
         self._check_below(path)
-        begun = self._kept.begin()
+        began = monotonic()
         if not self._place_of(path).operator.capability.list and (own := await self._alone(path)):
             return own
         files, directories = await self._all_below(path, prefix)
@@ -399,7 +393,7 @@ class Tree:
         levels = grouped(files, directories, path.rstrip("/"))
         if not prefix and len(files) + len(levels) <= self._kept.max_entries:
             for directory, infos in levels.items():
-                self._keep(directory, infos, begun)
+                self._keep(directory, infos, began)
         has_root = not prefix and path != self._root and self._place_of(path).key  # As in s3fs, not the bucket.
         roots = [directory_info(path)] if has_root else []
         return [*roots, *(info for infos in levels.values() for info in infos)]
@@ -454,13 +448,13 @@ class Tree:
             return not place.key
         if place.has_directories or (place.key and not self._kept.use_listings_cache):
             return await _has_directory(place)
-        begun = self._kept.begin()
+        began = monotonic()
         pages = _pages_of(place, place.directory)
         found: list[Info] = []
         while not (found or pages.finished):
             found = [info_of(place.base, entry) for entry in await pages.next()]
         if pages.finished and (found or pages.has_marker):
-            self._keep(path, found, begun)
+            self._keep(path, found, began)
         if found or pages.has_marker or not place.key:
             return True
         return pages.has_marker is None and await _has_directory(place)
@@ -497,10 +491,10 @@ class Tree:
                 "all objects of all stores are not listed at once: name a bucket", operation="list", path=path
             )
 
-    def _keep(self, path: str, entries: Iterable[Info], begun: tuple[int, float]) -> Listing:
-        """Keep a listing, unless something has been written since it was ``begun``."""
+    def _keep(self, path: str, entries: Iterable[Info], began: float) -> Listing:
+        """Keep a listing, unless something has been written since it ``began``."""
         listing = Listing(sorted(entries, key=lambda info: info["name"]))
-        self._kept.keep(path, listing, begun)
+        self._kept.keep(path, listing, began)
         return listing
 
 

@@ -130,10 +130,7 @@ _scope: ContextVar[Scope | None] = ContextVar("aioprefetch_fsspec_scope", defaul
 
 @asynccontextmanager
 async def many() -> AsyncIterator[None]:
-    """A verb of many: if the block fails or is cancelled, so are the verbs of one that it has begun.
-
-    It believes no listing from before it: what it copies, writes over or leaves out is decided by what is there.
-    """
+    """A verb of many, ``asking``: if the block fails or is cancelled, so are the verbs of one that it has begun."""
     scope, above = Scope(), _scope.get()
     if above is not None:  # A part of that verb.
         scope.directories, scope.holding, scope.refused = above.directories, above.holding, above.refused

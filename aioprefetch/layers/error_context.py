@@ -142,10 +142,7 @@ class ErrorContextWriteBody:
 
     async def close(self) -> Metadata:
         self._begin()
-        try:
-            written = await self.explained(self.target.close())
-        finally:
-            note_change()
+        written = await self.explained(self.target.close())
         self._end(None)
         return written
 
@@ -169,6 +166,7 @@ class ErrorContextWriteBody:
             self._counted = CountedRequest(self._runtime, self._request)
 
     def _end(self, error: BaseException | None) -> None:
+        note_change()
         if self._counted is not None:
             self._counted.sent_bytes = self._written
             self._counted.__exit__(None, error, None)

@@ -27,7 +27,7 @@ from aioprefetch.errors import (
     RangeNotSatisfied,
 )
 from aioprefetch.ranges import Range
-from aioprefetch.reader.openings import Opening, Openings, prove
+from aioprefetch.reader.openings import Opening, Openings
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import Runtime
@@ -54,7 +54,7 @@ class OpenPart(BufferSink):
 
     def _begun(self, head: ReadHead) -> None:
         opened = self._opened
-        opened.check_head(opened.open_file(), head)
+        opened.check_head(opened.open_file() if opened.proof is None else None, head)
         if head.size != len(self.memory):
             raise opened.pin.changed(head.etag, f"[{self.start}, {self.end}) has {head.size} bytes now")
 
@@ -70,7 +70,8 @@ class OpenObject:
     because the pin is strong, which alone proves that bytes are equal. ``request_bytes_max`` is the longest request:
     all of it must fit into memory together, with room for others. ``waits`` are those of its reads for requests, until
     they are released, ``long_reads`` the requests of reads past the blocks. ``total`` is the size of the object as a
-    response has named it, from which no later one may differ; ``None`` until then.
+    response has named it, from which no later one may differ; ``None`` until then. ``proof``: the turn to ask for it,
+    as long as no response has shown that the object is still of the version that ``begin_with`` was given.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class OpenObject:
         self._opening: Opening | None = None
         self._opens_alone = False
         self._opening_started: float | None = None
-        self._proof: asyncio.Lock | None = None
+        self.proof: asyncio.Lock | None = None
         self.waits = self.position.waits
         self.long_reads: tuple[ParallelParts, ...] = ()
         self._end_reason: Callable[[OpenObject], Error] | None = None
@@ -144,8 +145,8 @@ class OpenObject:
         turn = self.runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
-        if self._proof is not None and self.total is not None:
-            await self._prove(offset or 0, size, self.total, self._proof)
+        if self.proof is not None and self.total is not None:
+            await self._prove(offset or 0, size, self.total, self.proof)
         has_waited = False
         refusals, refused = 0, self.total
         while self.file is None:
@@ -195,7 +196,7 @@ class OpenObject:
 
     def begin_with(self, left: BlockFile) -> None:
         """Begin with size and ETag of ``facts``, not with a version id, by which what was overwritten is served too."""
-        self.etag, self.is_shared, self._pin, self._proof = left.version[1], True, None, asyncio.Lock()
+        self.etag, self.is_shared, self._pin, self.proof = left.version[1], True, None, asyncio.Lock()
         self._bind(left.size, self.etag)
         self._begin_opening()
 
@@ -206,9 +207,7 @@ class OpenObject:
                 return
             held = self.store.find(self.name, (self.version, self.etag), size=total, block_bytes=self._block_bytes)
             if self.store.disk or (held and held.holds(offset, min(offset + (size or total), total))):
-                request = ReadRequest(path=self.path, offset=offset, size=1, if_match=self.etag, session=self.session)
-                await prove(self._accessor, request, self.pin)
-                self._proof = None
+                await self.receive(self.part(offset, memoryview(bytearray(1))))
             self._set_file(total, is_current=False)
 
     def open_alone(self) -> None:
@@ -423,7 +422,7 @@ class OpenObject:
 
     async def refused(self, error: Error) -> Error:
         """The error that the refusal of a request from ``send`` means."""
-        return await self.explain(error, is_first=self._proof is not None and isinstance(error, NotFound))
+        return await self.explain(error, is_first=self.proof is not None and isinstance(error, NotFound))
 
     async def receive(self, part: OpenPart) -> None:
         """Send the request for a part, and wait until it has arrived."""
@@ -466,16 +465,16 @@ class OpenObject:
         self.check_head(file, head)
         return file
 
-    def check_head(self, file: BlockFile, head: ReadHead) -> None:
+    def check_head(self, file: BlockFile | None, head: ReadHead) -> None:
         """Raise ``ObjectChanged`` unless a response is of the pinned version."""
         (self._pin or self.pin).check(head)
-        self._proof = None
+        self.proof = None
         if head.total != self.total and head.total is not None:
             self._learn(file, head.total, head.etag)
 
-    def _learn(self, file: BlockFile, total: int, etag: str | None) -> None:
+    def _learn(self, file: BlockFile | None, total: int, etag: str | None) -> None:
         self._bind(total, etag)
-        if total < file.size:  # Which was declared.
+        if file is not None and total < file.size:  # Which was declared.
             file.shorten(total)
 
     async def explain(self, error: Error, *, is_first: bool) -> Error:

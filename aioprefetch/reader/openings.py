@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Hashable
 from typing import Protocol
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.response_check import VersionPin, check_due
-from aioprefetch.accessor.sink import BufferSink
+from aioprefetch.accessor.response_check import check_due
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.store import BlockStore
-from aioprefetch.errors import ConditionNotMatch, Error, RangeNotSatisfied, Unexpected
+from aioprefetch.errors import ConditionNotMatch, Error, Unexpected
 from aioprefetch.reader.policy import FirstRequest
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account
@@ -163,15 +162,6 @@ class Opening:
             else:  # Without a version, two responses may be of two objects: each reader sends a request of its own.
                 reader.open_alone()
         return file
-
-
-async def prove(accessor: Accessor, request: ReadRequest, pin: VersionPin) -> None:
-    """Ask for a byte of a version that was taken on trust. Raises ``ObjectChanged``, and ``NotFound`` if it is gone."""
-    try:
-        reply = await accessor.read(request, BufferSink(memoryview(bytearray(request.size or 0))))
-    except (ConditionNotMatch, RangeNotSatisfied) as error:
-        raise pin.explain(error) from error
-    pin.check(reply.head)
 
 
 class Openings:

@@ -413,8 +413,8 @@ class SyncFile(io.RawIOBase):
 
     def _read(self, start: int, length: int | None) -> bytes:
         reader = self._live("read")
-        if self._left_facts is not None:
-            self._check_end(start, length)
+        if self._left_facts is not None and length is not None:
+            self._take_facts_back(start + length)
         if length == 0:
             return b""
         data = reader._peek(start, length)
@@ -425,8 +425,8 @@ class SyncFile(io.RawIOBase):
 
     def _view(self, start: int, length: int | None) -> memoryview:
         reader = self._live("read")
-        if self._left_facts is not None:
-            self._check_end(start, length)
+        if self._left_facts is not None and length is not None:
+            self._take_facts_back(start + length)
         if length == 0:
             return memoryview(b"")
         view = reader._peek_view(start, length)
@@ -437,7 +437,7 @@ class SyncFile(io.RawIOBase):
 
     def _fill(self, target: memoryview) -> int:
         if self._left_facts is not None:
-            self._check_end(self._position, len(target))
+            self._take_facts_back(self._position + len(target))
         count = self._live("readinto")._peek_into(self._position, target)
         if count is None:
             with self._view(self._position, len(target)) as source:
@@ -446,13 +446,9 @@ class SyncFile(io.RawIOBase):
         self._progress(count)
         return count
 
-    def _check_end(self, start: int, length: int | None) -> None:
-        """What is read elsewhere than at the end is read by a file that needs no other."""
-        if length is not None and start + length + TRAILER_BYTES_MAX < (self._live("read").size or 0):
-            self._take_facts_back()
-
-    def _take_facts_back(self) -> None:
-        if self._left_facts is not None:
+    def _take_facts_back(self, end: int = 0) -> None:
+        """The file is closed, or reads up to ``end``: more than a footer."""
+        if self._left_facts is not None and (not end or end + TRAILER_BYTES_MAX < self._left_facts.size):
             self._left_facts.facts = None
             self._left_facts = None
 
