@@ -244,7 +244,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         found = await (
             self._tree.below(path, prefix) if maxdepth is None else self._tree.levels(path, prefix, maxdepth)
         )
-        note_directories(path, found if maxdepth is None else ())
+        note_directories(path, found, is_whole=maxdepth is None)
         if not withdirs:
             found = [info for info in found if info["type"] != "directory"]
         by_name = {info["name"]: info for info in sorted(found, key=lambda info: info["name"])}

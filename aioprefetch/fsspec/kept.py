@@ -102,7 +102,7 @@ class Kept(Mapping[str, Listing]):
             return iter(tuple(self._listings))
 
     def __len__(self) -> int:
-        return len(tuple(self))
+        return sum(1 for _ in self)
 
     def keep(self, name: str, listing: Listing, began: float) -> None:
         """Keep a listing, unless something was changed since it ``began``. Entries of objects alone are older."""

@@ -424,7 +424,7 @@ def _unknown(name: str, scheme: str, allowed: Iterable[str], *, of: str = "") ->
 FSSPEC_OPTIONS = frozenset(
     {
         *("asynchronous", "loop", "batch_size", "skip_instance_cache"),
-        *("use_listings_cache", "listings_expiry_time", "max_paths", "pickle_secrets"),
+        *("use_listings_cache", "listings_expiry_time", "listings_max_entries", "max_paths", "pickle_secrets"),
     }
 )
 # A store of each scheme, to check options and to find the principal without a URL.

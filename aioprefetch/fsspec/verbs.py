@@ -104,8 +104,8 @@ class Scope:
     """The tasks of one verb of many, and what it knows for all of them.
 
     ``directories`` are those that the store has just listed for it, and that no object has the name of; there is
-    something in those of ``holding``, which may share the name of an object. Names that cannot be served are
-    ``refused``, to be raised when the others are done.
+    something in those of ``holding``, which may share the name of an object. ``files`` are those that are objects alone.
+    Names that cannot be served are ``refused``, to be raised when the others are done.
     """
 
     def __init__(self) -> None:
@@ -114,6 +114,7 @@ class Scope:
         self.is_ended = False
         self.directories: set[str] = set()
         self.holding: set[str] = set()
+        self.files: set[str] = set()
         self.refused: dict[str, Error] = {}
 
     async def end(self) -> None:
@@ -134,6 +135,7 @@ async def many() -> AsyncIterator[None]:
     scope, above = Scope(), _scope.get()
     if above is not None:  # A part of that verb.
         scope.directories, scope.holding, scope.refused = above.directories, above.holding, above.refused
+        scope.files = above.files
     token = _scope.set(scope)
     try:
         with asking():
@@ -170,10 +172,13 @@ def of_one(verb: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
     return call
 
 
-def note_directories(root: str, found: Iterable[Mapping[str, Any]]) -> None:
-    """Tell the running verb of many which directories the store has just listed below ``root``."""
+def note_directories(root: str, found: Iterable[Mapping[str, Any]], *, is_whole: bool) -> None:
+    """Tell the running verb of many what the store has just listed below ``root``, and whether that is all."""
     if (scope := _scope.get()) is not None:
         names = {kind: {info["name"] for info in found if info["type"] == kind} for kind in ("file", "directory")}
+        scope.files |= names["file"] - names["directory"]
+        if not is_whole:
+            return
         scope.directories |= names["directory"] - names["file"] - {root}
         scope.holding |= {name.rpartition("/")[0] for those in names.values() for name in those - {root}}
 
@@ -335,7 +340,8 @@ async def placed(
     is_one = isinstance(source, str)
     roots, names = await expanded(fs, source, **levels)
     if is_one and (not levels["recursive"] or levels["maxdepth"] is not None):
-        passed = [name for name in names if await fs._isdir(name)]
+        files = scope.files if (scope := _scope.get()) is not None and hasattr(fs, "place_of") else ()
+        passed = [name for name in names if name not in files and await fs._isdir(name)]
         if not (passed == roots[:1] == roots and hasattr(fs, "place_of") and await fs._tree.is_object(roots[0])):
             names = [name for name in names if name not in passed]
     if not names or not isinstance(target, str):
