@@ -23,9 +23,6 @@ from aioprefetch.values import Lane, ReadHead
 # A view of less than one part in _VIEW_SHARE of the memory it would keep alive is a copy instead.
 _VIEW_SHARE = 8
 
-# How long what a reader has learned of its object holds for the next one.
-FACTS_SECONDS = 5.0
-
 # Version id and ETag; without a strong version, two times ``None`` and an object that equals no other.
 Version = tuple[str | None, str | None] | tuple[None, None, object]
 
@@ -161,13 +158,9 @@ class BlockFile:
         # an empty one is small: most files that are held are open nowhere.
         self.readers: dict[weakref.ref[ReaderPosition], None] = {}
 
-    def leave_facts(self, change: object) -> None:
-        """Let the next reader begin with size and version, which were asked for when ``change`` was the latest one."""
-        self.facts = (self._runtime.loop.time() + FACTS_SECONDS, change)
-
     @property
     def has_facts(self) -> bool:
-        """Whether a reader may begin with them: one, within some seconds, if this process has changed nothing since."""
+        """Whether a reader may begin with size and version: for the time in ``facts``, if nothing was changed since."""
         until, change = self.facts or (0.0, None)
         return change is latest_change() and self._runtime.loop.time() < until and self.version[1] is not None
 

@@ -104,7 +104,7 @@ class Scope:
     """The tasks of one verb of many, and what it knows for all of them.
 
     ``directories`` are those that the store has just listed for it, and that no object has the name of; there is
-    something in those of ``holding``, which may share the name of an object. ``files`` are those that are objects alone.
+    something in those of ``holding``, which may share the name of an object. ``files`` are only objects.
     Names that cannot be served are ``refused``, to be raised when the others are done.
     """
 

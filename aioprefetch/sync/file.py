@@ -105,6 +105,8 @@ def kept_operators() -> KeptOperators:
 # Lines are searched in pieces of this size, copied out of the resident blocks once.
 LINE_PIECE_BYTES = 128 << 10
 CLOSE_SECONDS_MAX = 5.0
+# How long what the read of a footer has learned holds for the next file.
+FACTS_SECONDS = 5.0
 # The end of a footer lies at most this far before the end of its object: formats put its length and a mark behind it.
 TRAILER_BYTES_MAX = 64
 
@@ -123,13 +125,13 @@ class SyncFile(io.RawIOBase):
     # Whether a file that is collected unclosed warns; the files of libraries that drop theirs do not.
     warns_unclosed = True
 
-    # Whether a file that is not closed, and of which only the end was read, leaves size and version to the next one:
-    # libraries read a footer, drop the file, and open it again for the data.
+    # Whether a file that is not closed, and of which only the end was read, as a view, leaves size and version to the
+    # next one: Arrow reads a footer, drops the file, and opens it again for the data.
     leaves_facts = False
 
     _reader: RangeReader | None = None
     _position: int
-    _left_facts: BlockFile | None = None
+    _footer: tuple[BlockFile, tuple[float, object]] | None = None  # Where these are left, and what.
 
     def __init__(
         self,
@@ -340,7 +342,7 @@ class SyncFile(io.RawIOBase):
         Reads that other threads wait for end with ``Closed``.
         """
         if not self.closed:
-            self._take_facts_back()
+            self._note_footer(None)
             self._end(wait=True)
 
     # Inside
@@ -413,8 +415,8 @@ class SyncFile(io.RawIOBase):
 
     def _read(self, start: int, length: int | None) -> bytes:
         reader = self._live("read")
-        if self._left_facts is not None and length is not None:
-            self._take_facts_back(start + length)
+        if self._footer is not None:
+            self._note_footer(None)
         if length == 0:
             return b""
         data = reader._peek(start, length)
@@ -425,8 +427,8 @@ class SyncFile(io.RawIOBase):
 
     def _view(self, start: int, length: int | None) -> memoryview:
         reader = self._live("read")
-        if self._left_facts is not None and length is not None:
-            self._take_facts_back(start + length)
+        if self._footer is not None:
+            self._note_footer(None if length is None else start + length)
         if length == 0:
             return memoryview(b"")
         view = reader._peek_view(start, length)
@@ -436,8 +438,8 @@ class SyncFile(io.RawIOBase):
         return view
 
     def _fill(self, target: memoryview) -> int:
-        if self._left_facts is not None:
-            self._take_facts_back(self._position + len(target))
+        if self._footer is not None:
+            self._note_footer(None)
         count = self._live("readinto")._peek_into(self._position, target)
         if count is None:
             with self._view(self._position, len(target)) as source:
@@ -446,11 +448,13 @@ class SyncFile(io.RawIOBase):
         self._progress(count)
         return count
 
-    def _take_facts_back(self, end: int = 0) -> None:
-        """The file is closed, or reads up to ``end``: more than a footer."""
-        if self._left_facts is not None and (not end or end + TRAILER_BYTES_MAX < self._left_facts.size):
-            self._left_facts.facts = None
-            self._left_facts = None
+    def _note_footer(self, end: int | None) -> None:
+        """A footer was read, which ends at ``end``; ``None``: the file is closed, or reads anything else."""
+        if self._footer is not None:
+            file, facts = self._footer
+            is_footer = end is not None and end + TRAILER_BYTES_MAX >= file.size
+            file.facts = facts if is_footer else None
+            self._footer = self._footer if is_footer else None
 
     def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call on the loop thread; the error of a missing object says so where a directory has its name."""
@@ -487,8 +491,7 @@ class SyncFile(io.RawIOBase):
             reader.seek(0, io.SEEK_END)  # so that the first request brings the tail, which is usually read next
             await reader.ensure_size()
             if self.leaves_facts and opened.is_shared and opened.file is not None:
-                self._left_facts = opened.file
-                opened.file.leave_facts(change)
+                self._footer = opened.file, (opened.runtime.loop.time() + FACTS_SECONDS, change)
         else:
             facts.facts = None  # They are for one.
             opened.begin_with(facts)
