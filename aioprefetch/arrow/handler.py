@@ -75,7 +75,12 @@ class ReadFile(SyncFile):
         super().__init__(operator, path)
         _read_files[id(self)] = self
         self._footers = footers
-        self._is_read = False
+        self._other_footer: str | None = None  # The version of a footer that Arrow may read by.
+
+    def begin(self, *, at_end: bool = False) -> None:
+        """Send the first request: for the end of the object, which most formats need first, or for its start."""
+        super().begin(at_end=at_end)
+        self._other_footer = self._footers.other(self._path, self.etag)
 
     def _end(self, *, wait: bool) -> None:
         super()._end(wait=wait)
@@ -91,19 +96,16 @@ class ReadFile(SyncFile):
         return super()._view(start, length)
 
     def _check_footer(self, start: int, length: int | None) -> None:
-        if self._live("read").size is None:
-            self.begin()
         is_at_end = length is None or start + length >= (self._live("read").size or 0)
-        other = None if self._is_read else self._footers.other(self._path, self.etag)
-        if other is not None and start and not is_at_end:
+        if self._other_footer is not None and start and not is_at_end:
             raise ObjectChanged(
                 "the object was overwritten after its footer was read: make the dataset again, or read the table again",
                 operation="read",
                 path=self._path,
-                expected_etag=other,
+                expected_etag=self._other_footer,
                 actual_etag=self.etag,
             )
-        self._is_read = True
+        self._other_footer = None
         if is_at_end:
             self._footers.keep(self._path, self.etag)
 

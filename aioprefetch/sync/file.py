@@ -232,11 +232,10 @@ class SyncFile(io.RawIOBase):
     def begin(self, *, at_end: bool = False) -> None:
         """Send the first request now, for the start of the object, or for its end: it brings size and version.
 
-        For the end it may wait for the first use, if another file has left these. ``NotFound`` and the other errors of
-        the store close the file.
+        ``NotFound`` and the other errors of the store close the file.
         """
         try:
-            self._wait_for(self._find_size(by_tail=at_end, takes_facts=False))
+            self._wait_for(self._find_size(by_tail=at_end))
         except BaseException:
             self._end(wait=False)
             raise
@@ -479,18 +478,17 @@ class SyncFile(io.RawIOBase):
             except Exception:
                 logger.exception("on_progress failed for %s", self.name)
 
-    async def _find_size(self, *, by_tail: bool, takes_facts: bool = True) -> int:
+    async def _find_size(self, *, by_tail: bool) -> int:
         reader = self._live("size")
         if not by_tail:
             return await reader.ensure_size()
         change, opened = latest_change(), reader._live("size").opened
-        facts = opened.facts() if self.leaves_facts and opened.size is None else None
-        if facts is not None and not takes_facts:
-            return facts.size  # Nobody has asked for it yet: what is read first may still be another version.
+        learns = self.leaves_facts and opened.size is None
+        facts = opened.facts() if learns else None
         if facts is None:
             reader.seek(0, io.SEEK_END)  # so that the first request brings the tail, which is usually read next
             await reader.ensure_size()
-            if self.leaves_facts and opened.is_shared and opened.file is not None:
+            if learns and opened.is_shared and opened.file is not None:
                 self._footer = opened.file, (opened.runtime.loop.time() + FACTS_SECONDS, change)
         else:
             facts.facts = None  # They are for one.

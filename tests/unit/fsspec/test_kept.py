@@ -240,11 +240,12 @@ class TestNoVerbDecidesByIt:
     def test_creation(self, make: Make, planted: PlantedMemory) -> None:
         planted.plant({"locks/l": b"1"})
         fs = make()
-        for create in (
+        creations: tuple[Callable[[], object], ...] = (
             lambda: fs.pipe_file("locks/l", b"2", mode="create"),
             lambda: fs.open("locks/l", "xb").close(),
             lambda: fs.touch("locks/l", truncate=False),
-        ):
+        )
+        for create in creations:
             planted.plant({"locks/l": b"1"})
             fs.ls("locks", refresh=True)
             fs.info("locks/l")
