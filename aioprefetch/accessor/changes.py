@@ -1,4 +1,4 @@
-"""What this process has changed last, in any store, by any operator: what was learned before is asked again."""
+"""The last change of this process, in any store, by any operator: what was learned before it is asked again."""
 
 # The operations that may change what is there.
 CHANGING = frozenset({"write", "copy", "rename", "delete", "create_dir"})

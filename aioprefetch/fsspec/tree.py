@@ -292,7 +292,7 @@ class Tree:
         return directory_info(path)
 
     async def _stat(self, path: str, place: Place, version: str | None) -> Info:
-        """What the store says of a key, kept for a moment if it is an object's. Raises the errors of ``stat``."""
+        """The entry of a key by a ``stat``, kept for a moment if it is an object's. Raises the errors of that."""
         change = latest_change()
         found = await place.operator.stat(place.key, version=version)
         info = {**info_of(place.base, found), "name": path}

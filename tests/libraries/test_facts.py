@@ -17,6 +17,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, S3FileSystem
+from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.testing import CountingS3Server
 from tests.benches.planted_keys import PlantedBucket
 
@@ -132,8 +133,6 @@ class TestRequests:
         "how", ["only the size", "closed", "read elsewhere", "read", "readinto", "late", "written", "own write"]
     )
     def test_nothing_is_left(self, door: Door, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        if how == "late":
-            monkeypatch.setattr("aioprefetch.sync.file.FACTS_SECONDS", 0.0)
         file = door.open()
         if how != "only the size":
             file.seek(len(SMALL) - 8)
@@ -146,6 +145,10 @@ class TestRequests:
         elif how in ("read", "readinto"):
             file.seek(len(SMALL) - 8)
             file.read(8) if how == "read" else file.readinto(bytearray(8))
+        elif how == "late":
+            loop = loop_thread().loop
+            later = loop.time() + 5
+            monkeypatch.setattr(loop, "time", lambda: later)
         elif how == "written":
             with ap.sync.BlockingOperator(ap.Operator.from_uri("memory://elsewhere")) as other:
                 other.write("k", b"")

@@ -181,10 +181,12 @@ class TestHowMuch:
     def test_many_changes_take_no_more_room_than_listings(self, make: Make, planted: PlantedMemory) -> None:
         planted.plant({"d/x": b"", "e/x": b""})
         fs = make(listings_max_entries=30, listings_expiry_time=None)
-        fs.ls("d")
-        for number in range(40):
-            fs.invalidate_cache(f"other/{number}")
-        assert list(fs.dircache) == []
+        for left in (["d"], []):
+            for number in range(40):
+                fs.invalidate_cache(f"other/{number}")
+            if left:  # The changes before it do not count.
+                fs.ls("d")
+            assert list(fs.dircache) == left
 
     @pytest.mark.parametrize("value", [-1, "many"])
     def test_a_number_that_is_none(self, make: Make, value: object) -> None:
