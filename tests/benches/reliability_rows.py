@@ -209,6 +209,10 @@ CHANGES = {
         "clock",
         "The age of an unfinished upload, after which it is aborted, is measured by one clock.",
     ),
+    "W47": (
+        "old listing",
+        "The store decides what a verb writes, creates, refuses and deletes, and not a listing that was kept.",
+    ),
 }
 
 WIRE = {

@@ -12,6 +12,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, S3FileSystem
 from aioprefetch.testing import CountingS3Server
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.planted_keys import PlantedBucket, PlantedMemory
 
 Make = Callable[..., AioPrefetchFileSystem]
@@ -239,6 +240,7 @@ class TestForgetting:
 class TestNoVerbDecidesByIt:
     """Another client has changed what was listed."""
 
+    @checks("reliability:W47")
     def test_creation(self, make: Make, planted: PlantedMemory) -> None:
         planted.plant({"locks/l": b"1"})
         fs = make()
@@ -255,6 +257,7 @@ class TestNoVerbDecidesByIt:
             create()
             assert "locks/l" in planted.objects()
 
+    @checks("reliability:W47")
     def test_what_is_not_listed_yet_is_not_written_over(self, make: Make, planted: PlantedMemory) -> None:
         planted.plant({"d/other": b""})
         fs = make()
@@ -264,6 +267,7 @@ class TestNoVerbDecidesByIt:
             fs.touch("d/x", truncate=False)
         assert planted.objects()["d/x"] == b"kept"
 
+    @checks("reliability:W47")
     def test_removal_by_a_pattern_and_by_levels(self, make: Make, planted: PlantedMemory) -> None:
         planted.plant({"d/x1": b"", "d/y": b""})
         fs = make()
@@ -281,6 +285,7 @@ class TestNoVerbDecidesByIt:
         with pytest.raises(FileNotFoundError):
             fs.rm("e", recursive=True, maxdepth=1)
 
+    @checks("reliability:W47")
     def test_copies_and_transfers_by_a_pattern(self, make: Make, planted: PlantedMemory, tmp_path: Path) -> None:
         planted.plant({"d/x1": b"1", "d/sub/y": b""})
         fs = make()
@@ -314,6 +319,7 @@ class TestNoVerbDecidesByIt:
         assert ap.sync.run(listings()) - before <= 2
         fs.close()
 
+    @checks("reliability:W47")
     def test_buckets(self, s3_server: CountingS3Server, random_name: Callable[[], str]) -> None:
         planted = PlantedBucket(s3_server, random_name())
         fs = S3FileSystem(**planted.options, skip_instance_cache=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from aioprefetch.fsspec import AioPrefetchFileSystem
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.planted_keys import PlantedMemory
 
 SITE = {"p/about/": b"page", "p/about/x": b"x", "p/deep/e/": b"", "p/i": b"i"}
@@ -69,6 +70,7 @@ def test_what_lies_below_a_name_hides_no_object(
     assert planted.objects() == {"d/a/x": b"below", "copied": b"object", "moved": b"object"}
 
 
+@checks("reliability:W47")
 def test_an_old_listing_decides_nothing(fs: AioPrefetchFileSystem, planted: PlantedMemory, tmp_path: Path) -> None:
     planted.plant({"d/a/x": b"below"})
     fs.ls("d")
