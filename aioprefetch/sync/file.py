@@ -341,7 +341,8 @@ class SyncFile(io.RawIOBase):
         Reads that other threads wait for end with ``Closed``.
         """
         if not self.closed:
-            self._note_footer(None)
+            if self._footer is not None:
+                self._note_footer(None)
             self._end(wait=True)
 
     # Inside
