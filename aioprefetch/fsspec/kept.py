@@ -74,10 +74,10 @@ class Kept(Mapping[str, Listing]):
     """
 
     def __init__(self, seconds: float | None, options: dict[str, Any]) -> None:
-        is_on, most = options.pop("use_listings_cache", None), options.pop("listings_max_entries", None)
+        is_on, most = options.pop("use_listings_cache", None), options.pop("listings_max_entries", ENTRIES_MAX)
         self.seconds = float("inf") if seconds is None else seconds
         self.use_listings_cache = is_on is None or bool(is_on)
-        self.max_entries = at_least(1, most or ENTRIES_MAX, "listings_max_entries", operation="configure", path="")
+        self.max_entries = at_least(1, most, "listings_max_entries", operation="configure", path="")
         self.max_paths = options.pop("max_paths", None) or self.max_entries
         self.alone: dict[str, tuple[float, object, Info]] = {}
         self._listings: OrderedDict[str, tuple[float, Listing]] = OrderedDict()  # The oldest first.

@@ -189,7 +189,7 @@ class TestHowMuch:
                 fs.ls("d")
             assert list(fs.dircache) == left
 
-    @pytest.mark.parametrize("value", [-1, "many"])
+    @pytest.mark.parametrize("value", [0, -1, "many"])
     def test_a_number_that_is_none(self, make: Make, value: object) -> None:
         with pytest.raises((ValueError, TypeError), match="listings_max_entries"):
             make(listings_max_entries=value)
