@@ -31,6 +31,7 @@ class BinaryFormat(RecordFormat):
     """The content is read only if its column is wanted. It is not decompressed."""
 
     name = "binary"
+    comes_whole = True
 
     def has_column_names(self, options: FormatOptions) -> bool:
         return False
@@ -49,12 +50,20 @@ class BinaryFormat(RecordFormat):
             "modificationTime": modified_us,
             "length": file.size,
         }
+        arrays = {name: pa.array([value], BINARY_SCHEMA.field(name).type) for name, value in row.items()}
         if "content" in want.schema.names:
-            row["content"] = await _content(operator, file, want)
-        schema = pa.schema([field for field in BINARY_SCHEMA if field.name in row])
-        arrays = [pa.array([row[field.name]], field.type) for field in schema]
+            arrays["content"] = _one_value(await _content(operator, file, want))
+        schema = pa.schema([field for field in BINARY_SCHEMA if field.name in arrays])
         offsets = pa.array([0], pa.int64()) if want.offsets else None
-        yield FoundBatch(pa.RecordBatch.from_arrays(arrays, schema=schema), offsets)
+        batch = pa.RecordBatch.from_arrays([arrays.pop(name) for name in schema.names], schema=schema)
+        del arrays
+        yield FoundBatch(batch, offsets)
+
+
+def _one_value(content: bytes) -> pa.Array:
+    """An array of one value, without a copy."""
+    bounds = pa.array([0, len(content)], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), 1, [None, bounds, pa.py_buffer(content)])
 
 
 async def _content(operator: Operator, file: SourceFile, want: Wanted) -> bytes:

@@ -99,6 +99,8 @@ class RecordFormat(ABC):
     is_textual: ClassVar[bool] = False
     # Whether the format compresses its own parts: ``.snappy.parquet`` is not a snappy stream.
     compresses_within: ClassVar[bool] = False
+    # Whether a file is one value, which is in memory as a whole.
+    comes_whole: ClassVar[bool] = False
     # Whether files have a footer with their parts and statistics, by which ``plan`` divides a file.
     plans_by_footer: ClassVar[bool] = False
 

@@ -74,7 +74,7 @@ class ItemWindow(Generic[P]):
     """Reads ``items`` by ``read``, and returns their pieces. Belongs to the loop of ``runtime``; one consumer.
 
     Work runs in the background of the runtime and ends with it, or by ``aclose``, which waits until all memory is
-    returned.
+    returned. An item that ``comes_whole`` reserves its size twice: for its bytes, and for the value that they become.
     """
 
     def __init__(
@@ -84,8 +84,11 @@ class ItemWindow(Generic[P]):
         read: ReadPieces[P],
         options: ReadOptions,
         failures: Failures,
+        *,
+        comes_whole: Callable[[FetchItem], bool] = lambda _: False,
     ) -> None:
         self._runtime = runtime
+        self._comes_whole = comes_whole
         self._items: Iterator[FetchItem] = iter(items)
         self._next: FetchItem | None = next(self._items, None)
         self._read = read
@@ -186,7 +189,9 @@ class ItemWindow(Generic[P]):
         item = self._next
         if item is None:
             return None
-        need = min(_ITEM_BYTES_MIN + item.bytes, _ITEM_BYTES_MAX)
+        need = _ITEM_BYTES_MIN + min(item.bytes, _ITEM_BYTES_MAX)
+        if self._comes_whole(item):  # Room for the read of a piece is left.
+            need = max(need, min(2 * item.bytes, self._memory.limit_bytes - _ITEM_BYTES_MAX))
         free = self._memory.free_bytes(need)
         if self._entries and free is not None and free < need:
             if self._memory.left_bytes >= need:
@@ -298,7 +303,7 @@ async def read_items(
     row_filter = _row_filter(task)
     failures, output = Failures(task), Output(task, row_filter)
     reading = _ItemReader(operator, task, failures)
-    window = ItemWindow(operator.runtime(), items, reading.read, task.read, failures)
+    window = ItemWindow(operator.runtime(), items, reading.read, task.read, failures, comes_whole=reading.comes_whole)
     try:
         while (read := await window.next()) is not None:
             for records in reading.decoded(*read):
@@ -332,6 +337,10 @@ class _ItemReader:
         self._layouts = Layouts(operator, task)
         self._gathered: list[tuple[FetchItem, SmallText]] = []
         self._gathered_bytes = 0
+
+    def comes_whole(self, item: FetchItem) -> bool:
+        """Whether all of an item is in memory at once."""
+        return format_of(item.file.key, self._format).comes_whole
 
     async def read(self, item: FetchItem) -> AsyncGenerator[Records | SmallText, None]:
         """The records of an item, or the whole text of a small file that is parsed together with others."""

@@ -277,3 +277,24 @@ async def test_an_archived_object_fails_with_what_to_do() -> None:
         with pytest.raises(PermissionDenied, match="restore it first") as caught:
             await shelf.rows([file], task_of())
         assert caught.value.context["file"] == f"{URL}/0.jsonl"
+
+
+@pytest.mark.virtual
+async def test_files_that_come_whole_reserve_their_size() -> None:
+    """Files of 1 MB, in memory twice each: six fit into 12.4 MB, and one of 8 MB is read alone."""
+    schema = pa.schema([("length", pa.int64()), ("content", pa.binary())])
+    task = ReadTask(
+        schema=schema,
+        url=URL,
+        format=FormatOptions(format="binary"),
+        read=ReadOptions(bytes_in_flight=(8 << 20) + 4_100_000, files_in_flight=8),
+    )
+    async with Shelf() as shelf:
+        shelf.seen.latency_seconds = 0.02
+        files = [await shelf.put(f"{number}.bin", bytes(1_000_000)) for number in range(8)]
+        assert [row["length"] for row in await shelf.rows(files, task)] == [1_000_000] * 8
+        assert shelf.seen.most_in_flight == 6
+        shelf.seen.most_in_flight = 0
+        large = [await shelf.put(f"large{number}.bin", bytes(8_000_000)) for number in range(2)]
+        assert [row["length"] for row in await shelf.rows(large, task)] == [8_000_000] * 2
+        assert shelf.seen.most_in_flight == 1
