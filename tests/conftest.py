@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import secrets
+import sys
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
@@ -240,6 +241,14 @@ def _outlives(thread: threading.Thread) -> bool:
     with suppress(RuntimeError):  # One that is just being started: it is that of a loop which ends, and waits for it.
         thread.join(JOIN_SECONDS_MAX)
     return thread.is_alive()
+
+
+@pytest.fixture
+def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What comes to ``sys.unraisablehook``."""
+    said: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda given: said.append(str(given.exc_value)))
+    return said
 
 
 @pytest.fixture(scope="session")

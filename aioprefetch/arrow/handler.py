@@ -118,7 +118,7 @@ class WriteFile(SyncWriteFile):
         _written_files[id(self)] = self
 
     def _warn_unclosed(self) -> None:
-        logger.warning("%s was dropped before it was closed: no object is written", self.name)
+        logger.error("%s was dropped before it was closed: no object is written", self.name)
         _dropped_at[:] = [time.monotonic()]
 
 

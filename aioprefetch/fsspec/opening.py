@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex
@@ -18,7 +19,7 @@ from fsspec.compression import compr
 from fsspec.core import get_compression
 from fsspec.transaction import Transaction
 
-from aioprefetch.errors import AlreadyExists, Closed, InvalidArgument, InvalidType, NotFound, Unsupported, copy_of
+from aioprefetch.errors import AlreadyExists, Closed, InvalidArgument, InvalidType, NotFound, Unsupported
 from aioprefetch.fsspec.options import Settings, check_no_option_left, reader_options, write_options
 from aioprefetch.fsspec.tree import Place
 from aioprefetch.operator.operator import Operator
@@ -154,7 +155,7 @@ def _reopened(fs: FileSystem, path: str, options: dict[str, Any], position: int)
 class WriteFile(SyncWriteFile):
     """A file to write. The object appears when it is closed, or by ``commit`` in a transaction; never half of it.
 
-    A ``with`` block that fails leaves nothing, and so does a file that is collected unclosed (``ResourceWarning``).
+    A ``with`` block that fails leaves nothing, and so does a file that nothing closes, as of every ``SyncWriteFile``.
     """
 
     def __init__(
@@ -195,31 +196,27 @@ class WriteFile(SyncWriteFile):
         does not hand on to the file, it writes no object (pandas and pyarrow close their files so too).
         """
         error = None if self.closed else _failure_of_block()
-        if error is not None:
-            self.discard(error)
-            return
-        if self.autocommit or self.closed:
+        if error is None:
             super().close()
-            return
-        try:
-            self._check("close")
+        else:
+            self.discard(error)
+
+    def _complete(self) -> None:
+        if self.autocommit:
+            self._commit()
+        else:
             self._send()
-        except BaseException as failure:
-            self.discard(failure)
-            raise
-        io.BufferedIOBase.close(self)
 
     def commit(self) -> None:
-        """Let the object of a closed file appear, at the end of a transaction."""
-        if not self.closed:
-            error = Closed(
-                "the file is still open at the end of its transaction: no object is written",
-                operation="close",
-                path=self.path,
-            )
+        """Let the object of a closed file appear, at the end of a transaction. ``Closed`` if it was discarded."""
+        try:
+            if not self.closed:
+                why = "the file is still open at the end of its transaction: no object is written"
+                raise Closed(why, operation="close", path=self.path)
+            self._commit()
+        except BaseException as error:
             self.discard(error)
-            raise copy_of(error)
-        self._commit()
+            raise
 
 
 def _failure_of_block() -> BaseException | None:
@@ -242,13 +239,19 @@ class WholeTransaction(Transaction):  # type: ignore[misc]  # fsspec has no type
     """Files that appear together at the end of a block: nothing does before all of them are closed."""
 
     files: Any
+    fs: Any
 
     def complete(self, commit: bool = True) -> None:
         """Let all files appear, or none. The first failure ends it: files before it are there, later ones are not."""
-        # A file that is still open first: its error is raised before any object appears, and fsspec discards the rest.
-        files: Iterable[WriteFile] = self.files
-        self.files = deque(sorted(files, key=lambda file: bool(file.closed)))
-        super().complete(commit)
+        # A file that is still open first: its error is raised before any object appears.
+        files: list[WriteFile] = sorted(self.files, key=lambda file: bool(file.closed))
+        # It ends here and in any case: fsspec before 2026.9 stays in a transaction that fails, and loses later writes.
+        self.fs._intrans, self.fs._transaction, self.fs, self.files = False, None, None, deque()
+        with ExitStack() as ending:
+            for file in files:
+                ending.callback(file.discard)  # Without effect on one that has appeared.
+            for file in files if commit else ():
+                file.commit()
 
 
 class AsyncWriteFile:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import io
+import os
 import threading
-import warnings
+import time
+import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, SupportsIndex
@@ -14,6 +17,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.sync.file import kept_operators
 from aioprefetch.sync.loop_thread import leak_in_child, loop_thread
+from aioprefetch.verbs.unclosed import is_collected, report_unclosed
 from aioprefetch.verbs.upload import checked_chunk
 
 if TYPE_CHECKING:
@@ -41,9 +45,9 @@ class Discarding:
 class SyncWriteFile(Discarding, io.BufferedIOBase):
     """A file to write, from its start to its end, over ``Operator.writer``. Opening it costs no request.
 
-    Nothing is visible before ``close``. A ``with`` block that fails leaves nothing, and so does a file that is
-    collected unclosed (``ResourceWarning``) or whose ``write`` has failed. Several threads may write, one at a time. It
-    belongs to the process that opened it.
+    Nothing is visible before ``close``. A ``with`` block that fails leaves nothing, and so does a file whose ``write``
+    has failed, or that the collector or the end of the process finds unclosed, which the log and
+    ``sys.unraisablehook`` say. Several threads may write, one at a time. It belongs to the process that opened it.
     """
 
     mode = "wb"
@@ -80,6 +84,7 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         self._position = 0
         self._is_broken = False
         self._is_pending = True
+        _open_files[id(self)] = self
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"at {self._position}"
@@ -98,10 +103,11 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
 
     def __del__(self) -> None:
         # Not ``close``, as other files do: what an error left half written would appear.
-        if not self._is_pending or self._generation != fork_generation():
-            return
-        self._warn_unclosed()
-        self._drop()
+        self.lose()
+
+    def _dealloc_warn(self, source: object) -> None:
+        """Python's own texts and buffers call this where their destructor is about to close the file."""
+        self.lose()
 
     @property
     def operator(self) -> Operator:
@@ -148,6 +154,8 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         """Append bytes; returns their number. ``InvalidType`` for what is not bytes, such as text."""
         self._check("write")
         chunk = checked_chunk(data, self._path)
+        if not self._is_pending:  # It is lost, which was said, and what wraps it is at its end.
+            return len(chunk)
         with self._lock:
             try:
                 if len(self._gathered) + len(chunk) < PIECE_BYTES:
@@ -173,9 +181,12 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         """
         if self.closed:
             return
+        if is_collected():
+            self.lose()
         try:
             self._check("close")
-            self._commit()
+            if self._is_pending:
+                self._complete()
         except BaseException as error:
             self.discard(error)
             raise
@@ -189,6 +200,8 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         super().close()
         if not self._is_pending:
             return
+        if isinstance(error, GeneratorExit):  # The block is one of a generator that nothing will go on with.
+            self._warn_unclosed()
         self._is_pending = False
         self._gathered = bytearray()
         if self._generation != fork_generation():
@@ -200,14 +213,14 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         finally:
             self._end()
 
-    # --- for subclasses -----------------------------------------------------------------------------------------
+    def lose(self, timeout_seconds: float = 0) -> None:
+        """Write no object and say so, unless it has ended: nothing has closed it. On any thread.
 
-    def _warn_unclosed(self) -> None:
-        """Say that the file was collected before it was closed."""
-        warnings.warn(f"unclosed file {self!r}: no object is written", ResourceWarning, source=self, stacklevel=3)
-
-    def _drop(self) -> None:
-        """Write no object, and wait for nothing: for destructors, on any thread."""
+        What was sent is removed meanwhile; the call waits for that for ``timeout_seconds`` at most.
+        """
+        if not self._is_pending or self._generation != fork_generation():
+            return
+        self._warn_unclosed()
         self._is_pending = False
         writer, release = self._writer, self._releasing()
 
@@ -217,7 +230,17 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
             finally:
                 await release()
 
-        self._thread.finish(abandon, timeout_seconds=0)
+        self._thread.finish(abandon, timeout_seconds=timeout_seconds)
+
+    # --- for subclasses -----------------------------------------------------------------------------------------
+
+    def _warn_unclosed(self) -> None:
+        """Say that the file was lost before it was closed."""
+        report_unclosed(str(self.name))
+
+    def _complete(self) -> None:
+        """End a file that is closed."""
+        self._commit()
 
     def _send(self) -> None:
         """Hand over what was gathered."""
@@ -230,11 +253,14 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         with self._lock:
             if self._is_broken:
                 raise Closed("a write of the file has failed: no object is written", operation="close", path=self._path)
-            if self._is_pending:
-                self._send()
-                self._thread.run(self._writer.close())
-                self._is_pending = False
-                self._end()
+            if self._writer.metadata is not None:
+                return
+            if not self._is_pending:
+                raise Closed("the file was discarded: no object is written", operation="close", path=self._path)
+            self._send()
+            self._thread.run(self._writer.close())
+            self._is_pending = False
+            self._end()
 
     def _check(self, operation: str) -> None:
         """``Closed`` when it is, ``Unsupported`` in another process than that which opened it."""
@@ -272,3 +298,19 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
                 await operator.aclose()
 
         return release
+
+
+_open_files: weakref.WeakValueDictionary[int, SyncWriteFile] = weakref.WeakValueDictionary()
+
+
+def lose_open_files() -> None:
+    """Lose the files that are open at the end of the process, while there is a loop that removes what was sent."""
+    deadline = time.monotonic() + CLOSE_SECONDS_MAX
+    for reference in _open_files.valuerefs():
+        file = reference()
+        if file is not None:
+            file.lose(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(lose_open_files)
+os.register_at_fork(after_in_child=_open_files.clear)

@@ -10,7 +10,6 @@ import io
 import os
 import stat
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from types import TracebackType
@@ -56,6 +55,7 @@ from aioprefetch.values import (
 from aioprefetch.verbs.arguments import check_file
 from aioprefetch.verbs.listing import has_bytes
 from aioprefetch.verbs.progress import reported
+from aioprefetch.verbs.unclosed import report_unclosed
 from aioprefetch.verbs.upload import (
     ABORT_SECONDS_MAX,
     PIECE_BYTES_MIN,
@@ -377,7 +377,7 @@ class ObjectWriter:
         if body is None or live is None or live[1].generation != fork_generation():
             return
         runtime = live[1]
-        warnings.warn(f"unclosed writer {self!r}: no object was written", ResourceWarning, source=self, stacklevel=2)
+        report_unclosed(self.path)
         with suppress(RuntimeError):  # The loop has ended, and with it the upload.
             runtime.loop.call_soon_threadsafe(_abandon, body, runtime)
 

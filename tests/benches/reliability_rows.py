@@ -194,7 +194,8 @@ CHANGES = {
     ),
     "W43": (
         "cancel",
-        "A block that fails, a writer that is dropped, and Ctrl-C leave no object.",
+        "A block that fails, a writer that is dropped, and Ctrl-C leave no object. What is dropped is named in "
+        "the log.",
     ),
     "W44": (
         "clock",
