@@ -1,8 +1,7 @@
 """The values that travel between caller, layers and services: slotted, keyword-only, without I/O.
 
 No code changes one. Requests, responses and entries of a listing are not frozen, because a frozen dataclass takes three
-times as long to fill and each read makes several: a layer that wants another request makes a copy with
-``dataclasses.replace``. A test checks that.
+times as long to fill and each read makes several: a layer that wants another one makes a copy by ``replace``.
 
 Byte ranges are half open, ``[start, end)``. Times are ``datetime`` with a time zone, durations are seconds, and a
 ``deadline`` is a point of the event loop's monotonic clock (``loop.time()``).
@@ -49,6 +48,7 @@ class Metadata:
     content_language: str | None = None
     cache_control: str | None = None
     expires: str | None = None
+    storage_class: str | None = None
     user_metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property

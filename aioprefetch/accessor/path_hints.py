@@ -14,6 +14,9 @@ def path_hint(path: str, service: ServiceInfo) -> str:
 
     Such keys may exist, so none is refused.
     """
+    key, mark, version = path.partition("?versionId=")
+    if mark:
+        return f"a version is no part of a path, so this may be {key!r} with version={version!r} (fsspec: version_id=)"
     scheme, separator, rest = path.partition("://")
     root = service.url.partition("://")[2].strip("/")
     if separator and scheme.isalnum():

@@ -12,6 +12,7 @@ from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
     from aioprefetch.fsspec.filesystem import AioPrefetchFileSystem
+    from aioprefetch.fsspec.gdal import gdal_opener
     from aioprefetch.fsspec.opening import AsyncReadFile, AsyncWriteFile, ReadFile, WriteFile
     from aioprefetch.fsspec.schemes import (
         AzureFileSystem,
@@ -35,6 +36,7 @@ __all__ = [
     "ReadFile",
     "S3FileSystem",
     "WriteFile",
+    "gdal_opener",
     "register",
 ]
 
@@ -42,6 +44,7 @@ load_at_first_use(
     __name__,
     {
         "filesystem": ("AioPrefetchFileSystem",),
+        "gdal": ("gdal_opener",),
         "opening": ("AsyncReadFile", "AsyncWriteFile", "ReadFile", "WriteFile"),
         "schemes": (
             "AzureFileSystem",

@@ -52,6 +52,7 @@ from aioprefetch.fsspec.verbs import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync.loop_thread import loop_thread
+from aioprefetch.sync.opening import Mode
 
 # Listings are believed this long.
 LISTING_SECONDS = 30.0
@@ -112,6 +113,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         self._given_loop = loop
         self._settings = file_system_settings(self.scheme, {**storage_options, "op": operator})
         settings = self._settings
+        self.version_aware = settings.version_aware
         self._stores = Stores(operator, self.scheme, self.split, settings.store, version_aware=settings.version_aware)
         root = "" if operator is None else None
         self._tree = Tree(self._stores.place_of, self.dircache, root=root, stores=self._stores.names)
@@ -204,7 +206,11 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     # --- what is there ------------------------------------------------------------------------------------------------
 
     async def _info(self, path: str, refresh: bool = False, version_id: str | None = None, **options: Any) -> Info:
-        return await self._tree.info(await name_of(self, path), refresh=refresh, version=version_id)
+        return self.shown(await self._tree.info(await name_of(self, path), refresh=refresh, version=version_id))
+
+    def shown(self, info: Info) -> Info:
+        """An entry as callers get it."""
+        return dict(info)
 
     async def _isdir(self, path: str) -> bool:
         return await self._tree.is_directory(self._strip_protocol(path))
@@ -223,11 +229,11 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         )
         if versions:
             listing = [info for info in listing if not info.get("IsDeleteMarker")]
-        return [dict(info) for info in listing] if detail else [info["name"] for info in listing]
+        return [self.shown(info) for info in listing] if detail else [info["name"] for info in listing]
 
     async def _object_version_info(self, path: str, **options: Any) -> list[Info]:
         """The versions and delete markers of an object, the newest first; each name is one for ``version_aware``."""
-        return await self._tree.versions(self._strip_protocol(path), is_object=True)
+        return [self.shown(info) for info in await self._tree.versions(self._strip_protocol(path), is_object=True)]
 
     object_version_info = blocking(_object_version_info)
 
@@ -237,17 +243,17 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         maxdepth: int | None = None,
         withdirs: bool = False,
         detail: bool = False,
-        prefix: str = "",
+        prefix: str | None = None,
         **options: Any,
     ) -> Any:
-        path = self._strip_protocol(path)
+        path, prefix = self._strip_protocol(path), prefix or ""
         found = await (
             self._tree.below(path, prefix) if maxdepth is None else self._tree.levels(path, prefix, maxdepth)
         )
         note_directories(path, found, is_whole=maxdepth is None)
         if not withdirs:
             found = [info for info in found if info["type"] != "directory"]
-        by_name = {info["name"]: info for info in sorted(found, key=lambda info: info["name"])}
+        by_name = {info["name"]: self.shown(info) for info in sorted(found, key=lambda info: info["name"])}
         return by_name if detail else list(by_name)
 
     async def _du(self, path: str, total: bool = True, maxdepth: int | None = None, **options: Any) -> Any:
@@ -407,27 +413,38 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
 
     async def open_async(self, path: str, mode: str = "rb", **options: Any) -> Any:
         """A file of bytes of which ``read`` or ``write``, and ``close``, are awaited."""
-        checked = opening.checked_mode(mode, path)
-        place = await self._versioned(path, None) if checked.kind == "r" else self.place_of(path)
+        checked = Mode(mode, path=path)
+        payer = opening.payer(self, options)
+        place = await payer._versioned(path, None) if checked.kind == "r" else payer.place_of(path)
         if checked.is_text or options.get("compression"):
             raise Unsupported("open_async is for bytes as they are: 'rb', 'wb' and 'xb'", operation="open", path=path)
         if checked.kind == "r":
             size, version = options.pop("block_size", None), options.pop("version_id", None)
-            chosen = opening.reading_options(self._settings.reader, place, options, block_size=size, version_id=version)
-            return AsyncReadFile(place.operator.reader(place.key, **chosen), path)
+            chosen = opening.reading_options(self._settings, place, options, block_size=size, version_id=version)
+            reader = place.operator.reader(place.key, **chosen)
+            await reader.ensure_size()
+            return AsyncReadFile(reader, path)
+        options.pop("requester_pays", None)
         chosen = self._writing("create" if checked.kind == "x" else "overwrite", options)
         return AsyncWriteFile(self, path, place.operator.writer(place.key, **chosen))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     @of_one
-    async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
-        place = self.place_of(path)
+    async def _pipe_file(
+        self, path: str, value: Any = None, mode: str = "overwrite", *, data: Any = None, **options: Any
+    ) -> None:
+        place, value = self.place_of(path), value if data is None else data
         chosen = self._writing(mode, options)
+        if path.endswith("/") and not place.has_directories:  # A marker, of which nothing but its name is kept.
+            place = place._replace(key=place.directory)
         if mode == "create":
             await self._refuse_existing(path)
         with self._changing(path):
-            await place.operator.write(place.key, value, **chosen)
+            if place.key.endswith("/") and value == b"":
+                await place.operator.create_dir(place.key)
+            else:
+                await place.operator.write(place.key, value, **chosen)
 
     async def _pipe(self, path: Any, value: Any = None, **options: Any) -> Any:
         async with many():
@@ -449,7 +466,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
             raise self.place_of(path).error(AlreadyExists, "there is an object already", "write", path)
 
     def _writing(self, mode: str, options: dict[str, Any]) -> dict[str, Any]:
-        return opening.writing_options(self._settings.write, mode, options)
+        return opening.writing_options(self._settings, mode, options)
 
     @of_one
     async def _put_file(
@@ -480,7 +497,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     async def _cp_file(
         self, path1: str, path2: str, preserve_etag: bool | None = None, is_move: bool = False, **options: Any
     ) -> None:
-        chosen = opening.copying_options(self._settings.write, options, preserve_etag=preserve_etag)
+        chosen = opening.copying_options(self._settings, options, preserve_etag=preserve_etag)
         name = await name_of(self, path1)
         source, target = self._stores.place_of(name), self.place_of(path2)
         if name.endswith("/") and path2.endswith("/"):
@@ -528,7 +545,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
             if self._stores.are_made and await holds(self, path):
                 raise place.error(AlreadyExists, "the bucket exists", "create_dir", path)
             with self._changing(path):
-                await self._stores.create(place.operator)
+                await self._stores.buckets(place.operator, "create_dir").create()
             return
         if not place.has_directories:
             return
@@ -553,7 +570,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         place = self.place_of(path)
         with self._changing(path):
             if not (place.key or place.has_directories) and self._stores.only is None:
-                await self._stores.delete(place.operator)
+                await self._stores.buckets(place.operator, "delete").delete()
             elif await self._tree.beginning(self._strip_protocol(path), ""):
                 raise IsADirectory("the directory is not empty", operation="delete", path=path)
             elif not place.key:

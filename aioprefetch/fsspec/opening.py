@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from fsspec.compression import compr
 from fsspec.core import get_compression
@@ -45,26 +45,6 @@ CLOSES_BLINDLY = frozenset(
 CALLS_BETWEEN_MAX = 12
 
 
-class FileSystem(Protocol):
-    """The file system of a file, as far as a file needs it."""
-
-    dircache: Any
-
-    def open(self, path: str, mode: str, **options: Any) -> Any:
-        """Another file."""
-
-    def info(self, path: str) -> dict[str, Any]:
-        """The entry of a path."""
-        ...
-
-    def unstrip_protocol(self, name: str) -> str:
-        """A path with its protocol."""
-        ...
-
-    def invalidate_cache(self, path: str) -> None:
-        """Believe no listing of which the path is a part."""
-
-
 class ReadFile(SyncFile):
     """A ``SyncFile`` of a file system: no request before the first read, hits on the caller's thread.
 
@@ -74,7 +54,7 @@ class ReadFile(SyncFile):
 
     warns_unclosed = False
 
-    def __init__(self, fs: FileSystem, path: str, operator: Operator, key: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, fs: Any, path: str, operator: Operator, key: str, options: Mapping[str, Any]) -> None:
         self.fs = fs
         self.path = path
         self._arguments = dict(options)
@@ -93,13 +73,23 @@ class ReadFile(SyncFile):
         return str(self.name)
 
     @property
+    def version_id(self) -> str | None:
+        """The version that is read, if that is known. A ``version_aware`` file system asks for it."""
+        reader = self._live("version_id")
+        if reader.etag is None and self.fs.version_aware:
+            self._wait_for(self._find_size(by_tail=False))
+            return reader.version or self.info().get("VersionId")
+        return reader.version
+
+    @property
     def details(self) -> dict[str, Any]:
         """The ``info`` of the path: a request, unless its directory was listed."""
         return self.info()
 
     def info(self) -> dict[str, Any]:
         """The ``info`` of the path."""
-        return self.fs.info(self.path)
+        info: dict[str, Any] = self.fs.info(self.path)
+        return info
 
 
 class BlockCachedFile(ReadFile):
@@ -145,7 +135,7 @@ class BlockCachedFile(ReadFile):
         return len(data)
 
 
-def _reopened(fs: FileSystem, path: str, options: dict[str, Any], position: int) -> Any:
+def _reopened(fs: Any, path: str, options: dict[str, Any], position: int) -> Any:
     file = fs.open(path, "rb", **options)
     if position:
         file.seek(position)
@@ -160,7 +150,7 @@ class WriteFile(SyncWriteFile):
 
     def __init__(
         self,
-        fs: FileSystem,
+        fs: Any,
         path: str,
         operator: Operator,
         key: str,
@@ -185,6 +175,11 @@ class WriteFile(SyncWriteFile):
     def full_name(self) -> str:
         """The path with its protocol."""
         return str(self.name)
+
+    @property
+    def version_id(self) -> str | None:
+        """The version that was written, once it has appeared in a store that keeps them."""
+        return None if self.metadata is None else self.metadata.version
 
     def flush(self, force: bool = False) -> None:
         """Do nothing: no reader of the store sees a part of an object."""
@@ -259,7 +254,7 @@ class AsyncWriteFile:
 
     mode = "wb"
 
-    def __init__(self, fs: FileSystem, path: str, writer: ObjectWriter) -> None:
+    def __init__(self, fs: Any, path: str, writer: ObjectWriter) -> None:
         self.fs = fs
         self.path = path
         self.writer = writer
@@ -304,6 +299,7 @@ class AsyncReadFile:
     def __init__(self, reader: RangeReader, path: str) -> None:
         self.path = path
         self.reader = reader
+        self.size = reader.size
 
     async def read(self, length: int = -1) -> bytes:
         """``length`` bytes from the cursor, or all that is left; fewer at the end of the object only."""
@@ -336,16 +332,11 @@ _BUFFERED = {"gzip": "gzip", "bz2": "bz2", "xz": "xz", "lzma": "xz"}
 APPEND_BYTES = 8 << 20
 TEXT_OPTIONS = ("encoding", "errors", "newline")
 # Options of fsspec's files that say nothing about a write.
-_OF_READS = ("cache_options", "cache_type", "size", "fill_cache")
-
-
-def checked_mode(mode: object, path: str) -> Mode:
-    """A mode of ``open_async``. ``Unsupported`` for ``a`` and ``+``, ``InvalidArgument`` for an unknown one."""
-    return Mode(mode, path=path)
+_OF_READS = ("cache_options", "cache_type", "size", "fill_cache", "check_on_open", "requester_pays")
 
 
 class FileMode(Mode):
-    """A mode of fsspec's ``open``: ours, and ``a``, which is ``w`` after what is there. Raises as ``checked_mode``."""
+    """A mode of fsspec's ``open``: ours, and ``a``, which is ``w`` after what is there. Raises as that."""
 
     __slots__ = ("appends",)
 
@@ -361,6 +352,15 @@ class FileMode(Mode):
         return f"{self.name.removesuffix('b')}b"
 
 
+def payer(fs: Any, options: Mapping[str, Any]) -> Any:
+    """The file system of an ``open``: this one, or with another ``requester_pays`` that of such requests."""
+    pays = options.get("requester_pays")
+    if pays is None or bool(pays) is bool(fs._settings.store.get("request_payer")):
+        return fs
+    words = {name: value for name, value in fs.storage_options.items() if name != "request_payer"}
+    return type(fs)(**{**words, "requester_pays": pays})
+
+
 def opened(
     fs: Any,
     path: str,
@@ -373,14 +373,18 @@ def opened(
     version_id: str | None,
 ) -> ReadFile | WriteFile:
     """A file of bytes of a file system, from the options of ``open`` and its own."""
-    place: Place = fs.place_of(path)
+    place: Place = payer(fs, options).place_of(path)
     if mode.kind == "r":
         place = place._replace(key=place.directory) if path.endswith("/") else place
-        chosen = reading_options(settings.reader, place, options, block_size=block_size, version_id=version_id)
-        return read_file_type(options)(fs, path, place.operator, place.key, chosen)
+        chosen = reading_options(settings, place, options, block_size=block_size, version_id=version_id)
+        file_type = BlockCachedFile if options.get("cache_type") == "none" else ReadFile
+        file = file_type(fs, path, place.operator, place.key, chosen)
+        if options.get("check_on_open", settings.check_on_open):
+            file.begin()
+        return file
     if place.version is not None:
         raise InvalidArgument("a version is not written: leave ?versionId= out", operation="open", path=path)
-    chosen = opened_write_options(settings.write, options)
+    chosen = write_options({name: value for name, value in options.items() if name not in _OF_READS}, settings)
     if mode.kind == "x":
         if loop_thread().run(_existing(place)) is not None:
             raise place.error(AlreadyExists, "mode='xb' is for an object that is not there yet", "open", path)
@@ -388,11 +392,11 @@ def opened(
     found = loop_thread().run(_existing(place)) if mode.appends and place.operator.capability.write else None
     if mode.appends:
         chosen = appending_options(place, found, chosen)
-    file = WriteFile(fs, path, place.operator, place.key, chosen, mode=mode.of_bytes, autocommit=autocommit)
+    written = WriteFile(fs, path, place.operator, place.key, chosen, mode=mode.of_bytes, autocommit=autocommit)
     if found is not None and found.size:
         before = {"policy": "sequential", "etag": found.etag}
-        _begin_with(file, ReadFile(fs, path, place.operator, place.key, before))
-    return file
+        _begin_with(written, ReadFile(fs, path, place.operator, place.key, before))
+    return written
 
 
 async def _existing(place: Place) -> Metadata | None:
@@ -411,7 +415,8 @@ def appending_options(place: Place, found: Metadata | None, chosen: Mapping[str,
     if found is None:
         return {**({"if_not_exists": True} if capability.write_if_not_exists else {}), **chosen}
     condition = {"if_match": found.etag} if capability.write_if_match and found.etag else {}
-    return {**description_of(found, capability), **condition, **chosen}
+    place_kept = {"storage_class": found.storage_class} if found.storage_class else {}
+    return {**description_of(found, capability), **place_kept, **condition, **chosen}
 
 
 def _begin_with(file: WriteFile, before: ReadFile) -> None:
@@ -475,7 +480,7 @@ def text_options(mode: Mode, options: dict[str, Any], path: str) -> dict[str, st
 
 
 def reading_options(
-    defaults: Mapping[str, Any],
+    settings: Settings,
     place: Place,
     options: Mapping[str, Any],
     *,
@@ -484,22 +489,18 @@ def reading_options(
 ) -> dict[str, Any]:
     """The options of a reader, from those of ``open`` and of the file system."""
     names = {name: value for name, value in options.items() if value is not None}
-    names.pop("requester_pays", None)  # It is an option of the file system.
-    chosen = {**defaults, **reader_options(names, block_size=block_size)}
-    check_no_option_left(names)
+    for name in ("requester_pays", "check_on_open"):
+        names.pop(name, None)
+    chosen = {**settings.reader, **reader_options(names, block_size=block_size)}
+    check_no_option_left(names, settings)
     version = version_id or place.version
     return chosen | ({"version": version} if version else {})
 
 
-def read_file_type(options: Mapping[str, Any]) -> type[ReadFile]:
-    """The type of a file to read, from the options of ``open``."""
-    return BlockCachedFile if options.get("cache_type") == "none" else ReadFile
-
-
-def writing_options(defaults: Mapping[str, Any], mode: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def writing_options(settings: Settings, mode: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a write, from those of a verb and of the file system. ``mode`` is ``overwrite`` or ``create``."""
     taken = {name: value for name, value in options.items() if name not in ("chunksize", "max_concurrency")}
-    chosen = write_options(taken, defaults)
+    chosen = write_options(taken, settings)
     if mode == "create":
         chosen["if_not_exists"] = True
     elif mode != "overwrite":
@@ -507,18 +508,11 @@ def writing_options(defaults: Mapping[str, Any], mode: str, options: Mapping[str
     return chosen
 
 
-def copying_options(
-    defaults: Mapping[str, Any], options: Mapping[str, Any], *, preserve_etag: bool | None
-) -> dict[str, Any]:
+def copying_options(settings: Settings, options: Mapping[str, Any], *, preserve_etag: bool | None) -> dict[str, Any]:
     """The options of a copy, from those of a verb over those of the file system: how the store keeps it.
 
     ``ConfigInvalid`` for others that the verb was given: the description of a copy is that of its source.
     """
     if preserve_etag:
         raise Unsupported("the store chooses the ETag of a copy: leave preserve_etag= out", operation="copy")
-    return write_options(options, defaults, allowed=PLACEMENT, of="a copy")
-
-
-def opened_write_options(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a file to write."""
-    return write_options({name: value for name, value in options.items() if name not in _OF_READS}, defaults)
+    return write_options(options, settings, allowed=PLACEMENT, of="a copy")

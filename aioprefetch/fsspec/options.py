@@ -13,8 +13,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import warnings
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from contextvars import ContextVar
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -70,6 +73,8 @@ _WRITE: Mapping[str, str] = {
     "ContentType": "content_type",
     "ContentEncoding": "content_encoding",
     "ContentDisposition": "content_disposition",
+    "ContentLanguage": "content_language",
+    "Expires": "expires",
     "CacheControl": "cache_control",
     "Metadata": "user_metadata",
     "StorageClass": "storage_class",
@@ -78,7 +83,7 @@ _WRITE: Mapping[str, str] = {
 }
 _WRITE_OPTIONS = frozenset(_WRITE.values()) | {"if_match", "if_none_match", "if_not_exists"}
 # fsspec's words for reads.
-_OF_READS = frozenset({"block_size", "cache_type", "cache_options", "version_id"})
+_OF_READS = frozenset({"block_size", "cache_type", "cache_options", "version_id", "check_on_open", "requester_pays"})
 # The words of fsspec's file system of http for its files, and those of aiohttp for sessions and requests.
 _HTTP: Mapping[str, str] = {"block_size": "default_block_size", "cache_type": "default_cache_type"}
 _AIOHTTP: Mapping[str, str] = {"headers": "headers", "auth": "auth", "allow_redirects": "follow_redirects"}
@@ -109,6 +114,17 @@ class Settings:
     reader: Mapping[str, Any]
     write: Mapping[str, Any]
     version_aware: bool = False
+    check_on_open: bool = False
+    is_lenient: bool = False  # As s3fs, which ignores words that neither it nor S3 knows.
+
+    def refuse(self, names: Collection[str], allowed: Iterable[str], *, of: str) -> None:
+        """Raise ``ConfigInvalid`` for a word that is none of ``allowed``; warn where s3fs ignores it too."""
+        for name in names:
+            if not self.is_lenient or name[:1].isupper() or name == "acl":  # s3fs sends parameters of S3's calls.
+                raise _unknown(name, "", allowed, of=of)
+        if names:
+            said = "; ".join(_unknown(name, "", allowed, of=of).message for name in names)
+            warnings.warn(f"ignored, as by s3fs: {said}", UserWarning, stacklevel=2)
 
 
 def wrapped(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +190,7 @@ def settings_of(scheme: str, words: Mapping[str, Any]) -> Settings:
     store: dict[str, Any] = {}
     write: dict[str, Any] = {}
     names = dict(words)
-    version_aware = bool(names.pop("version_aware", False))
+    own = {name: bool(names.pop(name, False)) for name in ("version_aware", "check_on_open")}
     if scheme in ("http", "https"):
         names = {_HTTP.get(name, name): value for name, value in names.items()}
     reader = reader_options(names)
@@ -193,7 +209,7 @@ def settings_of(scheme: str, words: Mapping[str, Any]) -> Settings:
         if name not in allowed:
             raise _unknown(name, scheme, {*allowed, *_words_of(scheme)})
         _put(store, name, value, name)
-    return Settings(store=store, reader=reader, write=write, version_aware=version_aware)
+    return Settings(store=store, reader=reader, write=write, is_lenient=scheme == "s3", **own)
 
 
 def _words_of(scheme: str) -> tuple[str, ...]:
@@ -203,11 +219,14 @@ def _words_of(scheme: str) -> tuple[str, ...]:
     return (*_S3, *_NESTED, "use_ssl") if scheme == "s3" else tuple(_CLOUDS.get(scheme, ()))
 
 
-def check_no_option_left(names: Mapping[str, Any]) -> None:
-    """Raise ``ConfigInvalid`` for an option of neither reads nor writes, which libraries give to one ``open``."""
-    for name, value in names.items():
-        if _WRITE.get(name, name) not in _WRITE_OPTIONS and (value or name not in ("acl", "ACL")):
-            raise _unknown(name, "", sorted(READER_OPTIONS | _OF_READS), of="a read")
+def check_no_option_left(names: Mapping[str, Any], settings: Settings) -> None:
+    """Refuse an option of neither reads nor writes, which libraries give to one ``open``."""
+    strays = [
+        name
+        for name, value in names.items()
+        if _WRITE.get(name, name) not in _WRITE_OPTIONS and (value or name not in ("acl", "ACL"))
+    ]
+    settings.refuse(strays, sorted(READER_OPTIONS | _OF_READS), of="a read")
 
 
 def reader_options(names: dict[str, Any], *, block_size: Any = None) -> dict[str, Any]:
@@ -234,27 +253,31 @@ def reader_options(names: dict[str, Any], *, block_size: Any = None) -> dict[str
 
 def write_options(
     names: Mapping[str, Any],
-    defaults: Mapping[str, Any],
+    settings: Settings,
     *,
     allowed: Collection[str] = _WRITE_OPTIONS,
     of: str = "a write",
 ) -> dict[str, Any]:
-    """The options of a write by our names or by S3's parameters, over the ``defaults`` of the file system."""
-    taken = dict(defaults)
+    """The options of a write by our names or by S3's parameters, over those of the file system."""
+    taken, strays = dict(settings.write), list[str]()
     for name, value in names.items():
         option = _WRITE.get(name, name)
         if name in ("acl", "ACL") and not value:
             continue
         if _is_so_anyway(name, value):
             continue
-        if option not in allowed:
-            raise _unknown(name, "", sorted(allowed), of=of)
-        taken[option] = _value_of(name, value)
+        if option in allowed:
+            taken[option] = _value_of(name, value)
+        else:
+            strays.append(name)
+    settings.refuse(strays, sorted(allowed), of=of)
     return taken
 
 
 def _value_of(name: str, value: Any) -> Any:
     """The value of an option of a write, where S3 writes it in another way than we do."""
+    if name == "Expires" and isinstance(value, datetime):
+        return format_datetime(value.astimezone(UTC), usegmt=True)
     return value.lower() if name == "ChecksumAlgorithm" and isinstance(value, str) else value
 
 
@@ -473,8 +496,7 @@ def operator_from(op: Any, options: dict[str, Any]) -> Operator:
         words = {name: options.pop(name) for name in tuple(options) if name not in FSSPEC_OPTIONS}
         settings = settings_of(scheme, words)
         options |= {**settings.reader, **settings.write}
-        if settings.version_aware:
-            options["version_aware"] = True
+        options |= {"version_aware": settings.version_aware, "check_on_open": settings.check_on_open}
         operator = Operator.from_uri(op, **settings.store)
         key = family_key(operator.service, operator.layers, operator.options)
         return operator if key is None else _of_urls.setdefault(key, shared_twin(operator) or operator)

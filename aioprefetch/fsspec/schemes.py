@@ -13,17 +13,57 @@ from fsspec.utils import stringify_path
 
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.fsspec.filesystem import AioPrefetchFileSystem
+from aioprefetch.fsspec.tree import VERSION_MARK, Info
+from aioprefetch.fsspec.verbs import blocking
 from aioprefetch.operator.from_uri import split_url
+from aioprefetch.verbs.listing import pending_uploads
 
 _OWN = "aioprefetch"
 
 
 class S3FileSystem(AioPrefetchFileSystem):
-    """``s3://bucket/key``, with the words of s3fs for options."""
+    """``s3://bucket/key``, with the words of s3fs for options, and its defaults."""
 
     # Ours come first: they lead here in every process, whichever protocols were taken over there.
     protocol = ("aioprefetch+s3", "aioprefetch+s3a", "s3", "s3a")
     scheme = "s3"
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        return {"version_aware": True} if VERSION_MARK in path else {}
+
+    def shown(self, info: Info) -> Info:
+        """An entry under s3fs's names too."""
+        return {**info, "Key": info["name"], "Size": info["size"]}
+
+    async def _ls(
+        self, path: str, detail: bool = False, refresh: bool = False, versions: bool = False, **options: Any
+    ) -> list[Any]:
+        return await super()._ls(path, detail, refresh, versions, **options)
+
+    def split_path(self, path: str) -> tuple[str, str, str | None]:
+        """The bucket, the key and the version of a path."""
+        bucket, _, key = self._strip_protocol(path).partition("/")
+        key, _, version = key.partition(VERSION_MARK)
+        return bucket, f"{key}/" if key and path.endswith("/") else key, (self.version_aware and version) or None
+
+    async def _list_multipart_uploads(self, bucket: str) -> list[dict[str, Any]]:
+        """The uploads in a bucket that were neither completed nor aborted."""
+        found = pending_uploads(self.place_of(bucket).operator.accessor(), "")
+        return [{"Key": each.path, "UploadId": each.upload_id, "Initiated": each.started} async for each in found]
+
+    async def _clear_multipart_uploads(self, bucket: str) -> None:
+        """Abort the uploads in a bucket, also those that are being written."""
+        await self.place_of(bucket).operator.abort_uploads()
+
+    async def _is_bucket_versioned(self, bucket: str) -> bool:
+        """Whether a bucket keeps the versions of its objects."""
+        is_versioned: bool = await self._stores.buckets(self.place_of(bucket).operator, "stat").is_versioned()
+        return is_versioned
+
+    list_multipart_uploads = blocking(_list_multipart_uploads)
+    clear_multipart_uploads = blocking(_clear_multipart_uploads)
+    is_bucket_versioned = blocking(_is_bucket_versioned)
 
 
 class GSFileSystem(AioPrefetchFileSystem):

@@ -25,6 +25,8 @@ from aioprefetch.verbs.requests import ObjectName
 
 # Operators that a file system keeps; of http each query is a store.
 OPERATORS_MAX = 64
+# What stands between a key and its version in the paths of file systems that are aware of them.
+VERSION_MARK = "?versionId="
 
 # From a path to the URL of its store, the key in it, and what stands before the keys of that store in paths.
 Split = Callable[[str], tuple[str, str, str]]
@@ -78,7 +80,7 @@ class Stores:
         store, key, base = ("", path, "") if self.only is not None else self._split(path)
         version = None
         if self._version_aware:
-            key, _, version = key.partition("?versionId=")
+            key, _, version = key.partition(VERSION_MARK)
         return Place(self.only or self._operator(store), key, base, version or None)
 
     def operators(self) -> list[Operator]:
@@ -97,16 +99,8 @@ class Stores:
 
     async def names(self) -> list[str]:
         """The stores that there are: the buckets of the account. ``Unsupported`` where they cannot be listed."""
-        names: list[str] = await self._buckets(self._operator(f"{self._scheme}://any-bucket"), "list").names()
+        names: list[str] = await self.buckets(self._operator(f"{self._scheme}://any-bucket"), "list").names()
         return names
-
-    async def create(self, operator: Operator) -> None:
-        """Make the bucket of an operator. Raises ``AlreadyExists``, ``Unsupported`` where only others can make it."""
-        await self._buckets(operator, "create_dir").create()
-
-    async def delete(self, operator: Operator) -> None:
-        """Delete the bucket of an operator. ``IsADirectory`` if there is something in it."""
-        await self._buckets(operator, "delete").delete()
 
     async def remove(self, objects: Iterable[str], directories: Iterable[str] = ()) -> None:
         """Delete objects, and then directories, of which the root of a store stays, by requests for many.
@@ -131,7 +125,8 @@ class Stores:
         for operator, paths in places.items():
             await delete_empty(operator.accessor(), paths)
 
-    def _buckets(self, operator: Operator, operation: str) -> Any:
+    def buckets(self, operator: Operator, operation: str) -> Any:
+        """What lists, makes and deletes the buckets of an operator. ``Unsupported`` where nothing does."""
         buckets = getattr(operator.service, "buckets", None)
         if buckets is None:
             raise Unsupported(
@@ -175,7 +170,7 @@ def version_info(base: str, found: Entry) -> Info:
     """A version of an object, which its name ends with, as in s3fs."""
     info = info_of(base, found)
     if found.version not in (None, "null"):
-        info["name"] += f"?versionId={found.version}"
+        info["name"] += f"{VERSION_MARK}{found.version}"
     return {**info, "IsLatest": found.is_latest, "IsDeleteMarker": found.is_delete_marker}
 
 

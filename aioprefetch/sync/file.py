@@ -273,10 +273,11 @@ class SyncFile(io.RawIOBase):
 
     # Reads through the cursor, one at a time
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        """``size`` bytes from the cursor, or all that is left without one; fewer at the end of the object only."""
+    # The names of the arguments are those that fsspec's files have.
+    def read(self, length: int | None = -1) -> bytes:
+        """``length`` bytes from the cursor, or all that is left without one; fewer at the end of the object only."""
         with self._turn("read"):
-            data = self._read(self._position, self._wanted(size))
+            data = self._read(self._position, self._wanted(length))
             self._position += len(data)
             return data
 
@@ -304,10 +305,10 @@ class SyncFile(io.RawIOBase):
                 self._position += count
                 return count
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+    def seek(self, loc: int, whence: int = io.SEEK_SET) -> int:
         """Move the cursor, beyond the end too; the new position. A negative one is a ``ValueError``."""
         with self._turn("seek"):
-            target = self._base(whence) + checked_int(offset, "offset", operation="seek", path=self._path)
+            target = self._base(whence) + checked_int(loc, "offset", operation="seek", path=self._path)
             if target < 0:
                 raise InvalidRange(f"the position would be negative: {target}", operation="seek", path=self._path)
             self._live("seek")._count_seek(self._position, target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import io
-import os
 import threading
 import time
 import weakref
@@ -84,7 +83,7 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         self._position = 0
         self._is_broken = False
         self._is_pending = True
-        _open_files[id(self)] = self
+        open_files[id(self)] = self
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"at {self._position}"
@@ -300,17 +299,14 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         return release
 
 
-_open_files: weakref.WeakValueDictionary[int, SyncWriteFile] = weakref.WeakValueDictionary()
+open_files: weakref.WeakValueDictionary[int, SyncWriteFile] = weakref.WeakValueDictionary()
 
 
 def lose_open_files() -> None:
     """Lose the files that are open at the end of the process, while there is a loop that removes what was sent."""
     deadline = time.monotonic() + CLOSE_SECONDS_MAX
-    for reference in _open_files.valuerefs():
-        file = reference()
-        if file is not None:
-            file.lose(max(0.0, deadline - time.monotonic()))
+    for file in list(open_files.values()):
+        file.lose(max(0.0, deadline - time.monotonic()))
 
 
 atexit.register(lose_open_files)
-os.register_at_fork(after_in_child=_open_files.clear)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ from aioprefetch.values import (
     ListRequest,
     ListUploadsRequest,
     StatRequest,
+    Upload,
 )
 from aioprefetch.verbs.arguments import Arguments, checked_path
 from aioprefetch.verbs.requests import ObjectName
@@ -262,7 +263,8 @@ class Removal:
             except Error as error:
                 named = error.context.get("failures")
                 is_refused = isinstance(error, InvalidPath | IsADirectory) and error.path in paths
-                left = [name for name in names if error.path in (name, name[0])] if is_refused and not named else names
+                refused = [name for name, pair in zip(names, pairs, strict=True) if pair[0] == error.path]
+                left = refused if is_refused and not named else names
                 self._first = self._first or copy_of(error)
                 self.failures |= named if isinstance(named, Mapping) else dict.fromkeys(left, error.kind)
                 is_unanswered = named is None and error.status != "permanent"
@@ -375,13 +377,20 @@ def kinds_of(error: Error) -> set[str]:
 async def abort_uploads(accessor: Accessor, runtime: Runtime, prefix: str, older_than_seconds: float | None) -> int:
     """Abort the uploads below a prefix that began so long ago; returns their number."""
     before = None if older_than_seconds is None else runtime.wall_now() - older_than_seconds
-    paging, aborted = Paging(ListUploadsRequest(path=prefix)), 0
+    aborted = 0
     with InOperation("abort_uploads"):
-        while paging.request is not None:
-            page = await accessor.list_uploads(paging.request)
-            for upload in paging.turn(page.uploads, page.next_token):
-                if before is not None and (upload.started is None or upload.started.timestamp() > before):
-                    continue
-                await accessor.abort_upload(AbortUploadRequest(path=upload.path, upload_id=upload.upload_id))
-                aborted += 1
+        async for upload in pending_uploads(accessor, prefix):
+            if before is not None and (upload.started is None or upload.started.timestamp() > before):
+                continue
+            await accessor.abort_upload(AbortUploadRequest(path=upload.path, upload_id=upload.upload_id))
+            aborted += 1
     return aborted
+
+
+async def pending_uploads(accessor: Accessor, prefix: str) -> AsyncIterator[Upload]:
+    """The uploads below a prefix that were neither completed nor aborted."""
+    paging = Paging(ListUploadsRequest(path=prefix))
+    while paging.request is not None:
+        page = await accessor.list_uploads(paging.request)
+        for upload in paging.turn(page.uploads, page.next_token):
+            yield upload

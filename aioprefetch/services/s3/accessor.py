@@ -360,6 +360,11 @@ class Buckets:
         request = CreateDirRequest(path="")
         await (await self._live.opened(request)).create_bucket(request)
 
+    async def is_versioned(self) -> bool:
+        """Whether the bucket of the recipe keeps the versions of its objects."""
+        request = StatRequest(path="")
+        return await (await self._live.opened(request)).is_versioned(request)
+
     async def delete(self) -> None:
         """Delete the bucket of the recipe. ``IsADirectory`` if there is something in it."""
         request = DeleteRequest(path="", paths=("",))

@@ -368,6 +368,11 @@ class Requests(Exchange):
         document = "" if region == _UNNAMED_REGION else f'<{name} xmlns="{_NAMESPACE}">{where}</{name}>'
         await self.exchange(request, "PUT", None, {}, body=memoryview(document.encode()))
 
+    async def is_versioned(self, request: StatRequest) -> bool:
+        """Whether the bucket keeps the versions of its objects."""
+        head, body = await self.exchange(request, "GET", None, {"versioning": ""}, counter="")
+        return (await self._result(head, body, request)).findtext("Status") == "Enabled"
+
     async def delete_bucket(self, request: DeleteRequest) -> None:
         """Delete the bucket, which has to be empty."""
         await self.exchange(request, "DELETE", None, {}, counter="")

@@ -395,6 +395,7 @@ def metadata_of(headers: Mapping[str, str], request: StatRequest, etags: ETags) 
         version=version_of(headers.get("x-amz-version-id")),
         last_modified=modified,
         **described_in(headers.get),
+        storage_class=headers.get("x-amz-storage-class"),
         user_metadata={
             name.removeprefix(USER_METADATA): value for name, value in headers.items() if name.startswith(USER_METADATA)
         },

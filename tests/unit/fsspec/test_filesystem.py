@@ -559,7 +559,7 @@ class TestVersions:
     def test_are_listed_read_and_deleted_by_their_names(self, versioned: S3FileSystem, bucket: Bucket) -> None:
         fs, path = versioned, f"{bucket.name}/d/k"
         assert not fs.exists(path)
-        listed = fs.ls(f"{bucket.name}/d", versions=True)
+        listed = fs.ls(f"{bucket.name}/d", detail=True, versions=True)
         assert [fs.cat_file(info["name"]) for info in listed] == [b"second", b"first"]
         assert [info["IsLatest"] for info in listed] == [False, False]
         marker, second, first = fs.object_version_info(path)
@@ -574,7 +574,7 @@ class TestVersions:
         fs.rm_file(second["name"])
         assert fs.cat(path) == b"first"
         assert len(fs.object_version_info(path)) == 1
-        assert fs.ls(path, versions=True) == fs.object_version_info(path)
+        assert fs.ls(path, detail=True, versions=True) == fs.object_version_info(path)
 
     def test_are_copied_as_an_object(self, versioned: S3FileSystem, bucket: Bucket, tmp_path: Path) -> None:
         fs, path = versioned, f"{bucket.name}/d/k"

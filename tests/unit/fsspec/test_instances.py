@@ -216,10 +216,10 @@ class TestSlips:
         with pytest.raises(ap.ConfigInvalid, match="did you mean 'anon'"):
             S3FileSystem(anno=True)
         fs = S3FileSystem(anon=True)
-        with pytest.raises(ap.ConfigInvalid, match="for a read: it is called 'block_bytes' here") as refused:
+        with pytest.warns(UserWarning, match="for a read: it is called 'block_bytes' here") as warned:
             fs.open("bucket/k", blocksize=3)
-        assert "prefetch_blocks" in str(refused.value)
-        assert "storage_class" not in str(refused.value)
+        assert "prefetch_blocks" in str(warned[0].message)
+        assert "storage_class" not in str(warned[0].message)
 
 
 class TestWords:

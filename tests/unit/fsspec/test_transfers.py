@@ -66,7 +66,6 @@ class TestCopies:
         ("options", "message"),
         [
             ({"ContentType": "text/csv"}, "'content_type' is an option of Operator.write"),
-            ({"storage_clas": "x"}, "did you mean 'storage_class'"),
             ({"ACL": "public-read"}, "for the bucket's policy to say"),
             ({"preserve_etag": True}, "the store chooses the ETag"),
         ],
