@@ -86,7 +86,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         Whether literal keys are a part of pickles and of ``to_json``. By default they are references, which other
         processes than this one and its forks cannot follow: give ``key="env:NAME"``, or the providers of AWS there.
     storage_options
-        Options of ``Operator.from_uri`` and of ``Operator.reader``, and the words of s3fs for them.
+        Options of ``Operator.from_uri`` and of ``Operator.reader``, the words of s3fs for them, and ``check_on_open``.
     """
 
     protocol: Any = ("aioprefetch",)
@@ -383,8 +383,8 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     ) -> Any:
         """A file of bytes (``rb``, ``wb``, ``xb``, ``ab``) or of text (``r``, ``w``, ``x``, ``a``).
 
-        No request is sent yet, but for ``x`` one that looks, and for ``a`` those that read the object: it is written
-        again with what is appended, unless another writer has replaced it meanwhile.
+        No request is sent yet, but with ``check_on_open`` the first one of ``rb``, for ``x`` one that looks, and for
+        ``a`` those that read the object: it is written again with what is appended, unless another writer was faster.
         What is written appears when the file is closed, whole, in a transaction at its end; a ``with`` block that fails
         changes nothing, with ``compression`` and in text too. ``compression`` is a name of fsspec's, or ``infer``; text
         is UTF-8 without an ``encoding``. ``options`` are those of ``Operator.reader``, or of a write.

@@ -395,7 +395,13 @@ def opened(
     written = WriteFile(fs, path, place.operator, place.key, chosen, mode=mode.of_bytes, autocommit=autocommit)
     if found is not None and found.size:
         before = {"policy": "sequential", "etag": found.etag}
-        _begin_with(written, ReadFile(fs, path, place.operator, place.key, before))
+        try:
+            with ReadFile(fs, path, place.operator, place.key, before) as file:
+                while piece := file.read(APPEND_BYTES):
+                    written.write(piece)
+        except BaseException as error:
+            written.discard(error)
+            raise
     return written
 
 
@@ -417,17 +423,6 @@ def appending_options(place: Place, found: Metadata | None, chosen: Mapping[str,
     condition = {"if_match": found.etag} if capability.write_if_match and found.etag else {}
     place_kept = {"storage_class": found.storage_class} if found.storage_class else {}
     return {**description_of(found, capability), **place_kept, **condition, **chosen}
-
-
-def _begin_with(file: WriteFile, before: ReadFile) -> None:
-    """Write what was there into a file. If that fails, nothing is written."""
-    try:
-        with before:
-            while piece := before.read(APPEND_BYTES):
-                file.write(piece)
-    except BaseException as error:
-        file.discard(error)
-        raise
 
 
 def codec_of(compression: str | None, path: str) -> str | None:
