@@ -16,7 +16,7 @@ def path_hint(path: str, service: ServiceInfo) -> str:
     """
     key, mark, version = path.partition("?versionId=")
     if mark:
-        return f"a version is no part of a path, so this may be {key!r} with version={version!r} (fsspec: version_id=)"
+        return f"a path does not end with a version: this may be {key!r} with version={version!r} (fsspec: version_id=)"
     scheme, separator, rest = path.partition("://")
     root = service.url.partition("://")[2].strip("/")
     if separator and scheme.isalnum():

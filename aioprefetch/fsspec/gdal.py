@@ -34,5 +34,5 @@ class GdalOpener:
 
 
 def gdal_opener(fs: Any) -> GdalOpener:
-    """What rasterio takes as ``opener`` to read by a file system of ours, and finds at once what is missing."""
+    """The ``opener`` of ``rasterio.open`` over a file system of ours: GDAL finds out at once what is missing."""
     return GdalOpener(fs)

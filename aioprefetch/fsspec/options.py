@@ -118,7 +118,7 @@ class Settings:
     is_lenient: bool = False  # As s3fs, which ignores words that neither it nor S3 knows.
 
     def refuse(self, names: Collection[str], allowed: Iterable[str], *, of: str) -> None:
-        """Raise ``ConfigInvalid`` for a word that is none of ``allowed``; warn where s3fs ignores it too."""
+        """Raise ``ConfigInvalid`` for a word that is not in ``allowed``; warn where s3fs ignores it too."""
         for name in names:
             if not self.is_lenient or name[:1].isupper() or name == "acl":  # s3fs sends parameters of S3's calls.
                 raise _unknown(name, "", allowed, of=of)

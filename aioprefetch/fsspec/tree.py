@@ -126,7 +126,7 @@ class Stores:
             await delete_empty(operator.accessor(), paths)
 
     def buckets(self, operator: Operator, operation: str) -> Any:
-        """What lists, makes and deletes the buckets of an operator. ``Unsupported`` where nothing does."""
+        """The buckets of a store, to list, make and delete them. ``Unsupported`` where that is not possible."""
         buckets = getattr(operator.service, "buckets", None)
         if buckets is None:
             raise Unsupported(
