@@ -424,7 +424,6 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
             reader = place.operator.reader(place.key, **chosen)
             await reader.ensure_size()
             return AsyncReadFile(reader, path)
-        options.pop("requester_pays", None)
         chosen = self._writing("create" if checked.kind == "x" else "overwrite", options)
         return AsyncWriteFile(self, path, place.operator.writer(place.key, **chosen))
 

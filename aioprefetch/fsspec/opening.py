@@ -331,8 +331,13 @@ _BUFFERED = {"gzip": "gzip", "bz2": "bz2", "xz": "xz", "lzma": "xz"}
 # The bytes of an object that are read at once to be written again before those that are appended.
 APPEND_BYTES = 8 << 20
 TEXT_OPTIONS = ("encoding", "errors", "newline")
-# Options of fsspec's files that say nothing about a write.
-_OF_READS = ("cache_options", "cache_type", "size", "fill_cache", "check_on_open", "requester_pays")
+# Options of fsspec's files, and of s3fs's uploads, that say nothing about a write.
+_NOT_OF_WRITES = frozenset(
+    {
+        *("cache_options", "cache_type", "size", "fill_cache", "check_on_open", "requester_pays"),
+        *("chunksize", "max_concurrency"),
+    }
+)
 
 
 class FileMode(Mode):
@@ -384,7 +389,7 @@ def opened(
         return file
     if place.version is not None:
         raise InvalidArgument("a version is not written: leave ?versionId= out", operation="open", path=path)
-    chosen = write_options({name: value for name, value in options.items() if name not in _OF_READS}, settings)
+    chosen = writing_options(settings, "overwrite", options)
     if mode.kind == "x":
         if loop_thread().run(_existing(place)) is not None:
             raise place.error(AlreadyExists, "mode='xb' is for an object that is not there yet", "open", path)
@@ -494,7 +499,7 @@ def reading_options(
 
 def writing_options(settings: Settings, mode: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a write, from those of a verb and of the file system. ``mode`` is ``overwrite`` or ``create``."""
-    taken = {name: value for name, value in options.items() if name not in ("chunksize", "max_concurrency")}
+    taken = {name: value for name, value in options.items() if name not in _NOT_OF_WRITES}
     chosen = write_options(taken, settings)
     if mode == "create":
         chosen["if_not_exists"] = True

@@ -98,7 +98,7 @@ class DecompressedFile(io.BufferedIOBase):
         """True: seeking back decompresses from the start."""
         return bool(self._codec.seekable())
 
-    def read(self, size: int | None = -1, /) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """``size`` bytes, or all that are left; fewer at the end only."""
         return bytes(self._codec.read(-1 if size is None else size))
 
@@ -118,7 +118,7 @@ class DecompressedFile(io.BufferedIOBase):
         """The next bytes, without moving on."""
         return bytes(self._codec.peek(size))
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move among the decompressed bytes."""
         return int(self._codec.seek(offset, whence))
 

@@ -133,11 +133,11 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         self._check("tell")
         return self._position
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> NoReturn:
+    def seek(self, loc: int, whence: int = io.SEEK_SET) -> NoReturn:
         """Raise ``io.UnsupportedOperation``, also for the position where the file is: ``zipfile`` asks so."""
         self._refuse("seek")
 
-    def read(self, size: int | None = -1, /) -> NoReturn:
+    def read(self, length: int | None = -1) -> NoReturn:
         """Raise ``io.UnsupportedOperation``: the file is open for writing."""
         self._refuse("read")
 
@@ -149,7 +149,7 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
         """Raise ``io.UnsupportedOperation``: there is no descriptor."""
         self._refuse("fileno")
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         """Append bytes; returns their number. ``InvalidType`` for what is not bytes, such as text."""
         self._check("write")
         chunk = checked_chunk(data, self._path)

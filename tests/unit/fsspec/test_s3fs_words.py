@@ -112,6 +112,15 @@ class TestNames:
         with bucket.fs.open(path) as file:
             assert file.seek(loc=-3, whence=2) == len(data) - 3
             assert file.read(length=2) == data[-3:-1]
+        with bucket.fs.open(path, "wb", compression="gzip") as file:
+            file.write(data)
+        with bucket.fs.open(path, compression="gzip") as file:
+            assert file.seek(0, whence=0) == 0
+            assert file.read(size=3) == data[:3]
+        with bucket.fs.open(path, "wb", chunksize=1, requester_pays=False) as file:
+            file.write(data=b"1")
+            with pytest.raises(ap.Unsupported):
+                file.seek(0, whence=2)
         bucket.fs.pipe_file(path, data=b"123")
         assert bucket.fs.cat(path) == b"123"
         bucket.fs.touch(path, data=b"")
