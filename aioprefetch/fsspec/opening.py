@@ -509,10 +509,7 @@ def writing_options(settings: Settings, mode: str, options: Mapping[str, Any]) -
 
 
 def copying_options(settings: Settings, options: Mapping[str, Any], *, preserve_etag: bool | None) -> dict[str, Any]:
-    """The options of a copy, from those of a verb over those of the file system: how the store keeps it.
-
-    ``ConfigInvalid`` for others that the verb was given: the description of a copy is that of its source.
-    """
+    """The options of a copy: how the store keeps it. Its description is that of its source."""
     if preserve_etag:
         raise Unsupported("the store chooses the ETag of a copy: leave preserve_etag= out", operation="copy")
     return write_options(options, settings, allowed=PLACEMENT, of="a copy")

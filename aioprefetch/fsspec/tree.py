@@ -83,19 +83,10 @@ class Stores:
             key, _, version = key.partition(VERSION_MARK)
         return Place(self.only or self._operator(store), key, base, version or None)
 
-    def operators(self) -> list[Operator]:
-        """The operators that are in use."""
-        return [self.only] if self.only is not None else list(self._operators.values())
-
     async def close(self) -> None:
         """Release connections and memory on the running loop. The stores stay usable."""
-        for operator in self.operators():
+        for operator in list(self._operators.values()) if self.only is None else (self.only,):
             await operator.aclose()
-
-    @property
-    def are_made(self) -> bool:
-        """Whether a store has to be made: in memory it is there as soon as there is something in it."""
-        return self._scheme != "memory"
 
     async def names(self) -> list[str]:
         """The stores that there are: the buckets of the account. ``Unsupported`` where they cannot be listed."""

@@ -213,10 +213,7 @@ class SyncWriteFile(Discarding, io.BufferedIOBase):
             self._end()
 
     def lose(self, timeout_seconds: float = 0) -> None:
-        """Write no object and say so, unless it has ended: nothing has closed it. On any thread.
-
-        What was sent is removed meanwhile; the call waits for that for ``timeout_seconds`` at most.
-        """
+        """Write no object and say so, if nothing has closed it; wait so long at most until what was sent is removed."""
         if not self._is_pending or self._generation != fork_generation():
             return
         self._warn_unclosed()

@@ -21,12 +21,12 @@ OPTIONS = ["-p", "tests.libraries.s3fs_suite", "-p", "no:cacheprovider", "-p", "
 
 
 @pytest.mark.skipif(not FILE, reason="AIOPREFETCH_S3FS_TESTS names no test file of s3fs")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_what_fails_of_its_tests_is_named_with_its_reason(tmp_path: Path) -> None:
     copied = tmp_path / "test_s3fs.py"
     copied.write_bytes(Path(str(FILE)).read_bytes())
     environment = os.environ | {"PYTHONPATH": str(ROOT), "AWS_DEFAULT_REGION": "us-east-1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-rf", "--timeout=60", *OPTIONS, str(copied)]
+    command = [sys.executable, "-m", "pytest", "-q", "-rf", "--timeout=240", *OPTIONS, str(copied)]
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     failed = re.findall(r"^FAILED \S*test_s3fs\.py::(\S+)", run.stdout, re.MULTILINE)
     assert re.search(r"\d+ passed", run.stdout), run.stdout[-3000:]
