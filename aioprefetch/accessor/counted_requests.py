@@ -33,6 +33,21 @@ COUNTERS = {
 }
 # All operations that ask a store; ``presign`` does not.
 OPERATIONS = frozenset((*COUNTERS, "create_dir"))
+# Those that may change what is there.
+CHANGING = frozenset({"write", "copy", "rename", "delete", "create_dir"})
+
+_latest_change = object()
+
+
+def note_change() -> None:
+    """Something may have been changed in a store, also if the request has failed. From any thread."""
+    global _latest_change
+    _latest_change = object()
+
+
+def latest_change() -> object:
+    """A mark of this process: the same object as before, if no operator has changed anything since."""
+    return _latest_change
 
 
 class CountedRequest(ForwardingSink):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Protocol
 
-from aioprefetch.accessor.changes import latest_change
+from aioprefetch.accessor.counted_requests import latest_change
 from aioprefetch.blocks.block import Block, Segment, SegmentState
 from aioprefetch.blocks.fetch import Fetch, FetchSource, Wait, count_first_read, count_ready, settle
 from aioprefetch.lean_dataclass import dataclass

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from time import monotonic
 from typing import Any
 
-from aioprefetch.accessor.changes import latest_change
+from aioprefetch.accessor.counted_requests import latest_change
 from aioprefetch.ranges import at_least
 from aioprefetch.runtime.forks import free_in_child
 

@@ -13,7 +13,8 @@ from fsspec.utils import stringify_path
 
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.fsspec.filesystem import AioPrefetchFileSystem
-from aioprefetch.fsspec.tree import VERSION_MARK, Info
+from aioprefetch.fsspec.kept import Info
+from aioprefetch.fsspec.tree import VERSION_MARK
 from aioprefetch.fsspec.verbs import blocking
 from aioprefetch.operator.from_uri import split_url
 from aioprefetch.verbs.listing import pending_uploads

@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
-from aioprefetch.accessor.changes import latest_change
+from aioprefetch.accessor.counted_requests import latest_change
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, IsADirectory, NotADirectory, NotFound, Unsupported
 from aioprefetch.fsspec.kept import Info, Kept, Listing, parents_of
 from aioprefetch.operator.operator import Operator

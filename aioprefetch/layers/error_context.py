@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from aioprefetch.accessor.changes import CHANGING, note_change
-from aioprefetch.accessor.counted_requests import OPERATIONS, CountedRequest, counted_now
+from aioprefetch.accessor.counted_requests import CHANGING, OPERATIONS, CountedRequest, counted_now, note_change
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.accessor.protocols import (
     Accessor,

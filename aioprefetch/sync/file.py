@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeVar
 
-from aioprefetch.accessor.changes import latest_change
+from aioprefetch.accessor.counted_requests import latest_change
 from aioprefetch.accessor.path_hints import hint_at_directory
 from aioprefetch.errors import (
     Closed,

@@ -296,7 +296,8 @@ async def test_sizes_are_those_of_dictionaries(operator: Operator, paged: bool) 
     """Each of its values is stored once; before the first row is decoded they say what rows become."""
     table = pa.table({"s": ["x" * 5_000 + str(n % 5) for n in range(ROWS)], "i": range(ROWS)})
     data = written(table, row_group_size=ROWS, write_page_index=paged)
-    made = await scanned(operator, data, **({"rows": [(0, 3_000)]} if paged else {}))
+    some: dict[str, Any] = {"rows": [(0, 3_000)]} if paged else {}
+    made = await scanned(operator, data, **some)
     for read in made.io.reads:
         read.come()
     assert 10 < made.root.fitting_rows(2_000, 100_000) < 20
