@@ -51,6 +51,7 @@ from aioprefetch.fsspec.verbs import (
     read_slices,
 )
 from aioprefetch.operator.operator import Operator
+from aioprefetch.runtime.threads import in_thread
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.sync.opening import Mode
 
@@ -348,7 +349,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
         if place.version or isfilelike(lpath):
             await get()
         else:
-            make = partial(asyncio.to_thread, os.makedirs, lpath, exist_ok=True)
+            make = partial(in_thread, os.makedirs, lpath, exist_ok=True)
             await copied(self._tree, place.base + place.key, get, make)
 
     async def _get(
@@ -471,7 +472,7 @@ class AioPrefetchFileSystem(AsyncFileSystem, metaclass=Instances):  # type: igno
     async def _put_file(
         self, lpath: str, rpath: str, mode: str = "overwrite", callback: Any = DEFAULT_CALLBACK, **options: Any
     ) -> None:
-        if await asyncio.to_thread(os.path.isdir, lpath):
+        if await in_thread(os.path.isdir, lpath):
             await self._makedirs(rpath, exist_ok=True)
             return
         place = self.place_of(rpath)

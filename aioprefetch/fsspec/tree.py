@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 from collections import OrderedDict
@@ -17,6 +16,7 @@ from aioprefetch.fsspec.kept import Info, Kept, Listing, parents_of
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.runtime.task_group import gather_all
+from aioprefetch.runtime.threads import in_thread
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Entry, ListRequest, Metadata
 from aioprefetch.verbs.arguments import checked_path
@@ -320,9 +320,7 @@ class Tree:
             return False
         except ABSENT:  # A link that leads nowhere has its name.
             files = place.operator.service
-            return isinstance(files, FsOptions) and await asyncio.to_thread(
-                os.path.lexists, f"{files.root}/{place.key}"
-            )
+            return isinstance(files, FsOptions) and await in_thread(os.path.lexists, f"{files.root}/{place.key}")
         return True
 
     async def entries(self, path: str, *, refresh: bool = False) -> Listing:

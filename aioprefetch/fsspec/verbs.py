@@ -47,6 +47,7 @@ from aioprefetch.fsspec.tree import Place, Tree
 from aioprefetch.local_files.identity import local_identity
 from aioprefetch.plan.overlap import conflict, folded
 from aioprefetch.runtime.task_group import gather_all
+from aioprefetch.runtime.threads import in_thread
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.transfer.moving import delete_moved, prove
 from aioprefetch.transfer.sides import check_local_name
@@ -359,7 +360,7 @@ async def placed(
 async def placed_in_files(fs: Any, source: Any, target: Any, **levels: Any) -> tuple[list[str], list[str]]:
     """The same for a copy into local files. A name that leads out of the directory ``target`` is refused."""
     target = make_path_posix(target)
-    names, targets, _ = await placed(fs, source, target, lambda path: asyncio.to_thread(os.path.isdir, path), **levels)
+    names, targets, _ = await placed(fs, source, target, lambda path: in_thread(os.path.isdir, path), **levels)
     if not isinstance(target, str):
         return names, targets
     scope, inside = _scope.get(), [_is_within(target, file) for file in targets]
@@ -377,7 +378,7 @@ async def identity_in(fs: Any, path: str) -> Identity:
 
 async def local_identity_of(path: str) -> Identity:
     """The identity of a local file."""
-    return await asyncio.to_thread(local_identity, path)
+    return await in_thread(local_identity, path)
 
 
 async def _known(identify: Identify, name: str) -> Identity | None:
@@ -469,7 +470,7 @@ async def get_object(place: Place, target: Any, callback: Any) -> None:
         return
     if target.endswith("/") and place.key.endswith("/"):
         check_local_name(place.key, "", place.key)
-    await asyncio.to_thread(os.makedirs, os.path.dirname(target) or ".", exist_ok=True)
+    await in_thread(os.makedirs, os.path.dirname(target) or ".", exist_ok=True)
     operator = place.operator
     request = read_request(first_bytes_of(operator.options), place.key, 0, None, options={"version": place.version})
     assert request is not None
@@ -479,7 +480,7 @@ async def get_object(place: Place, target: Any, callback: Any) -> None:
 async def put_object(source: str, place: Place, options: dict[str, Any], callback: Any) -> None:
     """Write an object from a local file, with the content type that its name tells. Errors: ``Operator.upload``."""
     with suppress(OSError):  # The upload says what is wrong with the file.
-        callback.set_size(await asyncio.to_thread(os.path.getsize, source))
+        callback.set_size(await in_thread(os.path.getsize, source))
     guessed = mimetypes.guess_type(source)[0]
     if guessed is not None and place.operator.capability.write_content_type:
         options.setdefault("content_type", guessed)
@@ -579,5 +580,5 @@ async def _stream_into(place: Place, file: BinaryIO, callback: Any) -> None:
     async with place.operator.reader(place.key, policy="sequential", version=place.version) as reader:
         callback.set_size(await reader.ensure_size())
         async for chunk in reader.stream():
-            await asyncio.to_thread(file.write, chunk)
+            await in_thread(file.write, chunk)
             callback.relative_update(len(chunk))

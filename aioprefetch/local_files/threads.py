@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 from aioprefetch.errors import Closed
 from aioprefetch.local_files.errors import naming
-from aioprefetch.runtime.runtime import Runtime, never_collect_here
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.threads import Threads
 from aioprefetch.values import Request
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 WRITE_THREADS = 4
 # Short calls that take longer than this, on average, wait for a device.
@@ -72,22 +71,12 @@ async def translated(
         del job  # The traceback of its error holds this frame.
 
 
-class _Executor(ThreadPoolExecutor):
-    """Refuses jobs by ``Closed`` once it is shut down."""
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        try:
-            return super().submit(fn, *args, **kwargs)
-        except RuntimeError as error:
-            raise Closed("the operator is closed") from error
-
-
 class FileThreads:
     """The threads that whole files and metadata use, one set per runtime; ended when the runtime is closed."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.executor = _Executor(WRITE_THREADS, "aioprefetch-files", never_collect_here)
-        self._short = _Executor(1, "aioprefetch-files", never_collect_here)
+        self.executor = Threads(WRITE_THREADS, "aioprefetch-files")
+        self._short = Threads(1, "aioprefetch-files")
         self._short_seconds = 0.0
         runtime.supervisor.on_close(self._shut)
 
@@ -96,7 +85,7 @@ class FileThreads:
         """The threads of a runtime, made at the first call."""
         return runtime.shared("fs file threads", lambda: cls(runtime))
 
-    def call(self, call: Callable[..., T], *arguments: object, executor: _Executor | None = None) -> asyncio.Future[T]:
+    def call(self, call: Callable[..., T], *arguments: object, executor: Threads | None = None) -> asyncio.Future[T]:
         """Begin a blocking call. The result is ``Closed`` if the runtime is closed.
 
         A future and no task: a loop that ends cancels its tasks, and the waiter would not see the end of the thread.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -14,6 +13,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin, with_own_hold
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.runtime.options import check_count
+from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transfer.many import CONCURRENCY, copy_side
 from aioprefetch.transfer.sides import Side
 from aioprefetch.verbs.arguments import checked_path
@@ -184,10 +184,10 @@ async def side_of(
     file_name = ""
     if is_local:
         file = rest if separator else text
-        target = await asyncio.to_thread(followed, file) if follows else file
-        if target != file and not await asyncio.to_thread(os.path.isdir, target):
+        target = await in_thread(followed, file) if follows else file
+        if target != file and not await in_thread(os.path.isdir, target):
             file, file_name = target, os.path.basename(file)
-        store, path = await asyncio.to_thread(_split_local, file)
+        store, path = await in_thread(_split_local, file)
     else:
         store, path = split_url(text, path_required=False)
     alone = Operator.from_uri(store, **(options or {}))

@@ -30,10 +30,10 @@ from aioprefetch.runtime.events import EventBus, clock_of
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.statistics import Counters, Ledger, StatisticsSnapshot, Timer
 from aioprefetch.runtime.supervisor import Supervisor
+from aioprefetch.runtime.threads import Threads
 from aioprefetch.values import Lane
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
     from random import Random
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class Runtime:
         self.turn = LoopTurn(self.loop)
         self.supervisor = Supervisor()
         self.budget.on_first_use = lambda: self.supervisor.on_close(self._close_budget)
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: Threads | None = None
         self._random: Random | None = None
         self._shared: dict[Hashable, Any] = {}
         self._finishers: list[Callable[[], Awaitable[None]]] = []
@@ -174,11 +174,9 @@ class Runtime:
             self._random = Random(self.options.random_seed)
         return self._random
 
-    def _start_executor(self) -> ThreadPoolExecutor:
-        from concurrent.futures import ThreadPoolExecutor
-
+    def _start_executor(self) -> Threads:
         self.supervisor.on_close(self._shut_executor)
-        return ThreadPoolExecutor(self.options.executor_threads, "aioprefetch-blocking", never_collect_here)
+        return Threads(self.options.executor_threads, "aioprefetch-blocking")
 
     def is_current(self) -> bool:
         """Whether the caller runs on this runtime's loop, in its process."""

@@ -27,6 +27,7 @@ from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.task_group import PlainTaskGroup
+from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transfer.extra_objects import ExtraObjects
 from aioprefetch.transfer.object_copy import Comparison, Copier, ObjectCopier
 from aioprefetch.transfer.sides import Places, Selection, Side, Store, check_places, is_there, place_of, select
@@ -106,7 +107,7 @@ async def download_directory(
             return await _copy_directory("download", path, *sides, on_progress)
         except InvalidPath as error:
             file = uri.removeprefix("file://")
-            if error.path != path or error.context.get("of") != 1 or await asyncio.to_thread(os.path.isdir, file):
+            if error.path != path or error.context.get("of") != 1 or await in_thread(os.path.isdir, file):
                 raise
     request = ReadRequest(path=path, first_bytes=first_bytes_of(operator.options))
     return await download(operator.accessor(), operator.runtime(), request, file, on_progress)
@@ -126,7 +127,7 @@ async def upload_into(
     """
     uri = _local_uri(source, path, "upload")
     file = uri.removeprefix("file://")
-    if await asyncio.to_thread(os.path.isfile, file):
+    if await in_thread(os.path.isfile, file):
         request = write_request("upload", path + os.path.basename(file), options)
         return await upload_file((operator.accessor(), operator.runtime()), request, file, on_progress)
     if options:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -19,6 +18,7 @@ from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.threads import in_thread
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Capability, Entry, Identity, Metadata, ServiceInfo
 from aioprefetch.verbs.listing import Lister, OnPassedOver, list_literally
@@ -157,7 +157,7 @@ class Selection:
             )
         if self.base:  # A directory may be there and hold nothing.
             await operator.stat(self.base)
-        elif self.side.root is not None and not await asyncio.to_thread(os.path.isdir, self.side.root):
+        elif self.side.root is not None and not await in_thread(os.path.isdir, self.side.root):
             raise NotFound("there is no such directory", operation="copy", path=self.side.root)
 
     def listing(self) -> Lister:
@@ -189,7 +189,7 @@ async def select(side: Side, glob: str | None) -> Selection:
     try:
         metadata = await operator.stat(path)
     except NotFound:
-        is_dangling = side.root is not None and await asyncio.to_thread(os.path.lexists, f"{side.root}/{path}")
+        is_dangling = side.root is not None and await in_thread(os.path.lexists, f"{side.root}/{path}")
         if is_dangling or not operator.capability.list:
             raise
         if await operator.exists(f"{path}/"):

@@ -9,7 +9,6 @@ import select
 import socket
 import ssl
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from aioprefetch.errors import (
@@ -21,7 +20,8 @@ from aioprefetch.errors import (
     Unavailable,
     Unsupported,
 )
-from aioprefetch.runtime.runtime import Runtime, never_collect_here
+from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.threads import Threads
 from aioprefetch.transport.connection import Connection
 from aioprefetch.transport.errors import not_connected
 from aioprefetch.transport.options import ClientOptions
@@ -43,7 +43,7 @@ class Resolver:
         self._options = options
         self._cached: dict[tuple[str, int], tuple[float, list[AddressInfo]]] = {}
         self._resolving: dict[tuple[str, int], asyncio.Future[list[AddressInfo]]] = {}
-        self._executor: ThreadPoolExecutor | None = None
+        self._threads: Threads | None = None
         self._turns = 0
 
     async def resolve(self, host: str, port: int) -> list[AddressInfo]:
@@ -71,9 +71,9 @@ class Resolver:
 
     async def aclose(self) -> None:
         """Cancel the waits for names. Threads that are resolving continue until the system responds."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = None
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
         waits = tuple(self._resolving.values())
         for wait in waits:
             wait.cancel()
@@ -85,10 +85,10 @@ class Resolver:
             return _getaddrinfo(host, port)
         resolving = self._resolving.get((host, port))
         if resolving is None:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(THREADS_MAX, "aioprefetch-names", never_collect_here)
+            if self._threads is None:
+                self._threads = Threads(THREADS_MAX, "aioprefetch-names", may_hang=True)
             try:
-                resolving = self._runtime.loop.run_in_executor(self._executor, _getaddrinfo, host, port)
+                resolving = self._runtime.loop.run_in_executor(self._threads, _getaddrinfo, host, port)
             except RuntimeError:  # The interpreter is shutting down and starts no threads.
                 return _getaddrinfo(host, port)
             if not resolving.done():  # It may be, from Python 3.14 on, and then its callbacks come after this call.

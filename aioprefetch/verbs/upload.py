@@ -32,6 +32,7 @@ from aioprefetch.errors import Closed, Error, InvalidArgument, InvalidType, Time
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
+from aioprefetch.runtime.threads import in_thread
 from aioprefetch.values import (
     AbortUploadRequest,
     CompleteUploadRequest,
@@ -168,7 +169,7 @@ async def _in_thread(path: str, call: Callable[..., T], *args: object) -> T:
         except StopIteration as error:
             raise _invalid("the source raised StopIteration: at its end read() returns b''", path) from error
 
-    return await asyncio.to_thread(guarded)
+    return await in_thread(guarded)
 
 
 def _next_of_file(read: Callable[[int], Any], path: str) -> tuple[BytesLike, bool]:

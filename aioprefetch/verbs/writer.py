@@ -40,6 +40,7 @@ from aioprefetch.local_files.identity import refuse_same_file
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime, fork_generation
+from aioprefetch.runtime.threads import in_thread
 from aioprefetch.services.keys import no_object
 from aioprefetch.values import (
     HEADERS,
@@ -130,7 +131,7 @@ async def upload_file(
     with reported(on_progress, "upload", request.path) as reporter:
         try:
             await refuse_same_file(*connected, request.path, os.fspath(source), "upload")
-            await asyncio.to_thread(file.open)
+            await in_thread(file.open)
             if reporter is not None and (size := left_bytes_of(file)):
                 reporter.expect(size)
             return await write_data(connected, request, file, reporter)

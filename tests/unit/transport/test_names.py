@@ -310,7 +310,7 @@ async def test_a_link_local_address_itself(host: str) -> None:
 
 async def test_an_address_is_no_question(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs no thread."""
-    monkeypatch.setattr(resolving, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(resolving, "Threads", None)
     resolver = Resolver(runtime, ClientOptions())
     assert [info[4][:2] for info in await resolver.resolve("127.0.0.1", 80)] == [("127.0.0.1", 80)]
     assert [info[4][:2] for info in await resolver.resolve("::1", 80)] == [("::1", 80)]

@@ -18,6 +18,7 @@ from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.errors import Error, InvalidType, WrongLoop
 from aioprefetch.layers import Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.threads import Threads
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync import open as open_file
 from aioprefetch.testing.conformance.suite import checks
@@ -101,13 +102,13 @@ def blocking(random_name: Callable[[], str]) -> Iterator[BlockingOperator]:
 def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry for each step to a worker thread."""
     made: list[str] = []
-    to_thread = asyncio.to_thread
+    submit = Threads.submit
 
-    async def counted(function: Callable[..., Any], *arguments: Any) -> Any:
-        made.append(function.__name__)
-        return await to_thread(function, *arguments)
+    def counted(threads: Threads, call: Callable[..., Any], *arguments: Any) -> Any:
+        made.append(str(call))
+        return submit(threads, call, *arguments)
 
-    monkeypatch.setattr(asyncio, "to_thread", counted)
+    monkeypatch.setattr(Threads, "submit", counted)
     return made
 
 

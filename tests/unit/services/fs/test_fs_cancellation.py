@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from aioprefetch.local_files.files import ConfinedRoot, OpenedFile, open_file
 from aioprefetch.local_files.threads import settled
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.threads import Threads
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.testing.conformance.suite import checks
@@ -47,13 +48,13 @@ class Gate:
         self.go = threading.Event()
         self.reached = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        submit = ThreadPoolExecutor.submit
+        submit = Threads.submit
 
-        def gated(pool: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        def gated(pool: Threads, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
             number, self.jobs = self.jobs, self.jobs + 1
             return submit(pool, self._hold if number == self.number else call, *self._wrapped(number, call), *arguments)
 
-        monkeypatch.setattr(ThreadPoolExecutor, "submit", gated)
+        monkeypatch.setattr(Threads, "submit", gated)
 
     def arm(self, number: int, *, after: bool) -> None:
         """Hold the ``number``-th job from now on."""
@@ -383,7 +384,7 @@ def test_a_loop_that_ends_at_any_step_of_a_write(
 ) -> None:
     """Then too nothing is left, nor a coroutine that was made and never awaited."""
 
-    def submit_done(pool: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def submit_done(pool: Threads, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
         done: Future[Any] = Future()
         try:
             done.set_result(call(*arguments))
@@ -407,7 +408,7 @@ def test_a_loop_that_ends_at_any_step_of_a_write(
             await body.abort()
             raise
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_done)  # So each turn is the same in every run.
+    monkeypatch.setattr(Threads, "submit", submit_done)  # So each turn is the same in every run.
     ended = [False]
     while not ended[-1]:
         with warnings.catch_warnings(record=True) as caught:
