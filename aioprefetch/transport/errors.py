@@ -12,6 +12,8 @@ _ADVICE = {
     errno.ECONNREFUSED: ": nothing listens there; check host and port, and that the server runs",
     errno.EHOSTUNREACH: ": check the host and the network",
     errno.ENETUNREACH: ": check the host and the network",
+    errno.EMFILE: ": this process has no file descriptor left; raise its limit (ulimit -n)",
+    errno.ENFILE: ": this machine has no file descriptor left",
 }
 
 
@@ -42,7 +44,15 @@ def not_connected(error: Exception, where: str) -> Error:
         return Unavailable(
             f"the name of {where} could not be resolved; check its spelling and the network", context={"reason": "dns"}
         )
-    return Unavailable(f"no connection to {where} ({reason_of(error)}){_advice(error)}")
+    failure = Unavailable(f"no connection to {where} ({reason_of(error)}){_advice(error)}")
+    if lacks_descriptors(error):
+        failure.context["errno"] = reason_of(error)
+    return failure
+
+
+def lacks_descriptors(error: Exception) -> bool:
+    """Whether there was no file descriptor left, so that the store was not even asked."""
+    return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
 
 
 def _advice(error: Exception) -> str:

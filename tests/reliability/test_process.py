@@ -15,6 +15,7 @@ import pytest
 from aioprefetch.errors import TimedOut, Unavailable
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Fault
+from aioprefetch.transport.tls import tls_context
 from tests.benches.descriptors import IN_PROC, needs_proc
 from tests.reliability.scripted import PATIENT_HANG_SECONDS, Serve, once
 
@@ -93,14 +94,24 @@ def no_descriptor_left() -> Iterator[None]:
 
 @needs_proc
 async def test_no_descriptor_for_a_socket(serve: Serve) -> None:
-    """The error says what is missing, and the next read finds one again."""
+    """The error says what is missing, takes nothing of what all share, and the next read finds one again."""
     async with serve() as scripted, asyncio.timeout(PATIENCE_SECONDS):
         if scripted.operator.capability.presign:  # What signs is made before: it needs descriptors of its own.
             await scripted.operator.presign("k", expires_seconds=60)
         with no_descriptor_left():
             error = await scripted.fail(Unavailable, requests=0)
+            others = await asyncio.gather(*(scripted.operator.read("k") for _ in range(100)), return_exceptions=True)
         assert "EMFILE" in str(error)
+        assert "ulimit -n" in str(error)
+        assert {type(other) for other in others} == {Unavailable}
         await scripted.read()
+
+
+@needs_proc
+def test_no_descriptor_for_the_certificates() -> None:
+    """They are right, so it is no error of the configuration."""
+    with no_descriptor_left(), pytest.raises(Unavailable, match="ulimit -n"):
+        tls_context(__file__)
 
 
 def left_behind() -> tuple[int, int, int]:

@@ -1,6 +1,7 @@
 """botocore and aiobotocore are used by their public interface alone: nothing in them is overridden or replaced."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.benches.source_tree import PACKAGE, ROOT, parse, python_files
 LIBRARIES = ("botocore", "aiobotocore")
 # Methods that put something of ours into a client, or take something of theirs out of it.
 HOOKS = ("register", "unregister", "emit")
+THREADS_OF_OTHERS = re.compile(r"\bto_thread\(|ThreadPoolExecutor\(|run_in_executor\(None")
 
 
 def names_from_libraries(tree: ast.Module) -> set[str]:
@@ -51,6 +53,18 @@ def meddlings(tree: ast.Module) -> Iterator[str]:
                 yield f"{node.attr} of theirs is replaced"
         elif isinstance(node, ast.Call) and root_of(node.func) in ("setattr", "delattr"):
             yield "an attribute is replaced"
+
+
+def test_blocking_calls_are_made_on_threads_of_ours() -> None:
+    """Others may have taken those of the loop, and those of ``concurrent.futures`` keep a program from ending."""
+    own = {PACKAGE / "cli", PACKAGE / "testing"}  # Programs of their own.
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in python_files(PACKAGE)
+        if own.isdisjoint(path.parents)
+        for match in THREADS_OF_OTHERS.finditer(path.read_text("utf-8"))
+    ]
+    assert found == []
 
 
 def test_nothing_of_botocore_is_overridden() -> None:
