@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeAlias
@@ -37,6 +38,7 @@ from aioprefetch.errors import (
     BudgetExhausted,
     ClockSkew,
     ConditionNotMatch,
+    ConfigInvalid,
     CredentialsExpired,
     Error,
     InvalidArgument,
@@ -54,6 +56,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator, with_own_hold
 from aioprefetch.ranges import ByteCount, Range, bytes_at_least, total_length
 from aioprefetch.runtime.events import logger
+from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.values import ReadHead, ReadRequest
 from aioprefetch.verbs.arguments import Arguments
@@ -61,10 +64,18 @@ from aioprefetch.verbs.arguments import Arguments
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 
 CHUNK_BYTES = 1 << 20
+SEND_SECONDS = 30.0
+MEMORY_SHARE = 0.5
 # An object that is overwritten between its metadata and its bytes is begun again so often.
 ATTEMPTS_MAX = 3
 
 _NOTHING = memoryview(b"")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# What the application or the server says itself.
+_OWN_HEADERS = {
+    *("accept-ranges", "allow", "cache-control", "connection", "content-encoding", "content-length", "content-range"),
+    *("content-type", "date", "etag", "last-modified", "retry-after", "transfer-encoding"),
+}
 _ABSENT = (NotFound, IsADirectory, NotADirectory, InvalidPath)
 
 
@@ -90,9 +101,12 @@ class RangeApp:
     503 with ``Retry-After`` for what may pass, 502 for any other failure of the store, which is logged.
 
     A body is of one version and is sent at the pace of the client, from two chunks in memory; an object that changes
-    meanwhile ends the connection, and a client that leaves ends the read. What a client has not taken yet is part of
-    ``memory_bytes``, apart from bodies of up to 64 KiB; while there is no memory for another body it waits, and holds
+    meanwhile ends the connection, and so does a client that takes nothing for ``send_seconds``. A client that leaves
+    ends the read. What a client has not taken yet is part of ``memory_bytes``, apart from bodies of up to 64 KiB, and
+    all bodies together have ``memory_share`` of it; while there is no memory for another body it waits, and holds
     nothing.
+
+    Browsers are asked to believe the type of a response (``X-Content-Type-Options: nosniff``).
 
     As an application of its own it gives up connections and memory at the end of its lifespan; where it is mounted they
     go with the Operator.
@@ -109,6 +123,15 @@ class RangeApp:
         The bytes of a long body that are read by one request; each client whose body is longer holds twice of them, and
         any other client its body.
         Several ranges that are longer together are served as the whole object.
+    send_seconds
+        The longest time until the server takes a message of up to 64 KiB, which it does when its client has taken those
+        before. Beyond it the connection ends.
+    memory_share
+        The part of ``memory_bytes`` that bodies may hold, in all applications over it with the same share. The rest is
+        left to other readers. The last body may exceed it.
+    headers
+        Fields that are added to every response, such as ``{"Content-Security-Policy": "sandbox"}``. ``None`` as a value
+        leaves out ``X-Content-Type-Options``.
     """
 
     def __init__(
@@ -118,6 +141,9 @@ class RangeApp:
         *,
         cache_control: str | None = None,
         chunk_bytes: ByteCount = CHUNK_BYTES,
+        send_seconds: float = SEND_SECONDS,
+        memory_share: float = MEMORY_SHARE,
+        headers: Mapping[str, str | None] | None = None,
     ) -> None:
         checked_operator(operator, "serve")
         if not isinstance(prefix, str):
@@ -131,6 +157,14 @@ class RangeApp:
         self._prefix = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         self._cache_control = _checked_header("cache_control", cache_control)
         self._chunk_bytes = bytes_at_least(1, chunk_bytes, "chunk_bytes", operation="serve", path="")
+        self._send_seconds = checked_seconds("send_seconds", send_seconds, infinite_allowed=True, operation="serve")
+        is_share = (
+            isinstance(memory_share, int | float) and not isinstance(memory_share, bool) and 0 < memory_share <= 1
+        )
+        if not is_share:
+            raise ConfigInvalid(f"memory_share must be above 0 and at most 1, not {memory_share!r}", operation="serve")
+        self._memory_share = memory_share
+        self._headers = _checked_headers(headers)
 
     @property
     def operator(self) -> Operator:
@@ -161,7 +195,7 @@ class RangeApp:
 
     async def _serve(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Respond, until that is done or the client has left."""
-        work = asyncio.ensure_future(self._respond(scope, _noticing(send)))
+        work = asyncio.ensure_future(self._respond(scope, self._sending(send)))
         left = asyncio.ensure_future(_disconnected(receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
@@ -172,6 +206,30 @@ class RangeApp:
             left.cancel()
             await asyncio.gather(work, left, return_exceptions=True)
             del work, left  # The tracebacks of their errors hold this frame.
+
+    def _sending(self, send: Send) -> Send:
+        """``send`` with the fields of every response, and one error for clients that have left or take nothing.
+
+        Servers of ASGI 2.4 say by an ``OSError`` that a client has left.
+        """
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += self._headers
+            try:
+                async with asyncio.timeout(self._send_seconds) as limit:
+                    await send(message)
+            except OSError as error:
+                if limit.expired():
+                    logger.info(
+                        "a client has taken nothing for send_seconds=%g, and is served no more", self._send_seconds
+                    )
+                raise _ClientLeft from error
+
+        return sent
+
+    def _memory(self, path: str) -> BodyMemory:
+        return BodyMemory(self._operator.runtime(), path, self._memory_share)
 
     async def _respond(self, scope: MutableMapping[str, Any], send: Send) -> None:
         method, headers = scope["method"], _headers_of(scope)
@@ -208,7 +266,7 @@ class RangeApp:
             try:
                 if is_head:
                     found = await self._described(path, headers)
-                    return Response(path, found, 200, (0, found.size), BodyMemory(self._operator.runtime(), path))
+                    return Response(path, found, 200, (0, found.size), self._memory(path))
                 return await self._prepared_body(path, headers)
             except (ObjectChanged, ConditionNotMatch):
                 if attempt == ATTEMPTS_MAX:
@@ -252,7 +310,7 @@ class RangeApp:
         ``None`` if that cannot describe it, or if nothing tells its length and there is no memory for a long one now.
         """
         spec = specs[0] if specs else ByteSpec()
-        memory = BodyMemory(self._operator.runtime(), path)
+        memory = self._memory(path)
         length, response = spec.length_max, None
         try:
             if length is not None and length <= self._chunk_bytes and "if-range" not in headers:
@@ -304,9 +362,8 @@ class RangeApp:
         if is_several and found.coding is None:  # The parts of a multipart body have no field for it.
             return await self._several(path, found, ranges)
         status, wanted = (206, ranges[0]) if len(ranges) == 1 else (200, (0, found.size))
-        runtime = self._operator.runtime()
-        memory = BodyMemory(runtime, path)
-        file = PinnedFile(self._operator.accessor(), runtime, path, size=found.size, etag=found.etag)
+        memory = self._memory(path)
+        file = PinnedFile(self._operator.accessor(), self._operator.runtime(), path, size=found.size, etag=found.etag)
         try:
             return await self._response(file, found, status, wanted, memory)
         except BaseException:
@@ -314,7 +371,7 @@ class RangeApp:
             raise
 
     async def _several(self, path: str, found: Described, ranges: Sequence[Range]) -> Parts:
-        memory = BodyMemory(self._operator.runtime(), path)
+        memory = self._memory(path)
         try:
             await memory.take(total_length(ranges))
             views = await self._operator.view_ranges(path, ranges, if_match=found.etag)
@@ -363,6 +420,18 @@ def _checked_header(name: str, value: object) -> str | None:
     return text
 
 
+def _checked_headers(headers: Mapping[str, str | None] | None) -> list[tuple[bytes, bytes]]:
+    """The fields of every response, as ASGI has them. Raises ``InvalidType`` and ``InvalidArgument``."""
+    if not isinstance(headers, Mapping | None):
+        raise InvalidType(f"headers must be a mapping of names to values, not {headers!r}", operation="serve")
+    fields: dict[str, str | None] = {"x-content-type-options": "nosniff"}
+    for name, value in (headers or {}).items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
+            raise InvalidArgument(f"{name!r} is no header that can be added to a response", operation="serve")
+        fields[name.lower()] = _checked_header(f"headers[{name!r}]", value)
+    return [(name.encode(), value.encode("latin-1")) for name, value in fields.items() if value is not None]
+
+
 def _headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
     """The fields of a request by their names in lower case; those that come several times are one list."""
     fields: dict[str, str] = {}
@@ -383,18 +452,6 @@ def _refusal(error: Error) -> _Refused:
     if not may_pass:
         return _Refused(502)
     return _Refused(503, {"retry-after": str(max(1, math.ceil(error.retry_after_seconds or 1)))})
-
-
-def _noticing(send: Send) -> Send:
-    """``send`` with a name of its own for the ``OSError`` by which servers of ASGI 2.4 say that the client has left."""
-
-    async def sent(message: Message) -> None:
-        try:
-            await send(message)
-        except OSError as error:
-            raise _ClientLeft from error
-
-    return sent
 
 
 async def _disconnected(receive: Receive) -> None:

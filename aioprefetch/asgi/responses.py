@@ -19,7 +19,7 @@ from aioprefetch.accessor.http_headers import http_date, is_weak, parse_http_dat
 from aioprefetch.errors import BudgetExhausted
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import OFFSET_MAX, Range
-from aioprefetch.runtime.budget import Ticket
+from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.pinned_file import PinnedFile, read_ahead
 
@@ -219,20 +219,28 @@ _NOTHING = memoryview(b"")
 
 
 class BodyMemory:
-    """The part of the budget for one response, until its client has taken it. A short body needs none."""
+    """The part of the budget for one response, until its client has taken it. A short body needs none.
 
-    def __init__(self, runtime: Runtime, path: str) -> None:
-        self._runtime = runtime
+    It is taken twice: from the share of all bodies, and from the budget of which they have a share.
+    """
+
+    def __init__(self, runtime: Runtime, path: str, share: float) -> None:
+        share_bytes = max(1, int(share * runtime.options.memory_bytes))
+        of_bodies = runtime.shared(("asgi.memory", share), lambda: MemoryBudget(share_bytes, runtime.loop))
+        self._budgets = of_bodies, runtime.budget
+        self._share = share
+        self._options = runtime.options
         self._path = path
-        self._ticket: Ticket | None = None
+        self._tickets: list[Ticket] = []
 
     def take_now(self, size_bytes: int) -> bool:
         """Take that much if it is free, and return whether it was."""
         if size_bytes > MESSAGE_BYTES:
-            self._ticket = self._request(size_bytes)
-            if not self._ticket.granted:
-                self.release()
-                return False
+            for budget in self._budgets:
+                self._tickets.append(_request(budget, size_bytes))
+                if not self._tickets[-1].granted:
+                    self.release()
+                    return False
         return True
 
     async def take(self, size_bytes: int) -> None:
@@ -243,38 +251,34 @@ class BodyMemory:
         if size_bytes <= MESSAGE_BYTES:
             self.release()
             return
-        if self._ticket is not None:
-            self._shrink(self._ticket, size_bytes)
-            return
-        options = self._runtime.options
-        self._ticket = self._request(size_bytes)
+        for budget, ticket in zip(self._budgets, self._tickets, strict=False):
+            if ticket.size_bytes > size_bytes:
+                budget.release(ticket.size_bytes - size_bytes)
+                ticket.size_bytes = size_bytes
+        options = self._options
         try:
             async with asyncio.timeout(options.budget_wait_seconds):
-                await self._ticket.wait()
+                for budget in self._budgets[len(self._tickets) :]:
+                    self._tickets.append(_request(budget, size_bytes))
+                    await self._tickets[-1].wait()
         except TimeoutError as late:
             late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
             raise BudgetExhausted(
                 f"no memory for a body within budget_wait_seconds={options.budget_wait_seconds}:"
-                f" too many clients at once for memory_bytes={options.memory_bytes}",
+                f" too many clients at once for memory_share={self._share:g} of memory_bytes={options.memory_bytes}",
                 operation="serve",
                 path=self._path,
             ) from None
 
-    def _request(self, size_bytes: int) -> Ticket:
-        budget = self._runtime.budget
-        return budget.request(min(size_bytes, budget.limit_bytes), "demand")
-
-    def _shrink(self, ticket: Ticket, size_bytes: int) -> None:
-        surplus_bytes = ticket.size_bytes - size_bytes
-        if surplus_bytes > 0:
-            ticket.size_bytes = size_bytes
-            self._runtime.budget.release(surplus_bytes)
-
     def release(self) -> None:
         """Return it, or stop waiting for it."""
-        ticket, self._ticket = self._ticket, None
-        if ticket is not None:
-            self._runtime.budget.cancel(ticket)
+        tickets, self._tickets = self._tickets, []
+        for budget, ticket in zip(self._budgets, tickets, strict=False):
+            budget.cancel(ticket)
+
+
+def _request(budget: MemoryBudget, size_bytes: int) -> Ticket:
+    return budget.request(min(size_bytes, budget.limit_bytes), "demand")
 
 
 class Rest:

@@ -78,6 +78,22 @@ async def test_a_client_that_reads_slowly_and_leaves(store: FaultServer) -> None
             assert store.bytes_sent <= sent + MIB
 
 
+async def test_a_client_that_takes_nothing_is_sent_away(store: FaultServer) -> None:
+    """What the sockets hold is all that it gets, and its connection ends."""
+    async with (
+        ap.Operator.from_uri(store.url) as op,
+        under_uvicorn(app := ap.asgi.RangeApp(op, send_seconds=0.2)) as url,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1 << 12)
+        writer.write(b"GET /big.bin HTTP/1.1\r\nHost: here\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        assert app.operator.runtime().budget.used_bytes > 0
+        while app.operator.runtime().budget.used_bytes:  # noqa: ASYNC110 - the server notices it by itself
+            await asyncio.sleep(0.01)
+        assert len(await reader.read()) < len(DATA)
+        writer.close()
+
+
 async def test_mounted_in_fastapi(store: FaultServer) -> None:
     async with ap.Operator.from_uri(store.url) as op:
         app = FastAPI()

@@ -3,6 +3,7 @@
 import email.parser
 import gzip
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,13 @@ from starlette.responses import FileResponse
 from starlette.routing import Mount, Route
 
 import aioprefetch as ap
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.asgi.responses import ByteSpec, parse_ranges
+from aioprefetch.layers import Layer, WrappedAccessor
 from aioprefetch.runtime.events import Event
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server, Injection
+from aioprefetch.values import Metadata, StatRequest
 from tests.benches.range_app import DATA, PATH, client_of, collector, never, served
 
 KIB = 1 << 10
@@ -477,3 +482,96 @@ async def test_ranges_that_are_long_together_are_served_as_the_whole() -> None:
         assert (await client.get(PATH, headers=ranges)).status_code == 200
         ranges = {"Range": "bytes=0-499,1000-1499"}
         assert (await client.get(PATH, headers=ranges)).status_code == 206
+
+
+# --- fields of every response -----------------------------------------------------------------------------------------
+
+EVERY_RESPONSE: list[tuple[str, str, dict[str, str], int]] = [
+    ("GET", PATH, {}, 200),
+    ("HEAD", PATH, {}, 200),
+    ("GET", PATH, {"Range": "bytes=0-4"}, 206),
+    ("GET", PATH, {"Range": "bytes=0-4,8-9"}, 206),
+    ("GET", PATH, {"If-None-Match": "*"}, 304),
+    ("GET", PATH, {"If-Match": OTHER}, 412),
+    ("GET", PATH, {"Range": f"bytes={SIZE}-"}, 416),
+    ("GET", "/missing", {}, 404),
+    ("POST", PATH, {}, 405),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "status"), EVERY_RESPONSE)
+async def test_every_response_has_the_fields_that_were_given(
+    method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    """By default browsers are asked to believe the type: HTML of a writer of objects would run in the app's origin."""
+    given = {"Content-Security-Policy": "sandbox", "X-Name": "caf\xe9"}
+    for options, expected in (
+        ({}, ["nosniff"]),
+        ({"headers": given}, ["nosniff"]),
+        ({"headers": {**given, "X-Content-Type-Options": None}}, []),
+        ({"headers": {**given, "x-content-type-options": "own"}}, ["own"]),
+    ):
+        async with served(**options) as (client, _, _):
+            for _ in range(2):
+                response = await client.request(method, path, headers=headers)
+                assert response.status_code == status
+                assert response.headers.get_list("x-content-type-options") == expected
+                policies = ["sandbox"] if options else []
+                assert response.headers.get_list("content-security-policy") == policies
+                assert (b"x-name", "caf\xe9".encode("latin-1")) in response.headers.raw or not options
+
+
+class Described(Layer):
+    """Describes objects as no service of ours does: by a weak ETag, and a type with the end of a line."""
+
+    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
+        return DescribedAccessor(inner)
+
+
+class DescribedAccessor(WrappedAccessor):
+    async def stat(self, request: StatRequest) -> Metadata:
+        return replace(await self.inner.stat(request), etag="W/weak", content_type="text/html\r\nSet-Cookie: a=b")
+
+
+async def test_a_type_never_ends_its_line() -> None:
+    """It comes from the writer of the object."""
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("k", b"bytes")
+        messages: list[Any] = []
+        scope = {"type": "http", "method": "HEAD", "path": "/k", "headers": []}
+        await ap.asgi.RangeApp(op.layer(Described()))(scope, never, collector(messages))
+        assert dict(messages[0]["headers"])[b"content-type"] == b"text/htmlSet-Cookie: a=b"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"), [({"If-Match": 'W/"weak"'}, 412), ({"If-None-Match": 'W/"weak", "other"'}, 304)]
+)
+async def test_a_weak_etag_never_joins_ranges(headers: dict[str, str], status: int) -> None:
+    """Two versions with equal weak ETags may have other bytes."""
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("k", b"bytes")
+        async with client_of(op.layer(Described())) as client:
+            assert (await client.head("/k", headers=headers)).status_code == status
+
+
+async def test_ranges_that_touch_and_the_most_ranges_are_parts() -> None:
+    async with served() as (client, _, _):
+        for count, status in ((2, 206), (64, 206), (65, 200)):
+            ranges = ",".join(f"{number * 10}-{number * 10 + 9}" for number in range(count))
+            response = await client.get(PATH, headers={"Range": f"bytes={ranges}"})
+            assert response.status_code == status, count
+
+
+async def test_the_whole_in_place_of_a_range_of_another_version_is_counted_whole() -> None:
+    """Only its beginning was asked for."""
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("k", DATA)
+        app = ap.asgi.RangeApp(op, chunk_bytes=200_000)
+        used: list[int] = []
+
+        async def send(message: Any) -> None:
+            used.append(app.operator.runtime().budget.used_bytes)
+
+        headers = [(b"range", b"bytes=0-69999"), (b"if-range", b'"another"')]
+        await app({"type": "http", "method": "GET", "path": "/k", "headers": headers}, never, send)
+        assert min(used) >= SIZE

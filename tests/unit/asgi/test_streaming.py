@@ -1,6 +1,8 @@
 """Bodies that are sent at the pace of clients, who may leave; the life of the application."""
 
 import asyncio
+import logging
+import math
 from typing import Any
 
 import pytest
@@ -152,7 +154,7 @@ async def test_clients_that_wait_for_memory_hold_none() -> None:
         clients = [Client() for _ in range(20)]
         serving = [asyncio.create_task(app(one.scope("/k"), one.receive, one.send)) for one in clients]
         await settle()
-        assert len(reads_of(app)) <= 3, "two bodies fit, and one may exceed the budget"
+        assert len(reads_of(app)) <= 2, "one body fits into the share, and one may exceed it"
         hasty = Client()
         for _ in range(2):
             hasty.gate.release()
@@ -167,6 +169,75 @@ async def test_clients_that_wait_for_memory_hold_none() -> None:
         assert app.operator.runtime().budget.used_bytes == 0
 
 
+@pytest.mark.virtual
+async def test_a_client_that_takes_nothing_is_sent_away(caplog: pytest.LogCaptureFixture) -> None:
+    """After ``send_seconds``, however long it has taken something before. Its memory is free then."""
+    async with ap.Operator(ap.services.Memory()).layer(FaultLayer()) as op:
+        await op.write("k", DATA)
+        cases: list[tuple[int, dict[str, Any]]] = [(30, {}), (5, {"send_seconds": 5})]
+        for seconds, options in cases:
+            app, client = ap.asgi.RangeApp(op, chunk_bytes=40_000, **options), Client()
+            with caplog.at_level(logging.INFO, "aioprefetch"):
+                serving = asyncio.create_task(app(client.scope("/k"), client.receive, client.send))
+                for taken in range(3):
+                    await asyncio.sleep(seconds - 1)
+                    assert not serving.done(), taken
+                    client.gate.release()
+                await asyncio.sleep(seconds - 0.1)
+                assert app.operator.runtime().budget.used_bytes > 0
+                assert not serving.done()
+                began = asyncio.get_running_loop().time()
+                await serving
+            assert asyncio.get_running_loop().time() - began == pytest.approx(0.1)
+            assert len(client.messages) == 3
+            assert f"send_seconds={seconds}" in caplog.messages[-1]
+            assert app.operator.runtime().budget.used_bytes == 0
+
+
+@pytest.mark.virtual
+async def test_without_a_limit_a_client_may_take_its_time() -> None:
+    async with ap.Operator(ap.services.Memory()) as op:
+        await op.write("k", DATA)
+        app, client = ap.asgi.RangeApp(op, chunk_bytes=40_000, send_seconds=math.inf), Client()
+        serving = asyncio.create_task(app(client.scope("/k"), client.receive, client.send))
+        while not serving.done():
+            await asyncio.sleep(86400)
+            client.gate.release()
+        assert b"".join(message.get("body", b"") for message in client.messages) == DATA
+
+
+@pytest.mark.virtual
+@pytest.mark.parametrize("share", [None, 0.25])
+async def test_clients_that_take_nothing_have_a_share_of_the_memory(share: float | None) -> None:
+    """The program reads beside them, and each of those that find no place is sent away with a time to come again."""
+    op = ap.Operator(ap.services.Memory(), memory_bytes=16 << 20, block_bytes=1 << 20, budget_wait_seconds=2)
+    async with op:
+        await op.write("big", content(5 << 20))
+        options: dict[str, Any] = {} if share is None else {"memory_share": share}
+        app = ap.asgi.RangeApp(op, **options)
+        beside = ap.asgi.RangeApp(op, **options)
+        clients = [Client() for _ in range(40)]
+        for one in clients:
+            one.gate.release()
+        serving = [
+            asyncio.create_task((app, beside)[number % 2](one.scope("/big"), one.receive, one.send))
+            for number, one in enumerate(clients)
+        ]
+        await asyncio.sleep(3)
+        heads = [one.messages[0]["status"] for one in clients]
+        held = round((share or 0.5) * 16 / 2)
+        assert heads.count(200) in (held, held + 1)
+        assert heads.count(503) == 40 - heads.count(200)
+        refused = next(one for one in clients if one.messages[0]["status"] == 503)
+        assert (b"retry-after", b"1") in refused.messages[0]["headers"]
+        async with op.reader("big") as reader:
+            for number in range(5):
+                assert len(await reader.read_at(number << 20, 1 << 20)) == 1 << 20
+        await asyncio.sleep(30)
+        assert all(one.done() for one in serving)
+        assert await asyncio.gather(*serving) == [None] * 40
+
+
 @pytest.mark.parametrize("header", [None, "bytes=0-79999", "bytes=-80000", "bytes=0-39999,60000-99999"])
 @pytest.mark.parametrize("condition", [None, "if-match"])
 async def test_bodies_of_one_chunk_count_too(header: str | None, condition: str | None) -> None:
@@ -176,7 +247,8 @@ async def test_bodies_of_one_chunk_count_too(header: str | None, condition: str 
         await op.write("k", DATA)
         fields = {b"range": header, b"if-match": None if condition is None else "*"}
         headers = [(name, text.encode()) for name, text in fields.items() if text is not None]
-        app, clients = ap.asgi.RangeApp(op, chunk_bytes=200_000), [Client() for _ in range(40)]
+        app = ap.asgi.RangeApp(op, chunk_bytes=200_000, memory_share=1)
+        clients = [Client() for _ in range(40)]
         budget = app.operator.runtime().budget
         serving = [
             asyncio.create_task(app(one.scope("/k") | {"headers": headers}, one.receive, one.send)) for one in clients
@@ -270,6 +342,30 @@ async def test_other_protocols_are_refused() -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
     with pytest.raises(ap.InvalidType, match="http"):
         await app({"type": "gopher"}, never, collector(sent))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"send_seconds": 0}, ap.ConfigInvalid, "send_seconds"),
+        ({"send_seconds": None}, ap.ConfigInvalid, "send_seconds"),
+        ({"memory_share": 0}, ap.ConfigInvalid, "memory_share"),
+        ({"memory_share": 1.01}, ap.ConfigInvalid, "memory_share"),
+        ({"memory_share": True}, ap.ConfigInvalid, "memory_share"),
+        ({"memory_share": "half"}, ap.ConfigInvalid, "memory_share"),
+        ({"headers": [("X", "y")]}, ap.InvalidType, "headers"),
+        ({"headers": {"X y": "z"}}, ap.InvalidArgument, "X y"),
+        ({"headers": {"Content-Length": "7"}}, ap.InvalidArgument, "Content-Length"),
+        ({"headers": {"ETag": "7"}}, ap.InvalidArgument, "ETag"),
+        ({"headers": {7: "z"}}, ap.InvalidArgument, "7"),
+        ({"headers": {"X": "a\r\nb"}}, ap.InvalidArgument, "'X'"),
+        ({"headers": {"X": "\u20ac"}}, ap.InvalidArgument, "'X'"),
+        ({"headers": {"X": 7}}, ap.InvalidType, "'X'"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        ap.asgi.RangeApp(ap.Operator(ap.services.Memory()), **options)
 
 
 def test_what_is_no_operator_is_refused() -> None:

@@ -113,7 +113,12 @@ def test_a_system_without_threads_left(threads: Threads, monkeypatch: pytest.Mon
     threads.submit(int).result()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        waiting = threads.submit(lambda: begun.set() or released.wait())
+
+        def wait() -> bool:
+            begun.set()
+            return released.wait()
+
+        waiting = threads.submit(wait)
         begun.wait(PATIENCE_SECONDS)
         after = threads.submit(int)
         released.set()
