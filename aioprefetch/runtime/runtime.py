@@ -157,8 +157,7 @@ class Runtime:
             self._executor = self._start_executor()
         try:
             started = self.loop.run_in_executor(self._executor, call, *arguments)
-        except RuntimeError:
-            # The interpreter is shutting down and starts no more threads, while other threads still read.
+        except (Closed, RuntimeError):  # The process ends, and has ended its threads, while other threads still read.
             return call(*arguments)
         try:
             return await started

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -24,7 +25,7 @@ from aioprefetch.errors import Closed
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# As many calls may hang before others wait.
+# The calls of ``in_thread`` that may hang before others wait.
 SHARED_MAX = 256
 
 
@@ -39,7 +40,7 @@ class Threads(Executor):
         self._name = name
         self._jobs: SimpleQueue[partial[None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._unfinished = 0  # Where there are as many threads, each job that waits has one that is free.
         self._is_shut = False
         if not may_hang:
@@ -63,22 +64,14 @@ class Threads(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls. Those that wait are made all the same, unless they are cancelled."""
-        self._is_shut = True
-        while cancel_futures:
-            try:
-                job = self._jobs.get_nowait()
-            except Empty:
-                break
-            if job is not None:
-                job.args[0].cancel()
-        threads = self._end_threads()
-        if wait:
-            for thread in threads:
-                thread.join()
-
-    def finish(self) -> None:
-        """Wait for all calls. Later ones start threads again."""
-        for thread in self._end_threads():
+        with self._lock:
+            self._is_shut = True
+            with suppress(Empty):
+                while cancel_futures and (job := self._jobs.get_nowait()):
+                    job.args[0].cancel()
+            for _ in self._threads:
+                self._jobs.put(None)
+        for thread in self._threads if wait else ():
             thread.join()
 
     def _start_thread(self) -> None:
@@ -91,14 +84,6 @@ class Threads(Executor):
                 raise
         else:
             self._threads.append(thread)
-
-    def _end_threads(self) -> list[threading.Thread]:
-        """Let each thread end after the jobs that are waiting."""
-        with self._lock:
-            threads, self._threads = self._threads, []
-            for _ in threads:
-                self._jobs.put(None)
-        return threads
 
     def _carry_out(self, future: Future[T], call: Callable[[], T]) -> None:
         is_wanted, error = future.set_running_or_notify_cancel(), None
@@ -123,17 +108,14 @@ def _serve(jobs: SimpleQueue[partial[None] | None]) -> None:
         del job
 
 
-async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """As ``asyncio.to_thread``, on threads of this process that have no other work: for calls without a runtime.
-
-    And for code of the caller and pipes, which may hang.
-    """
-    call = partial(copy_context().run, call, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_shared[-1], call)
-
-
 _awaited_at_exit: weakref.WeakSet[Threads] = weakref.WeakSet()
 _shared: list[Threads] = []  # The last is that of this process. A child keeps its parent's, and touches none.
+
+
+async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """As ``asyncio.to_thread``: for calls without a runtime, for code of the caller, and for pipes, which may hang."""
+    call = partial(copy_context().run, call, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_shared[-1], call)
 
 
 def _begin() -> None:
@@ -143,7 +125,7 @@ def _begin() -> None:
 
 def _finish() -> None:
     for threads in tuple(_awaited_at_exit):
-        threads.finish()
+        threads.shutdown()
 
 
 _begin()

@@ -33,9 +33,7 @@ def not_connected(error: Exception, where: str) -> Error:
             f"the certificate of {where} is not trusted: {error.verify_message}; check the host, or name its "
             "authority with ca_bundle; it is never switched off"
         )
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
-        return Unavailable(f"no connection to {where} ({reason_of(error)}){_advice(error)}")
-    if isinstance(error, ssl.SSLError):
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return ConfigInvalid(
             f"TLS with {where} failed: {error.reason or type(error).__name__}; it may not speak TLS at all: check "
             "scheme and port"

@@ -72,7 +72,7 @@ class S3(S3Options):
         The longest wait for the head of a response. A body that brings less than 1 KiB a second for this time has
         stalled.
     part_bytes
-        The size of the parts of an object that is larger, which are sent side by side; it has at most 10,000.
+        The size of the parts of an object that is larger, which are sent side by side; those of a long stream grow.
     checksum
         ``sha256`` or ``crc32``: each object that is written or copied has that checksum, which the store verifies and
         keeps. Buckets with a default retention of Object Lock demand one. ``None``: only a write that asks for it.

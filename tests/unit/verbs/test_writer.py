@@ -23,6 +23,7 @@ from aioprefetch.errors import (
 from aioprefetch.layers import Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
+from aioprefetch.testing import content
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import CompleteUploadRequest, Metadata, PartRequest, WriteRequest
@@ -134,14 +135,31 @@ async def test_an_abort_waits_for_the_name_of_the_upload() -> None:
 
 
 async def test_an_object_has_as_many_parts_as_the_store_takes_and_no_more() -> None:
-    async with part_bed(parts_max=4) as bed:
-        with pytest.raises(InvalidArgument, match="more than 4 parts"):
+    async with part_bed(parts_max=3) as bed:
+        with pytest.raises(InvalidArgument, match="more than 3 parts"):
             await write_all(bed)
         assert bed.parts.uploads == {}
         assert not await bed.op.exists("k")
     async with part_bed(parts_max=5) as bed:
         await write_all(bed)
         assert await bed.op.read("k") == DATA
+
+
+async def test_a_stream_whose_end_is_not_known_never_runs_out_of_parts() -> None:
+    """From the middle on they grow."""
+    data = content(4000 * PART_BYTES)
+    async with part_bed(parts_max=100) as bed:
+        async with bed.op.writer("k") as writer:
+            for start in range(0, len(data), 10_007):
+                await writer.write(data[start : start + 10_007])
+            await settle()
+            sizes = [len(part) for _, part in sorted(bed.parts.uploads["upload-0"].items())]
+        assert await bed.op.read("k") == data
+        assert sizes[:50] == [PART_BYTES] * 50
+        assert PART_BYTES < sizes[50] < 10 * PART_BYTES
+        assert sizes == sorted(sizes)
+        assert sizes[-1] < len(data) // 8
+        assert len(sizes) < 100
 
 
 @checks("reliability:W08")
