@@ -64,8 +64,6 @@ from aioprefetch.verbs.arguments import Arguments
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 
 CHUNK_BYTES = 1 << 20
-SEND_SECONDS = 30.0
-MEMORY_SHARE = 0.5
 # An object that is overwritten between its metadata and its bytes is begun again so often.
 ATTEMPTS_MAX = 3
 
@@ -141,8 +139,8 @@ class RangeApp:
         *,
         cache_control: str | None = None,
         chunk_bytes: ByteCount = CHUNK_BYTES,
-        send_seconds: float = SEND_SECONDS,
-        memory_share: float = MEMORY_SHARE,
+        send_seconds: float = 30.0,
+        memory_share: float = 0.5,
         headers: Mapping[str, str | None] | None = None,
     ) -> None:
         checked_operator(operator, "serve")
@@ -208,10 +206,7 @@ class RangeApp:
             del work, left  # The tracebacks of their errors hold this frame.
 
     def _sending(self, send: Send) -> Send:
-        """``send`` with the fields of every response, and one error for clients that have left or take nothing.
-
-        Servers of ASGI 2.4 say by an ``OSError`` that a client has left.
-        """
+        """``send`` with our fields, and ``_ClientLeft`` where servers of ASGI 2.4 say so by ``OSError``, or in time."""
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -221,9 +216,7 @@ class RangeApp:
                     await send(message)
             except OSError as error:
                 if limit.expired():
-                    logger.info(
-                        "a client has taken nothing for send_seconds=%g, and is served no more", self._send_seconds
-                    )
+                    logger.info("a client took nothing for send_seconds=%g, and was sent away", self._send_seconds)
                 raise _ClientLeft from error
 
         return sent

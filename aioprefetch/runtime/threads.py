@@ -112,10 +112,10 @@ _awaited_at_exit: weakref.WeakSet[Threads] = weakref.WeakSet()
 _shared: list[Threads] = []  # The last is that of this process. A child keeps its parent's, and touches none.
 
 
-async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
     """As ``asyncio.to_thread``: for calls without a runtime, for code of the caller, and for pipes, which may hang."""
     call = partial(copy_context().run, call, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_shared[-1], call)
+    return asyncio.get_running_loop().run_in_executor(_shared[-1], call)
 
 
 def _begin() -> None:

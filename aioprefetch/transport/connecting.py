@@ -21,7 +21,7 @@ from aioprefetch.errors import (
     Unsupported,
 )
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.threads import Threads
+from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transport.connection import Connection
 from aioprefetch.transport.errors import not_connected
 from aioprefetch.transport.options import ClientOptions
@@ -31,19 +31,16 @@ from aioprefetch.transport.tls import tls_context
 
 # An item of ``socket.getaddrinfo``.
 AddressInfo = tuple[int, int, int, str, Any]
-# A name whose servers do not respond occupies its thread for half a minute; such a call cannot be ended.
-THREADS_MAX = 8
 
 
 class Resolver:
-    """Resolves names in threads of its own, each once for all requests that wait for it, and caches the addresses."""
+    """Resolves names in threads, each once for all requests that wait for it, and caches the addresses."""
 
     def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
         self._runtime = runtime
         self._options = options
         self._cached: dict[tuple[str, int], tuple[float, list[AddressInfo]]] = {}
         self._resolving: dict[tuple[str, int], asyncio.Future[list[AddressInfo]]] = {}
-        self._threads: Threads | None = None
         self._turns = 0
 
     async def resolve(self, host: str, port: int) -> list[AddressInfo]:
@@ -71,9 +68,6 @@ class Resolver:
 
     async def aclose(self) -> None:
         """Cancel the waits for names. Threads that are resolving continue until the system responds."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
         waits = tuple(self._resolving.values())
         for wait in waits:
             wait.cancel()
@@ -85,12 +79,7 @@ class Resolver:
             return _getaddrinfo(host, port)
         resolving = self._resolving.get((host, port))
         if resolving is None:
-            if self._threads is None:
-                self._threads = Threads(THREADS_MAX, "aioprefetch-names", may_hang=True)
-            try:
-                resolving = self._runtime.loop.run_in_executor(self._threads, _getaddrinfo, host, port)
-            except RuntimeError:  # The interpreter is shutting down and starts no threads.
-                return _getaddrinfo(host, port)
+            resolving = in_thread(_getaddrinfo, host, port)
             if not resolving.done():  # It may be, from Python 3.14 on, and then its callbacks come after this call.
                 self._resolving[host, port] = resolving
                 resolving.add_done_callback(lambda done: self._resolved((host, port), done))

@@ -8,6 +8,8 @@ import ssl
 
 from aioprefetch.errors import ConfigInvalid, Error, Unavailable
 
+# There is no file descriptor left, so the store is not even asked.
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _ADVICE = {
     errno.ECONNREFUSED: ": nothing listens there; check host and port, and that the server runs",
     errno.EHOSTUNREACH: ": check the host and the network",
@@ -42,20 +44,9 @@ def not_connected(error: Exception, where: str) -> Error:
         return Unavailable(
             f"the name of {where} could not be resolved; check its spelling and the network", context={"reason": "dns"}
         )
-    failure = Unavailable(f"no connection to {where} ({reason_of(error)}){_advice(error)}")
-    if lacks_descriptors(error):
-        failure.context["errno"] = reason_of(error)
-    return failure
-
-
-def lacks_descriptors(error: Exception) -> bool:
-    """Whether there was no file descriptor left, so that the store was not even asked."""
-    return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
-
-
-def _advice(error: Exception) -> str:
-    code = getattr(error, "errno", None)
-    return _ADVICE.get(code, "") if isinstance(code, int) else ""
+    name, code = reason_of(error), getattr(error, "errno", None) or 0
+    failure = Unavailable(f"no connection to {where} ({name}){_ADVICE.get(code, '')}")
+    return failure.add_context(errno=name) if code in NO_DESCRIPTOR else failure
 
 
 def reason_of(error: BaseException) -> str:

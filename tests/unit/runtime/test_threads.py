@@ -156,11 +156,13 @@ FORKS = """
 import asyncio, os, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
 from aioprefetch.runtime.threads import Threads, in_thread
+async def later(value):
+    return await in_thread(int, value)
 held = Threads(2, "aioprefetch-held")
 held.submit(int).result()
-assert asyncio.run(in_thread(int)) == 0
+assert asyncio.run(later(5)) == 5
 child = os.fork()
-value = asyncio.run(in_thread(int, 7))
+value = asyncio.run(later(7))
 if child:
     os.waitpid(child, 0)
 print("parent" if child else "child", value, flush=True)

@@ -14,10 +14,11 @@ from aioprefetch.errors import Error, RedirectRefused, TimedOut, Unavailable
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions
 from aioprefetch.transport import connecting as resolving
-from aioprefetch.transport.connecting import THREADS_MAX, Resolver
+from aioprefetch.transport.connecting import Resolver
 from tests.benches.tls_servers import client, get, ok, serving, target_of
 
 Info = tuple[int, int, int, str, Any]
+NAMES = 16
 
 
 class Names:
@@ -270,7 +271,7 @@ async def test_names_that_hang_hold_up_nothing_else(names: Names, runtime: Runti
     """They have threads of their own, and what times out says that it was the name."""
     names.may_answer.clear()
     async with serving(always_ok) as port, client(runtime, connect_timeout_seconds=0.1) as http:
-        targets = [target_of(f"http://{number}.example:{port}/k") for number in range(2 * THREADS_MAX)]
+        targets = [target_of(f"http://{number}.example:{port}/k") for number in range(NAMES)]
         found = await asyncio.gather(*(get(http, target) for target in targets), return_exceptions=True)
         for error in found:
             assert isinstance(error, TimedOut)
@@ -280,7 +281,7 @@ async def test_names_that_hang_hold_up_nothing_else(names: Names, runtime: Runti
         async with asyncio.timeout(5):
             assert await runtime.run_blocking(lambda: "free") == "free"
             assert await get(http, target_of(f"http://127.0.0.1:{port}/k"))
-    assert len(names.asked) == THREADS_MAX
+    assert len(names.asked) == NAMES
 
 
 # --- link-local addresses ----------------------------------------------------------------------------------------
@@ -310,7 +311,7 @@ async def test_a_link_local_address_itself(host: str) -> None:
 
 async def test_an_address_is_no_question(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs no thread."""
-    monkeypatch.setattr(resolving, "Threads", None)
+    monkeypatch.setattr(resolving, "in_thread", None)
     resolver = Resolver(runtime, ClientOptions())
     assert [info[4][:2] for info in await resolver.resolve("127.0.0.1", 80)] == [("127.0.0.1", 80)]
     assert [info[4][:2] for info in await resolver.resolve("::1", 80)] == [("::1", 80)]
