@@ -173,6 +173,7 @@ EVENTS: Mapping[str, str] = {
     "cache.failed": "a call of the cache's store failed, and no read with it",
     "cache.bypassed": "the cache's store fails, and is left alone for a while",
     "disk.failed": "a call for block files failed, and no read with it",
+    "http.encoded": "a server sends objects encoded, although it is asked not to",
     "http.range_ignored": "a server sends whole objects for ranges",
     "s3.upload_unnamed": "a request to begin an upload has failed, and may have left one whose name is not known",
     "s3.endpoint_asked": "botocore was asked for the endpoint, once for a recipe",

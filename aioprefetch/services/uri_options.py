@@ -49,6 +49,7 @@ class HttpUriOptions(TypedDict, total=False):
     headers: Mapping[str, str | Secret] | None
     auth: tuple[str, str | Secret] | str | Secret | None
     follow_redirects: bool
+    decode: bool
     ca_bundle: str | os.PathLike[str] | None
     proxies: Mapping[str, str | Secret] | None
     connect_timeout_seconds: float
@@ -133,6 +134,7 @@ class StoreOptions(TypedDict, total=False):
     headers: Mapping[str, str | Secret] | None
     auth: tuple[str, str | Secret] | str | Secret | None
     follow_redirects: bool | None
+    decode: bool | None
     # file
     follow_symlinks: bool | None
     # gs

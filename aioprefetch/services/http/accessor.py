@@ -23,6 +23,7 @@ from aioprefetch.services.http.exchange import (
     ServerTraits,
     SkippingReceiver,
     UnsizedReceiver,
+    taken_coding,
 )
 from aioprefetch.services.http.options import HttpOptions
 from aioprefetch.services.http.responses import (
@@ -58,14 +59,23 @@ class HttpAccessor(ServiceAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         if request.version is not None:
             self._unsupported(request, "versions")
+        return await self._read(request, sink, request)
+
+    async def _read(self, request: ReadRequest, sink: Sink, asked: ReadRequest) -> ReadReply:
+        """Read by the response to what is ``asked``: the same, or the whole object where it has to be decoded."""
         self.runtime.counters["transport_requests"] += 1
         read = _SinkRead(request, sink, self._options, self._traits, self.runtime)
         before = sink.received
         try:
             try:
-                response = await self._exchange.send(request, "GET", _request_fields(request), read.receive, sink)
+                response = await self._exchange.send(request, "GET", _request_fields(asked), read.receive, sink)
             finally:
                 self.runtime.counters["stream_read_total_bytes"] += sink.received - before
+            if read.is_encoded_part or (response.status == 416 and self._options.decode):
+                if asked is request:
+                    whole = replace(request, offset=0, size=None, suffix=None, first_bytes=None)
+                    return await self._read(request, sink, whole)
+                raise ProtocolError("the server sends a part of an encoded object where all of it is asked for")
             if response.status not in SUCCESS_STATUSES:
                 raise self._exchange.failure_of(request, response)
             if read.too_far is not None:
@@ -74,7 +84,7 @@ class HttpAccessor(ServiceAccessor):
         except Error as error:
             if read.head is not None:
                 error.head, error.received = read.head, sink.received - before
-            raise
+            raise error.add_context(operation="read", path=request.path)
         finally:
             read.close()
 
@@ -106,7 +116,7 @@ class HttpAccessor(ServiceAccessor):
         response = await self._exchange.send(request, "HEAD", b"", _receive_nothing)
         if response.status == 200:
             size = content_length(response.head)
-            return await self._stat_by_get(request) if size is None else metadata_of(request.path, response.head, size)
+            return await self._stat_by_get(request) if size is None else self._metadata(request, response.head, size)
         if response.status not in HEAD_REFUSED or method == "head":
             raise self._exchange.failure_of(request, response)
         metadata = await self._stat_by_get(request)
@@ -129,7 +139,11 @@ class HttpAccessor(ServiceAccessor):
             size = 0
         else:
             raise self._exchange.failure_of(request, response)
-        return metadata_of(request.path, response.head, size)
+        return self._metadata(request, response.head, size)
+
+    def _metadata(self, request: StatRequest, head: ResponseHead, size: int | None) -> Metadata:
+        is_decoded = taken_coding(head, self._options, self._traits, self.runtime, request)
+        return metadata_of(request.path, head, None if is_decoded else size)  # That of what is sent.
 
 
 class _SinkRead:
@@ -140,7 +154,7 @@ class _SinkRead:
     ``too_far`` are the bounds of a part that was not received because its prefix is too long.
     """
 
-    __slots__ = ("_options", "_request", "_runtime", "_sink", "_traits", "_unsized", "_unsized_head", "head", "too_far")
+    is_encoded_part = False
 
     def __init__(
         self, request: ReadRequest, sink: Sink, options: HttpOptions, traits: ServerTraits, runtime: Runtime
@@ -159,14 +173,18 @@ class _SinkRead:
         """Check the head of a 200 or 206, and begin the sink."""
         request = self._request
         is_ranged = _is_ranged(response)
-        if is_ranged or (request.is_whole and response.length is not None):
+        coding = taken_coding(response, self._options, self._traits, self._runtime, request)
+        self.is_encoded_part = bool(coding) and is_ranged
+        if self.is_encoded_part:
+            return None
+        if is_ranged or (request.is_whole and response.length is not None and not coding):
             head = check_reply(request, unchecked_head(response))
             if is_ranged:
                 self._traits.obeys_range = True
             self._begin(head)
             return receiver_of(self._runtime, self._sink, connection)
-        if response.length is None:
-            self._unsized, self._unsized_head = UnsizedReceiver(self._runtime, request, connection), response
+        if response.length is None or coding:
+            self._unsized, self._unsized_head = UnsizedReceiver(self._runtime, request, connection, coding), response
             return self._unsized
         return self._receive_part(response, response.length, connection)
 
@@ -191,6 +209,7 @@ class _SinkRead:
         """The result of the read, once the response has ended."""
         unsized, response = self._unsized, self._unsized_head
         if unsized is not None and response is not None:
+            unsized.check_end()
             bounds = _bounds(self._request, unsized.received)
             # Without a total in every response no ETag can be made that is the same in each: only a real one counts.
             described = replace(unchecked_head(response), etag=etag_of(response, None))

@@ -6,18 +6,20 @@ The receivers are for bodies that cannot be received in place: one with a prefix
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import BudgetExhausted, Closed, Error, RedirectRefused, Unsupported, excerpt
+from aioprefetch.errors import BudgetExhausted, Closed, Error, ProtocolError, RedirectRefused, Unsupported, excerpt
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.services.http.errors import failure_of, has_text
 from aioprefetch.services.http.options import HttpOptions, encoded_key, redirect_target
-from aioprefetch.services.http.responses import location_of
+from aioprefetch.services.http.responses import coding_of, location_of
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.response_bodies import ErrorBody, receiver_of
@@ -49,6 +51,7 @@ class ServerTraits:
     """The observed behaviour of the server of one origin; ``None``: not observed yet."""
 
     obeys_range: bool | None = None
+    encodes: bool = False
     refuses_head: bool = False
 
 
@@ -222,8 +225,26 @@ class _CountingReceiver:
             self._limit.cancel()
 
 
+def taken_coding(
+    head: ResponseHead, options: HttpOptions, traits: ServerTraits, runtime: Runtime, request: Request
+) -> str:
+    """The coding that has to be undone, taken out of the head. One that stays is reported once for a server."""
+    coding = coding_of(head)
+    if coding and options.decode:
+        del head.fields[b"content-encoding"]
+        return coding
+    if coding and not traits.encodes:
+        traits.encodes = True
+        runtime.events.publish("http.encoded", request.path, service=options.info.url, coding=coding)
+        logger.warning("%s sends objects in %s: decode=True gives them as they were", options.info.url, excerpt(coding))
+    return ""
+
+
 # --- receivers --------------------------------------------------------------------------------------------------------
 
+# What zlib decodes; it tells by the first bytes which it is.
+CODINGS = ("gzip", "x-gzip", "deflate")
+_ANY_HEADER = zlib.MAX_WBITS + 32
 # Memory is reserved in pieces of at least this size.
 RESERVED_BYTES_MIN = 1 << 20
 # The maximum that is received of a body without a length.
@@ -274,16 +295,20 @@ class SkippingReceiver:
 
 
 class UnsizedReceiver:
-    """Collects the wanted bytes of a body without a length, in memory that the budget counts.
+    """Collects the wanted bytes of a body without a length, in memory that the budget counts; a ``coding`` is undone.
 
     ``release`` returns the memory; it may be called twice. Only one body at a time may exceed the budget: if
     several did, none would find the memory to end. The others pause their connections until it is their turn, and are
     ``BudgetExhausted`` after ``budget_wait_seconds``.
     """
 
-    def __init__(self, runtime: Runtime, request: ReadRequest, connection: Connection) -> None:
+    def __init__(self, runtime: Runtime, request: ReadRequest, connection: Connection, coding: str = "") -> None:
+        if coding not in ("", *CODINGS):
+            raise Unsupported(f"the server sends the object in {excerpt(coding)!r}; decode=True knows gzip and deflate")
+        self._inflated = zlib.decompressobj(_ANY_HEADER) if coding else None
         self.received = 0
         self.is_complete = True
+        self._is_past = False
         self._runtime = runtime
         self._request = request
         self._connection = connection
@@ -307,13 +332,35 @@ class UnsizedReceiver:
     def feed(self, chunk: memoryview) -> int:
         """Keep the wanted part of a chunk, and stop the response after the last wanted byte.
 
-        Raises ``Unsupported`` for a body of more than ``UNSIZED_BYTES_MAX``.
+        Raises ``Unsupported`` for a body of more than ``UNSIZED_BYTES_MAX``, ``ProtocolError`` for one in no coding.
         """
-        count = len(chunk)
+        self._runtime.counters["stream_read_total_bytes"] += len(chunk)
+        for piece in (chunk,) if self._inflated is None else self._decoded(bytes(chunk)):
+            self._take(piece)
+        return len(chunk)
+
+    def _decoded(self, data: bytes) -> Iterator[memoryview]:
+        """What the next bytes bring, in pieces: a few of them can be very many."""
+        piece = b""
+        while self._inflated is not None and (data or len(piece) == RESERVED_BYTES_MIN):
+            if self._inflated.eof:  # There may be several, one after the other.
+                self._inflated = zlib.decompressobj(_ANY_HEADER)
+            try:
+                piece = self._inflated.decompress(data, RESERVED_BYTES_MIN)
+            except zlib.error as error:
+                raise ProtocolError(f"the body is not in the coding that it claims: {error}") from None
+            yield memoryview(piece)
+            data = self._inflated.unconsumed_tail or self._inflated.unused_data
+
+    def check_end(self) -> None:
+        """Raises ``ProtocolError`` for a body that has ended within its coding."""
+        if self._inflated is not None and self.is_complete and not self._inflated.eof:
+            raise ProtocolError("the encoded body ends early")
+
+    def _take(self, chunk: memoryview) -> None:
         if not self.is_complete:
-            return count  # The rest of the chunk with the last wanted byte.
-        self.received += count
-        self._runtime.counters["stream_read_total_bytes"] += count
+            return  # The rest of the chunk with the last wanted byte.
+        self.received += len(chunk)
         if self.received > UNSIZED_BYTES_MAX:
             raise Unsupported(
                 f"the server tells no length, and such objects are read up to {UNSIZED_BYTES_MAX} bytes only: "
@@ -321,12 +368,14 @@ class UnsizedReceiver:
                 operation="read",
                 path=self._request.path,
             )
-        self._keep(chunk)
+        if not self._is_past:
+            self._keep(chunk)
         request = self._request
         if request.size is not None and request.suffix is None and self.received >= request.offset + request.size:
+            self._is_past = True
+        if self._is_past and self._inflated is None:  # Nothing else tells the size of what is decoded.
             self.is_complete = False
             self._connection.stop()
-        return count
 
     def _keep(self, chunk: memoryview) -> None:
         suffix = self._request.suffix

@@ -244,6 +244,7 @@ class HttpOptions:
     path: str
     identity: Identity
     follow_redirects: bool
+    decode: bool
     ca_bundle: str | None
     proxies: ProxyUrls | None
     connect_timeout_seconds: float
@@ -259,6 +260,7 @@ class HttpOptions:
         headers: Mapping[str, str | Secret] | None = None,
         auth: tuple[str, str | Secret] | str | Secret | None = None,
         follow_redirects: bool = True,
+        decode: bool = False,
         ca_bundle: str | os.PathLike[str] | None = None,
         proxies: Mapping[str, str | Secret] | None = None,
         connect_timeout_seconds: float = 5.0,
@@ -275,8 +277,9 @@ class HttpOptions:
         checked = checked_headers(headers)
         if secret is not None and any(name.lower() == "authorization" for name, _ in checked):
             raise _invalid("auth and the header Authorization are both given; leave one out")
-        if type(follow_redirects) is not bool:
-            raise _invalid(f"follow_redirects must be True or False, not {follow_redirects!r}")
+        for name, flag in (("follow_redirects", follow_redirects), ("decode", decode)):
+            if type(flag) is not bool:
+                raise _invalid(f"{name} must be True or False, not {flag!r}")
         skip_bytes = byte_count(skip_bytes_max, "skip_bytes_max", operation="configure")
         if type(skip_bytes) is not int or skip_bytes < 0:
             raise _invalid(f"skip_bytes_max must be an integer of at least 0, not {skip_bytes_max!r}")
@@ -287,6 +290,7 @@ class HttpOptions:
             "path": base.path,
             "identity": Identity(user, secret, checked, Secret.of(base.query)),
             "follow_redirects": follow_redirects,
+            "decode": decode,
             "ca_bundle": None if ca_bundle is None else checked_file("ca_bundle", ca_bundle),
             "proxies": _checked_proxies(proxies),
             "connect_timeout_seconds": checked_seconds("connect_timeout_seconds", connect_timeout_seconds),

@@ -35,6 +35,9 @@ class Http(HttpOptions):
     follow_redirects
         Follow up to five, never from https to http. At another origin ``auth``, ``headers`` and the query are not
         sent. ``False``: a redirect is ``RedirectRefused``.
+    decode
+        Decode what a server sends in gzip or deflate, which it is asked not to do. Each read of such an object receives
+        all that is before its end, of 64 MiB at most, and ``stat`` has no size. ``False``: bytes are those that are sent.
     ca_bundle
         A PEM file of the authorities to trust instead of the system's.
     proxies
@@ -55,6 +58,7 @@ class Http(HttpOptions):
         "headers",
         "auth",
         "follow_redirects",
+        "decode",
         "ca_bundle",
         "proxies",
         "connect_timeout_seconds",
