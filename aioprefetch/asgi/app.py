@@ -58,7 +58,7 @@ from aioprefetch.ranges import ByteCount, Range, bytes_at_least, total_length
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from aioprefetch.values import ReadHead, ReadRequest
+from aioprefetch.values import Metadata, ReadHead, ReadRequest
 from aioprefetch.verbs.arguments import Arguments
 
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -68,12 +68,8 @@ CHUNK_BYTES = 1 << 20
 ATTEMPTS_MAX = 3
 
 _NOTHING = memoryview(b"")
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# What the application or the server says itself.
-_OWN_HEADERS = {
-    *("accept-ranges", "allow", "cache-control", "connection", "content-encoding", "content-length", "content-range"),
-    *("content-type", "date", "etag", "last-modified", "retry-after", "transfer-encoding"),
-}
+_OWN = "accept-ranges|cache-control|connection|content-(?:encoding|length|range|type)|etag|last-modified|t.*-encoding"
+_HEADER_NAME = re.compile(rf"(?!(?:{_OWN})\Z)[!#$%&'*+.^_`|~0-9a-z-]+", re.IGNORECASE)
 _ABSENT = (NotFound, IsADirectory, NotADirectory, InvalidPath)
 
 
@@ -99,12 +95,9 @@ class RangeApp:
     503 with ``Retry-After`` for what may pass, 502 for any other failure of the store, which is logged.
 
     A body is of one version and is sent at the pace of the client, from two chunks in memory; an object that changes
-    meanwhile ends the connection, and so does a client that takes nothing for ``send_seconds``. A client that leaves
-    ends the read. What a client has not taken yet is part of ``memory_bytes``, apart from bodies of up to 64 KiB, and
-    all bodies together have ``memory_share`` of it; while there is no memory for another body it waits, and holds
-    nothing.
-
-    Browsers are asked to believe the type of a response (``X-Content-Type-Options: nosniff``).
+    meanwhile ends the connection, and a client that leaves ends the read. What a client has not taken yet is part of
+    ``memory_bytes``, apart from bodies of up to 64 KiB; while there is no memory for another body it waits, and holds
+    nothing. Browsers are asked to believe the type of a response (``X-Content-Type-Options: nosniff``).
 
     As an application of its own it gives up connections and memory at the end of its lifespan; where it is mounted they
     go with the Operator.
@@ -122,14 +115,11 @@ class RangeApp:
         any other client its body.
         Several ranges that are longer together are served as the whole object.
     send_seconds
-        The longest time until the server takes a message of up to 64 KiB, which it does when its client has taken those
-        before. Beyond it the connection ends.
+        A client that takes less than 64 KiB in this time is sent away.
     memory_share
-        The part of ``memory_bytes`` that bodies may hold, in all applications over it with the same share. The rest is
-        left to other readers. The last body may exceed it.
+        The part of ``memory_bytes`` that bodies hold at most, those of other applications with this share among them.
     headers
-        Fields that are added to every response, such as ``{"Content-Security-Policy": "sandbox"}``. ``None`` as a value
-        leaves out ``X-Content-Type-Options``.
+        Fields of every response, such as ``{"Content-Security-Policy": "sandbox"}``; ``None`` leaves out ``nosniff``.
     """
 
     def __init__(
@@ -156,10 +146,7 @@ class RangeApp:
         self._cache_control = _checked_header("cache_control", cache_control)
         self._chunk_bytes = bytes_at_least(1, chunk_bytes, "chunk_bytes", operation="serve", path="")
         self._send_seconds = checked_seconds("send_seconds", send_seconds, infinite_allowed=True, operation="serve")
-        is_share = (
-            isinstance(memory_share, int | float) and not isinstance(memory_share, bool) and 0 < memory_share <= 1
-        )
-        if not is_share:
+        if not isinstance(memory_share, int | float) or not 0 < memory_share <= 1:
             raise ConfigInvalid(f"memory_share must be above 0 and at most 1, not {memory_share!r}", operation="serve")
         self._memory_share = memory_share
         self._headers = _checked_headers(headers)
@@ -270,13 +257,7 @@ class RangeApp:
         metadata = await self._operator.stat(path)
         if metadata.is_directory or metadata.size is None:
             raise _Refused(404)
-        found = Described(
-            size=metadata.size,
-            etag=metadata.etag,
-            last_modified=metadata.last_modified,
-            content_type=metadata.content_type,
-            content_encoding=metadata.content_encoding,
-        )
+        found = _described_by(metadata, metadata.size)
         self._check_conditions(headers, found)
         return found
 
@@ -393,7 +374,7 @@ class RangeApp:
         return Response(file.path, found, status, wanted, memory, first, rest)
 
 
-def _described_by(head: ReadHead, size: int) -> Described:
+def _described_by(head: ReadHead | Metadata, size: int) -> Described:
     return Described(
         size=size,
         etag=head.etag,
@@ -419,7 +400,7 @@ def _checked_headers(headers: Mapping[str, str | None] | None) -> list[tuple[byt
         raise InvalidType(f"headers must be a mapping of names to values, not {headers!r}", operation="serve")
     fields: dict[str, str | None] = {"x-content-type-options": "nosniff"}
     for name, value in (headers or {}).items():
-        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise InvalidArgument(f"{name!r} is no header that can be added to a response", operation="serve")
         fields[name.lower()] = _checked_header(f"headers[{name!r}]", value)
     return [(name.encode(), value.encode("latin-1")) for name, value in fields.items() if value is not None]

@@ -219,16 +219,12 @@ _NOTHING = memoryview(b"")
 
 
 class BodyMemory:
-    """The part of the budget for one response, until its client has taken it. A short body needs none.
-
-    It is taken twice: from the share of all bodies, and from the budget of which they have a share.
-    """
+    """The part of the share of bodies, and of the budget, until a response was taken. A short body needs none."""
 
     def __init__(self, runtime: Runtime, path: str, share: float) -> None:
         share_bytes = max(1, int(share * runtime.options.memory_bytes))
         of_bodies = runtime.shared(("asgi.memory", share), lambda: MemoryBudget(share_bytes, runtime.loop))
         self._budgets = of_bodies, runtime.budget
-        self._share = share
         self._options = runtime.options
         self._path = path
         self._tickets: list[Ticket] = []
@@ -237,7 +233,7 @@ class BodyMemory:
         """Take that much if it is free, and return whether it was."""
         if size_bytes > MESSAGE_BYTES:
             for budget in self._budgets:
-                self._tickets.append(_request(budget, size_bytes))
+                self._tickets.append(budget.request(min(size_bytes, budget.limit_bytes), "demand"))
                 if not self._tickets[-1].granted:
                     self.release()
                     return False
@@ -259,13 +255,13 @@ class BodyMemory:
         try:
             async with asyncio.timeout(options.budget_wait_seconds):
                 for budget in self._budgets[len(self._tickets) :]:
-                    self._tickets.append(_request(budget, size_bytes))
+                    self._tickets.append(budget.request(min(size_bytes, budget.limit_bytes), "demand"))
                     await self._tickets[-1].wait()
         except TimeoutError as late:
             late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
             raise BudgetExhausted(
                 f"no memory for a body within budget_wait_seconds={options.budget_wait_seconds}:"
-                f" too many clients at once for memory_share={self._share:g} of memory_bytes={options.memory_bytes}",
+                f" too many clients at once for the memory_share of memory_bytes={options.memory_bytes}",
                 operation="serve",
                 path=self._path,
             ) from None
@@ -275,10 +271,6 @@ class BodyMemory:
         tickets, self._tickets = self._tickets, []
         for budget, ticket in zip(self._budgets, tickets, strict=False):
             budget.cancel(ticket)
-
-
-def _request(budget: MemoryBudget, size_bytes: int) -> Ticket:
-    return budget.request(min(size_bytes, budget.limit_bytes), "demand")
 
 
 class Rest:

@@ -83,8 +83,6 @@ PROTOCOL_ERRORS_MAX = 2
 NAME_FAILURES_MAX = 2
 NAME_FAILURES_SECONDS_MAX = 5.0
 
-# Where this machine has no file descriptor left, the store was not asked, so a retry adds nothing to its load.
-_NOT_ASKED = ("EMFILE", "ENFILE")
 UNPROVEN = "nothing proves that the rest is of the same version: there is neither a strong ETag nor a version id"
 
 _CAUSES = {
@@ -357,8 +355,8 @@ class Attempts:
             if gave_up:
                 raise self._exhausted(error, now, gave_up)
             cost = layer.throttle_cost if isinstance(error, Throttled) else layer.cost
-            if error.context.get("errno") in _NOT_ASKED:
-                cost = 0
+            if error.context.get("errno") in ("EMFILE", "ENFILE"):
+                cost = 0  # The store was not asked, so a retry adds nothing to its load.
             if not self._bucket.take(cost):
                 raise self._out_of_tokens(error, now) from error
             self._announce(error, pause, resumed=received > 0)

@@ -90,12 +90,7 @@ class FileThreads:
 
         A future and no task: a loop that ends cancels its tasks, and the waiter would not see the end of the thread.
         """
-        try:
-            return asyncio.wrap_future((executor or self.executor).submit(call, *arguments))
-        except Closed as error:
-            refused: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            refused.set_exception(error)
-            return refused
+        return asyncio.wrap_future((executor or self.executor).submit(call, *arguments))
 
     def call_short(self, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
         """As ``call``, for many calls that seldom wait for a device.
@@ -117,11 +112,9 @@ class FileThreads:
     async def clean_up(self, call: Callable[[], object]) -> None:
         """Run a short call that must happen: in a thread, or here if the runtime is closed."""
         try:
-            job = self.executor.submit(call)
+            await settled(self.call(call))
         except Closed:
             call()
-            return
-        await settled(asyncio.wrap_future(job))
 
     async def _shut(self) -> None:
         # Jobs that wait for a thread are done all the same: each has a caller that waits.

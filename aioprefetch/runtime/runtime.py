@@ -154,10 +154,11 @@ class Runtime:
         if self.closed:
             raise Closed("the operator is closed", operation="run_blocking")
         if self._executor is None:
-            self._executor = self._start_executor()
+            self._executor = Threads(self.options.executor_threads, "aioprefetch-blocking")
+            self.supervisor.on_close(self._shut_executor)
         try:
             started = self.loop.run_in_executor(self._executor, call, *arguments)
-        except (Closed, RuntimeError):  # The process ends, and has ended its threads, while other threads still read.
+        except RuntimeError:  # The interpreter is shutting down and starts no more threads, while others still read.
             return call(*arguments)
         try:
             return await started
@@ -172,10 +173,6 @@ class Runtime:
 
             self._random = Random(self.options.random_seed)
         return self._random
-
-    def _start_executor(self) -> Threads:
-        self.supervisor.on_close(self._shut_executor)
-        return Threads(self.options.executor_threads, "aioprefetch-blocking")
 
     def is_current(self) -> bool:
         """Whether the caller runs on this runtime's loop, in its process."""
@@ -287,7 +284,6 @@ class Runtime:
     async def _shut_executor(self) -> None:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = None
 
 
 def _holder_collected(runtime: Runtime, holder_id: int) -> None:

@@ -1,8 +1,7 @@
-"""The executor of all blocking calls, in place of the one of ``concurrent.futures``.
+"""The executor of all blocking calls, of daemon threads, so that a program can end beside a call that may hang.
 
-That one cannot be used first after the end of the main thread, and no program ends before the last of its calls, though
-one may wait for a pipe to which nothing is written. The threads here are daemons. The process waits at its end for all
-other calls: they may be in the middle of a file, or in code that does not let a thread be ended.
+At its end it waits for all others, which may be in code that lets no thread be ended. Unlike the threads of
+``concurrent.futures`` these can also begin first when the main thread has ended.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ SHARED_MAX = 256
 
 
 class Threads(Executor):
-    """At most ``count`` daemon threads, each started when a call finds none that is free.
-
-    ``may_hang``: a call may wait for ever, so the process does not wait for it at its end.
-    """
+    """At most ``count`` threads. ``may_hang``: calls may wait for ever, so the end of the process does not for them."""
 
     def __init__(self, count: int, name: str, *, may_hang: bool = False) -> None:
         self._count = count
@@ -51,13 +47,16 @@ class Threads(Executor):
             self._jobs.put(None)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Begin a call: ``Closed`` after ``shutdown``, ``RuntimeError`` where no first thread can be started."""
+        """Begin a call. Its result is ``Closed`` after ``shutdown``; ``RuntimeError`` if no thread can be started."""
         future: Future[T] = Future()
         with self._lock:
             if self._is_shut:
-                raise Closed("the operator is closed")
+                future.set_exception(Closed("the operator is closed"))
+                return future
             if len(self._threads) < self._count and self._unfinished >= len(self._threads):
-                self._start_thread()
+                thread = threading.Thread(target=_serve, args=(self._jobs,), name=self._name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
             self._unfinished += 1
             self._jobs.put(partial(self._carry_out, future, partial(fn, *args, **kwargs)))
         return future
@@ -74,31 +73,17 @@ class Threads(Executor):
         for thread in self._threads if wait else ():
             thread.join()
 
-    def _start_thread(self) -> None:
-        name = f"{self._name}_{len(self._threads)}"
-        thread = threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # The interpreter ends, or the system has no thread left.
-            if not self._threads:
-                raise
-        else:
-            self._threads.append(thread)
-
     def _carry_out(self, future: Future[T], call: Callable[[], T]) -> None:
-        is_wanted, error = future.set_running_or_notify_cancel(), None
-        try:
-            if is_wanted:
-                result = call()
-        except BaseException as failure:
-            error = failure
+        settle: Callable[[], object] = future.cancel
+        if future.set_running_or_notify_cancel():
+            try:
+                settle = partial(future.set_result, call())
+            except BaseException as error:
+                settle = partial(future.set_exception, error)
         with self._lock:  # Before the result, which may let the next call come.
             self._unfinished -= 1
-        if error is not None:
-            future.set_exception(error)
-        elif is_wanted:
-            future.set_result(result)
-        del future, call, error  # The traceback of the error holds this frame.
+        settle()
+        del future, call, settle  # The traceback of an error holds this frame.
 
 
 def _serve(jobs: SimpleQueue[partial[None] | None]) -> None:

@@ -7,7 +7,6 @@ import ssl
 from typing import Protocol, cast
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.transport.errors import NO_DESCRIPTOR, not_connected
 
 # TLS decrypts whole records, so the first part of a record may have been received earlier.
 RECORD_BYTES_MAX = (16 << 10) + 256
@@ -21,8 +20,6 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca_bundle)
     except (OSError, ssl.SSLError) as error:
-        if error.errno in NO_DESCRIPTOR:
-            raise not_connected(error, "a store by TLS") from None
         raise ConfigInvalid(
             f"ca_bundle {ca_bundle!r} cannot be read as a PEM file of certificates: {error.strerror}"
         ) from None

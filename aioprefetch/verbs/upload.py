@@ -224,8 +224,6 @@ def _invalid(message: str, path: str) -> InvalidType:
 
 # The parts of one upload in flight.
 PARTS_AT_ONCE = 8
-# The largest part that S3 takes.
-PART_BYTES_MAX = 5 << 30
 # An abort is not cut off, and may not hang either.
 ABORT_SECONDS_MAX = 5.0
 
@@ -236,8 +234,7 @@ class MultipartBody:
     Parts are sent by the runtime: the failure of one ends the others, and is raised by the next call. After a failed or
     cancelled call ``abort`` removes what was sent; it raises if it cannot, with ``upload_id`` in the context.
 
-    Where the ``size`` of the object is known, its parts are as large as it takes for the store to have them all. Others
-    have larger ones from the middle of their numbers on, so that only the largest object of the store ends them.
+    Parts are as large as it takes for the store to have them all; without ``size`` those of the second half grow.
     """
 
     def __init__(self, accessor: Accessor, runtime: Runtime, request: WriteRequest, size: int = 0) -> None:
@@ -271,7 +268,7 @@ class MultipartBody:
                 self._sent_bytes += len(part)
                 if self._grows and self._count >= self._parts_max // 2:
                     larger = self._sent_bytes // max(1, self._parts_max // 12)
-                    self._part_bytes = max(self._part_bytes, min(larger, PART_BYTES_MAX))
+                    self._part_bytes = max(self._part_bytes, min(larger, 5 << 30))  # S3 takes no larger one.
                 await self._until_fitting()
             room = self._part_bytes - len(self._buffer)
             self._buffer += data[:room]
@@ -436,8 +433,7 @@ class MultipartBody:
     async def _until_fitting(self) -> None:
         """Wait until there is memory for another part beside those in flight."""
         budget, options = self._runtime.budget, self._runtime.options
-        fitting = options.memory_bytes // 2 // self._part_bytes
-        further_max = min(PARTS_AT_ONCE, options.concurrency, fitting)
+        further_max = min(PARTS_AT_ONCE, options.concurrency, options.memory_bytes // 2 // self._part_bytes)
         while len(self._works) > len(self._tickets):
             if len(self._tickets) < further_max:
                 ticket = budget.request(self._part_bytes, "prefetch")

@@ -15,7 +15,6 @@ import pytest
 from aioprefetch.errors import TimedOut, Unavailable
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Fault
-from aioprefetch.transport.tls import tls_context
 from tests.benches.descriptors import IN_PROC, needs_proc
 from tests.reliability.scripted import PATIENT_HANG_SECONDS, Serve, once
 
@@ -105,13 +104,6 @@ async def test_no_descriptor_for_a_socket(serve: Serve) -> None:
         assert "ulimit -n" in str(error)
         assert {type(other) for other in others} == {Unavailable}
         await scripted.read()
-
-
-@needs_proc
-def test_no_descriptor_for_the_certificates() -> None:
-    """They are right, so it is no error of the configuration."""
-    with no_descriptor_left(), pytest.raises(Unavailable, match="ulimit -n"):
-        tls_context(__file__)
 
 
 def left_behind() -> tuple[int, int, int]:

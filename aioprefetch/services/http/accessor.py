@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from aioprefetch.accessor.http_headers import (
     is_weak,
@@ -23,7 +24,6 @@ from aioprefetch.services.http.exchange import (
     ServerTraits,
     SkippingReceiver,
     UnsizedReceiver,
-    taken_coding,
 )
 from aioprefetch.services.http.options import HttpOptions
 from aioprefetch.services.http.responses import (
@@ -41,6 +41,7 @@ from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, StatR
 # 403 is on the list because a signed URL is often signed for GET alone.
 HEAD_REFUSED = frozenset({403, 405, 501})
 ONE_BYTE = b"Range: bytes=0-0\r\n"
+_WHOLE: dict[str, Any] = {"offset": 0, "size": None, "suffix": None, "first_bytes": None}
 
 
 class HttpAccessor(ServiceAccessor):
@@ -56,26 +57,23 @@ class HttpAccessor(ServiceAccessor):
         self._exchange = Exchange(options, runtime, client)
         self._traits = self._exchange.traits
 
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+    async def read(self, request: ReadRequest, sink: Sink, whole: ReadRequest | None = None) -> ReadReply:
+        """As for any service. With a request for the ``whole`` object, which has to be decoded, a part of that."""
         if request.version is not None:
             self._unsupported(request, "versions")
-        return await self._read(request, sink, request)
-
-    async def _read(self, request: ReadRequest, sink: Sink, asked: ReadRequest) -> ReadReply:
-        """Read by the response to what is ``asked``: the same, or the whole object where it has to be decoded."""
         self.runtime.counters["transport_requests"] += 1
-        read = _SinkRead(request, sink, self._options, self._traits, self.runtime)
+        read = _SinkRead(request, sink, self._options, self._exchange, self.runtime)
         before = sink.received
         try:
             try:
-                response = await self._exchange.send(request, "GET", _request_fields(asked), read.receive, sink)
+                fields = _request_fields(whole or request)
+                response = await self._exchange.send(request, "GET", fields, read.receive, sink)
             finally:
                 self.runtime.counters["stream_read_total_bytes"] += sink.received - before
             if read.is_encoded_part or (response.status == 416 and self._options.decode):
-                if asked is request:
-                    whole = replace(request, offset=0, size=None, suffix=None, first_bytes=None)
-                    return await self._read(request, sink, whole)
-                raise ProtocolError("the server sends a part of an encoded object where all of it is asked for")
+                if whole is not None:
+                    raise ProtocolError("the server sends a part of an encoded object where all of it is asked for")
+                return await self.read(request, sink, replace(request, **_WHOLE))
             if response.status not in SUCCESS_STATUSES:
                 raise self._exchange.failure_of(request, response)
             if read.too_far is not None:
@@ -84,7 +82,8 @@ class HttpAccessor(ServiceAccessor):
         except Error as error:
             if read.head is not None:
                 error.head, error.received = read.head, sink.received - before
-            raise error.add_context(operation="read", path=request.path)
+            error.add_context(operation="read", path=request.path)
+            raise
         finally:
             read.close()
 
@@ -142,7 +141,7 @@ class HttpAccessor(ServiceAccessor):
         return self._metadata(request, response.head, size)
 
     def _metadata(self, request: StatRequest, head: ResponseHead, size: int | None) -> Metadata:
-        is_decoded = taken_coding(head, self._options, self._traits, self.runtime, request)
+        is_decoded = self._exchange.taken_coding(request, head)
         return metadata_of(request.path, head, None if is_decoded else size)  # That of what is sent.
 
 
@@ -157,14 +156,14 @@ class _SinkRead:
     is_encoded_part = False
 
     def __init__(
-        self, request: ReadRequest, sink: Sink, options: HttpOptions, traits: ServerTraits, runtime: Runtime
+        self, request: ReadRequest, sink: Sink, options: HttpOptions, exchange: Exchange, runtime: Runtime
     ) -> None:
         self.head: ReadHead | None = None
         self.too_far: tuple[int, int] | None = None
         self._request = request
         self._sink = sink
         self._options = options
-        self._traits = traits
+        self._exchange = exchange
         self._runtime = runtime
         self._unsized: UnsizedReceiver | None = None
         self._unsized_head: ResponseHead | None = None
@@ -173,14 +172,14 @@ class _SinkRead:
         """Check the head of a 200 or 206, and begin the sink."""
         request = self._request
         is_ranged = _is_ranged(response)
-        coding = taken_coding(response, self._options, self._traits, self._runtime, request)
+        coding = self._exchange.taken_coding(request, response)
         self.is_encoded_part = bool(coding) and is_ranged
         if self.is_encoded_part:
             return None
         if is_ranged or (request.is_whole and response.length is not None and not coding):
             head = check_reply(request, unchecked_head(response))
             if is_ranged:
-                self._traits.obeys_range = True
+                self._exchange.traits.obeys_range = True
             self._begin(head)
             return receiver_of(self._runtime, self._sink, connection)
         if response.length is None or coding:
@@ -195,7 +194,7 @@ class _SinkRead:
         if start > self._options.skip_bytes_max:
             self.too_far = bounds
             return None
-        _note_ignored_range(self._runtime, self._traits, self._options, self._request)
+        _note_ignored_range(self._runtime, self._exchange.traits, self._options, self._request)
         self._begin(head)
         if start == end:
             return None

@@ -19,7 +19,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.services.http.errors import failure_of, has_text
 from aioprefetch.services.http.options import HttpOptions, encoded_key, redirect_target
-from aioprefetch.services.http.responses import coding_of, location_of
+from aioprefetch.services.http.responses import location_of
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.response_bodies import ErrorBody, receiver_of
@@ -101,6 +101,18 @@ class Exchange:
             # The frames below hold the headers of the request, and with them the credentials.
             error.add_context(operation=request.operation, path=request.path)
             raise error.with_traceback(None) from error.__cause__
+
+    def taken_coding(self, request: Request, head: ResponseHead) -> str:
+        """The coding that has to be undone, taken out of the head. One that stays is reported once for a server."""
+        coding, url = (head.text("content-encoding") or "").strip().lower(), self._options.info.url
+        if self._options.decode:
+            head.fields.pop(b"content-encoding", None)
+            return coding.removeprefix("identity")
+        if coding not in ("", "identity") and not self.traits.encodes:
+            self.traits.encodes = True
+            self._runtime.events.publish("http.encoded", request.path, service=url, coding=coding)
+            logger.warning("%s sends objects in %s: decode=True gives them as they were", url, excerpt(coding))
+        return ""
 
     def failure_of(self, request: Request, response: Response) -> Error:
         """The error that a response without success means."""
@@ -225,26 +237,9 @@ class _CountingReceiver:
             self._limit.cancel()
 
 
-def taken_coding(
-    head: ResponseHead, options: HttpOptions, traits: ServerTraits, runtime: Runtime, request: Request
-) -> str:
-    """The coding that has to be undone, taken out of the head. One that stays is reported once for a server."""
-    coding = coding_of(head)
-    if coding and options.decode:
-        del head.fields[b"content-encoding"]
-        return coding
-    if coding and not traits.encodes:
-        traits.encodes = True
-        runtime.events.publish("http.encoded", request.path, service=options.info.url, coding=coding)
-        logger.warning("%s sends objects in %s: decode=True gives them as they were", options.info.url, excerpt(coding))
-    return ""
-
-
 # --- receivers --------------------------------------------------------------------------------------------------------
 
-# What zlib decodes; it tells by the first bytes which it is.
-CODINGS = ("gzip", "x-gzip", "deflate")
-_ANY_HEADER = zlib.MAX_WBITS + 32
+_ANY_HEADER = zlib.MAX_WBITS + 32  # Of gzip or deflate.
 # Memory is reserved in pieces of at least this size.
 RESERVED_BYTES_MIN = 1 << 20
 # The maximum that is received of a body without a length.
@@ -303,12 +298,11 @@ class UnsizedReceiver:
     """
 
     def __init__(self, runtime: Runtime, request: ReadRequest, connection: Connection, coding: str = "") -> None:
-        if coding not in ("", *CODINGS):
-            raise Unsupported(f"the server sends the object in {excerpt(coding)!r}; decode=True knows gzip and deflate")
+        if coding not in ("", "gzip", "x-gzip", "deflate"):
+            raise Unsupported(f"decode=True knows gzip and deflate, and the server sends {excerpt(coding)!r}")
         self._inflated = zlib.decompressobj(_ANY_HEADER) if coding else None
         self.received = 0
         self.is_complete = True
-        self._is_past = False
         self._runtime = runtime
         self._request = request
         self._connection = connection
@@ -368,12 +362,11 @@ class UnsizedReceiver:
                 operation="read",
                 path=self._request.path,
             )
-        if not self._is_past:
-            self._keep(chunk)
+        self._keep(chunk)
         request = self._request
-        if request.size is not None and request.suffix is None and self.received >= request.offset + request.size:
-            self._is_past = True
-        if self._is_past and self._inflated is None:  # Nothing else tells the size of what is decoded.
+        if request.size is None or request.suffix is not None or self._inflated is not None:
+            return  # Of what is decoded nothing but its end tells the size.
+        if self.received >= request.offset + request.size:
             self.is_complete = False
             self._connection.stop()
 

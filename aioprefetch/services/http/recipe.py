@@ -36,8 +36,8 @@ class Http(HttpOptions):
         Follow up to five, never from https to http. At another origin ``auth``, ``headers`` and the query are not
         sent. ``False``: a redirect is ``RedirectRefused``.
     decode
-        Decode what a server sends in gzip or deflate, which it is asked not to do. Each read of such an object receives
-        all that is before its end, of 64 MiB at most, and ``stat`` has no size. ``False``: bytes are those that are sent.
+        Decode what is sent in gzip or deflate against our wish. Each read receives all of such an object, of 64 MiB at
+        most, and ``stat`` has no size. ``False``: the bytes are those that are sent.
     ca_bundle
         A PEM file of the authorities to trust instead of the system's.
     proxies

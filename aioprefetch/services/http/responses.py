@@ -21,12 +21,6 @@ def field_of(head: ResponseHead, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def coding_of(head: ResponseHead) -> str:
-    """How a body is encoded, although we ask for it as it is; empty for the bytes themselves."""
-    coding = (head.text("content-encoding") or "").strip().lower()
-    return "" if coding == "identity" else coding
-
-
 def location_of(head: ResponseHead) -> str | None:
     """The target of a redirect, as sent by the server."""
     return head.text("location")
