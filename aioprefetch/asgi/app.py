@@ -401,7 +401,7 @@ def _checked_headers(headers: Mapping[str, str | None] | None) -> list[tuple[byt
     fields: dict[str, str | None] = {"x-content-type-options": "nosniff"}
     for name, value in (headers or {}).items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            raise InvalidArgument(f"{name!r} is no header that can be added to a response", operation="serve")
+            raise InvalidArgument(f"{name!r} is not a header for every response", operation="serve")
         fields[name.lower()] = _checked_header(f"headers[{name!r}]", value)
     return [(name.encode(), value.encode("latin-1")) for name, value in fields.items() if value is not None]
 

@@ -103,8 +103,7 @@ class RetryLayer(Layer):
     begun.
 
     There is one bucket of ``tokens`` for each runtime and capacity. A retry takes ``cost`` tokens (``throttle_cost``
-    after ``Throttled``, none where this machine has no file descriptor left) and returns them if it succeeds; an
-    operation without a retry returns one.
+    after ``Throttled``, 0 without file descriptors) and returns them if it succeeds; one without a retry returns one.
     """
 
     attempts_max: int = 4

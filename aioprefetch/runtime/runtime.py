@@ -30,11 +30,12 @@ from aioprefetch.runtime.events import EventBus, clock_of
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.statistics import Counters, Ledger, StatisticsSnapshot, Timer
 from aioprefetch.runtime.supervisor import Supervisor
-from aioprefetch.runtime.threads import Threads
 from aioprefetch.values import Lane
 
 if TYPE_CHECKING:
     from random import Random
+
+    from aioprefetch.runtime.threads import Threads
 
 T = TypeVar("T")
 
@@ -154,6 +155,8 @@ class Runtime:
         if self.closed:
             raise Closed("the operator is closed", operation="run_blocking")
         if self._executor is None:
+            from aioprefetch.runtime.threads import Threads
+
             self._executor = Threads(self.options.executor_threads, "aioprefetch-blocking")
             self.supervisor.on_close(self._shut_executor)
         try:

@@ -24,8 +24,7 @@ from aioprefetch.errors import Closed
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# The calls of ``in_thread`` that may hang before others wait.
-SHARED_MAX = 256
+SHARED_MAX = 256  # The calls of ``in_thread`` that may hang before others wait.
 
 
 class Threads(Executor):

@@ -45,7 +45,7 @@ _WHOLE: dict[str, Any] = {"offset": 0, "size": None, "suffix": None, "first_byte
 
 
 class HttpAccessor(ServiceAccessor):
-    """Reads and stats objects of one base URL."""
+    """Reads and stats objects of one base URL; a part of what has to be decoded by a request for the whole."""
 
     reports_requests = frozenset(("read", "stat"))
 
@@ -58,7 +58,6 @@ class HttpAccessor(ServiceAccessor):
         self._traits = self._exchange.traits
 
     async def read(self, request: ReadRequest, sink: Sink, whole: ReadRequest | None = None) -> ReadReply:
-        """As for any service. With a request for the ``whole`` object, which has to be decoded, a part of that."""
         if request.version is not None:
             self._unsupported(request, "versions")
         self.runtime.counters["transport_requests"] += 1

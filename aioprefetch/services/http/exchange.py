@@ -334,7 +334,7 @@ class UnsizedReceiver:
         return len(chunk)
 
     def _decoded(self, data: bytes) -> Iterator[memoryview]:
-        """What the next bytes bring, in pieces: a few of them can be very many."""
+        """The next bytes decoded, in pieces: few bytes may become millions."""
         piece = b""
         while self._inflated is not None and (data or len(piece) == RESERVED_BYTES_MIN):
             if self._inflated.eof:  # There may be several, one after the other.

@@ -13,6 +13,10 @@ from aioprefetch.values import ReadRequest
 from tests.benches.layer_stack import was_cancelled
 from tests.benches.range_app import DATA, client_of, collector, never
 
+DAY_SECONDS = 86_400
+SEND_SECONDS = 30
+WAIT_SECONDS = 2
+
 # --- streaming --------------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +178,7 @@ async def test_a_client_that_takes_nothing_is_sent_away(caplog: pytest.LogCaptur
     """After ``send_seconds``, however long it has taken something before. Its memory is free then."""
     async with ap.Operator(ap.services.Memory()).layer(FaultLayer()) as op:
         await op.write("k", DATA)
-        cases: list[tuple[int, dict[str, Any]]] = [(30, {}), (5, {"send_seconds": 5})]
+        cases: list[tuple[int, dict[str, Any]]] = [(SEND_SECONDS, {}), (5, {"send_seconds": 5})]
         for seconds, options in cases:
             app, client = ap.asgi.RangeApp(op, chunk_bytes=40_000, **options), Client()
             with caplog.at_level(logging.INFO, "aioprefetch"):
@@ -201,7 +205,7 @@ async def test_without_a_limit_a_client_may_take_its_time() -> None:
         app, client = ap.asgi.RangeApp(op, chunk_bytes=40_000, send_seconds=math.inf), Client()
         serving = asyncio.create_task(app(client.scope("/k"), client.receive, client.send))
         while not serving.done():
-            await asyncio.sleep(86400)
+            await asyncio.sleep(DAY_SECONDS)
             client.gate.release()
         assert b"".join(message.get("body", b"") for message in client.messages) == DATA
 
@@ -210,7 +214,7 @@ async def test_without_a_limit_a_client_may_take_its_time() -> None:
 @pytest.mark.parametrize("share", [None, 0.25])
 async def test_clients_that_take_nothing_have_a_share_of_the_memory(share: float | None) -> None:
     """The program reads beside them, and each of those that find no place is sent away with a time to come again."""
-    op = ap.Operator(ap.services.Memory(), memory_bytes=16 << 20, block_bytes=1 << 20, budget_wait_seconds=2)
+    op = ap.Operator(ap.services.Memory(), memory_bytes=16 << 20, block_bytes=1 << 20, budget_wait_seconds=WAIT_SECONDS)
     async with op:
         await op.write("big", content(5 << 20))
         options: dict[str, Any] = {} if share is None else {"memory_share": share}
@@ -223,7 +227,7 @@ async def test_clients_that_take_nothing_have_a_share_of_the_memory(share: float
             asyncio.create_task((app, beside)[number % 2](one.scope("/big"), one.receive, one.send))
             for number, one in enumerate(clients)
         ]
-        await asyncio.sleep(3)
+        await asyncio.sleep(WAIT_SECONDS + 1)
         heads = [one.messages[0]["status"] for one in clients]
         held = round((share or 0.5) * 16 / 2)
         assert heads.count(200) in (held, held + 1)
@@ -233,7 +237,7 @@ async def test_clients_that_take_nothing_have_a_share_of_the_memory(share: float
         async with op.reader("big") as reader:
             for number in range(5):
                 assert len(await reader.read_at(number << 20, 1 << 20)) == 1 << 20
-        await asyncio.sleep(30)
+        await asyncio.sleep(SEND_SECONDS)
         assert all(one.done() for one in serving)
         assert await asyncio.gather(*serving) == [None] * 40
 

@@ -19,6 +19,7 @@ from tests.unit.services.http.reading import DATA, Servers, accessor_for, read, 
 
 SENT = gzip.compress(DATA)
 MIB = 1 << 20
+LIMIT = "UNSIZED_BYTES_MAX"
 RANGES: list[tuple[dict[str, Any], bytes]] = [
     ({}, DATA),
     ({"first_bytes": 50}, DATA),
@@ -70,7 +71,7 @@ async def test_codings(servers: Servers, runtime: Runtime, coding: str, sent: by
     assert await read(accessor, offset=990, size=20) == DATA[990:1010]
 
 
-async def test_objects_that_are_not_encoded_are_read_as_ever(servers: Servers, runtime: Runtime) -> None:
+async def test_objects_that_are_not_encoded_are_read_by_ranges(servers: Servers, runtime: Runtime) -> None:
     server = await servers.start({"base/k": DATA})
     accessor = accessor_for(server, runtime, decode=True)
     assert await read(accessor, offset=10, size=20) == DATA[10:30]
@@ -120,7 +121,7 @@ async def test_what_cannot_be_decoded(
 async def test_a_few_bytes_that_are_very_many_end_at_the_limit(
     servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "UNSIZED_BYTES_MAX", 2 * MIB)
+    monkeypatch.setattr(exchange, LIMIT, 2 * MIB)
     server = await servers.start({"base/k": gzip.compress(bytes(200 * MIB))}, [encoded()])
     tracemalloc.start()
     try:
