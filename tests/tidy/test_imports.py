@@ -55,6 +55,7 @@ LAZY = {
     ("sync", "verbs"),  # what writes, for the same reason
     ("sync", "sync"),  # a program that reads bytes needs neither what writes nor what decodes
     ("blocks", "blocks"),  # the disk tier, where one is configured
+    ("runtime", "runtime"),  # threads: a read of what is in memory blocks nowhere
     ("cli", "testing"),  # moto takes a second to import: only the embedded server needs it
 }
 # Modules that take some milliseconds to load, and that few programs need: they load at first use.
