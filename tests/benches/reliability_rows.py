@@ -214,6 +214,11 @@ CHANGES = {
         "old listing",
         "The store decides what a verb writes, creates, refuses and deletes, and not a listing that was kept.",
     ),
+    "W48": (
+        "threads",
+        "An upload that waits for a pipe or for code of the caller keeps no program from ending, and no call needs the "
+        "threads of the event loop.",
+    ),
 }
 
 WIRE = {

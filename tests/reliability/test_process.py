@@ -9,12 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from aioprefetch import Operator, copy
 from aioprefetch.errors import TimedOut, Unavailable
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Fault
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.descriptors import IN_PROC, needs_proc
 from tests.reliability.scripted import PATIENT_HANG_SECONDS, Serve, once
 
@@ -37,8 +40,9 @@ async def test_a_wall_clock_that_jumps(serve: Serve, monkeypatch: pytest.MonkeyP
         await scripted.read(timeout_seconds=PATIENCE_SECONDS)
 
 
-async def test_threads_of_the_loop_that_are_all_taken(serve: Serve) -> None:
-    """What blocks for us has threads of its own, so reads get on beside a program that has taken all of asyncio's."""
+@checks("reliability:W48")
+async def test_threads_of_the_loop_that_are_all_taken(serve: Serve, tmp_path: Path) -> None:
+    """What blocks for us has threads of its own, so calls get on beside a program that has taken all of asyncio's."""
     loop, released = asyncio.get_running_loop(), threading.Event()
     taken = [loop.run_in_executor(None, released.wait) for _ in range(2 * min(32, (os.cpu_count() or 1) + 4))]
     try:
@@ -46,6 +50,16 @@ async def test_threads_of_the_loop_that_are_all_taken(serve: Serve) -> None:
             await scripted.read()
             async with scripted.operator.reader("k") as reader:
                 assert await reader.read_at(10, 1000) == scripted.data[10:1010]
+            (tmp_path / "source").write_bytes(b"bytes")
+            memory = Operator.from_uri("memory://")
+            await memory.upload(tmp_path / "source", "uploaded")
+            with (tmp_path / "source").open("rb") as file:
+                await memory.write("written", file)
+            await memory.write("iterated", iter([b"bytes"]))
+            await copy(tmp_path, (memory, "copied/"))
+            await copy((memory, "copied/"), tmp_path / "back")
+            assert (tmp_path / "back" / "source").read_bytes() == b"bytes"
+            await memory.aclose()
             assert not any(one.done() for one in taken)
     finally:
         released.set()

@@ -274,7 +274,9 @@ URIS = {"s3": "s3://bucket", "http": "http://h/", "file": "file:///x", "memory":
 # What is right for an option, by type.
 ALLOWED: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("region", "profile", "ca_bundle", "auth"), str),
-    **dict.fromkeys(("anonymous", "allow_http", "request_payer", "follow_redirects", "follow_symlinks"), bool),
+    **dict.fromkeys(
+        ("anonymous", "allow_http", "request_payer", "follow_redirects", "follow_symlinks", "decode"), bool
+    ),
     **dict.fromkeys(("block_bytes", "prefetch_blocks", "concurrency", "attempts_max", "drain_bytes"), int),
     **dict.fromkeys(("budget_wait_seconds", "retry_seconds"), (int, float)),
     **dict.fromkeys(("connect_timeout_seconds", "read_timeout_seconds"), (int, float)),

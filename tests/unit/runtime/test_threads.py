@@ -12,6 +12,7 @@ import pytest
 
 from aioprefetch.errors import Closed
 from aioprefetch.runtime.threads import SHARED_MAX, Threads, in_thread
+from aioprefetch.testing.conformance.suite import checks
 from tests.benches.programs import run_program
 
 PATIENCE_SECONDS = 20
@@ -211,6 +212,7 @@ print("ended")
 """
 
 
+@checks("reliability:W48")
 def test_a_program_ends_although_uploads_wait_for_ever() -> None:
     """From a FIFO that no one opens, a pipe, and code of the caller."""
     assert run_program(HANGS) == "ended\n"

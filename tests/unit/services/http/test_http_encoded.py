@@ -14,6 +14,7 @@ from aioprefetch.runtime.events import Event
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import exchange
 from aioprefetch.testing import Fault, FaultServer, Rule, content
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import StatRequest
 from tests.unit.services.http.reading import DATA, Servers, accessor_for, read, read_head
 
@@ -132,6 +133,7 @@ async def test_a_few_bytes_that_are_very_many_end_at_the_limit(
         tracemalloc.stop()
 
 
+@checks("reliability:S56")
 async def test_what_is_sent_encoded_is_reported_once(
     servers: Servers, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
