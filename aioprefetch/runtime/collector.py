@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from aioprefetch.runtime.runtime import awaited_thread
+from aioprefetch.runtime.threads import awaited_thread
 
 # All objects are collected once this share of them is new, as by Python's own rule.
 NEW_SHARE = 4

@@ -61,14 +61,6 @@ def leak_after_fork(*parents: object) -> None:
     _kept_after_fork.append(parents)
 
 
-awaited_thread = threading.local()
-
-
-def never_collect_here() -> None:
-    """On a thread of ours that callers wait for: no garbage is collected here from now on. See ``collector``."""
-    awaited_thread.is_set = True
-
-
 def fork_generation() -> int:
     """The number of forks between this process and the first one."""
     return _generation

@@ -85,7 +85,16 @@ class Threads(Executor):
         del future, call, settle  # The traceback of an error holds this frame.
 
 
+awaited_thread = threading.local()
+
+
+def never_collect_here() -> None:
+    """On a thread of ours that callers wait for: no garbage is collected here from now on. See ``collector``."""
+    awaited_thread.is_set = True
+
+
 def _serve(jobs: SimpleQueue[partial[None] | None]) -> None:
+    never_collect_here()
     # The executor is held by its jobs alone, so that one that is dropped ends its threads.
     while (job := jobs.get()) is not None:
         job()

@@ -14,13 +14,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 from aioprefetch.errors import Closed, Error, InvalidArgument, InvalidType, TimedOut, WrongLoop, copy_of
 from aioprefetch.runtime.collector import collect_elsewhere
 from aioprefetch.runtime.events import logger
-from aioprefetch.runtime.runtime import never_collect_here
+from aioprefetch.runtime.threads import never_collect_here
 
 T = TypeVar("T")
 
@@ -119,7 +118,11 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(ThreadPoolExecutor(None, "aioprefetch-default", never_collect_here))
+        with contextlib.suppress(RuntimeError):  # After the end of the main thread there are none.
+            from concurrent.futures.thread import ThreadPoolExecutor
+
+            # For other libraries: calls of ours go to threads of ours.
+            self.loop.set_default_executor(ThreadPoolExecutor(initializer=never_collect_here))
         collect_elsewhere()
         self._pid = os.getpid()
         self._calls: set[Call[Any]] = set()

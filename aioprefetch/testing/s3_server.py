@@ -45,7 +45,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from moto.s3.models import s3_backends
 from werkzeug.serving import DechunkedInput, ThreadedWSGIServer
 
-from aioprefetch.runtime.runtime import never_collect_here
+from aioprefetch.runtime.threads import never_collect_here
 
 JOIN_SECONDS_MAX = 5.0
 BODYLESS_STATUSES = frozenset({204, 304})
