@@ -23,7 +23,7 @@ class _Collector:
     def __init__(self) -> None:
         # The step of an iterator is not a call, at whose end Python would switch threads and let others allocate.
         self._hide = iter(gc.freeze, False)
-        self._is_hidden = False
+        self._is_hidden = self._is_off = False
         self._new, self._new_max = 0, NEW_MIN
         self._none_due = threading.Lock()
         self._none_due.acquire()
@@ -38,11 +38,13 @@ class _Collector:
 
     def _watch(self, phase: str, _: object) -> None:
         """Before and after a collection, on its thread. Meanwhile Python begins no other."""
-        if not getattr(awaited_thread, "is_set", False):
+        if self._is_off or not getattr(awaited_thread, "is_set", False):
             return
         if phase == "start":
-            # ``gc.unfreeze`` would free what the program has frozen, too: then Python collects here.
-            self._is_hidden = gc.get_freeze_count() <= FROZEN_MAX
+            # ``gc.unfreeze`` would free what the program has frozen, too: then Python collects here, and these are not
+            # counted again, which takes a while.
+            self._is_off = gc.get_freeze_count() > FROZEN_MAX
+            self._is_hidden = not self._is_off
             if self._is_hidden:
                 self._new += gc.get_count()[0]
                 for _ in self._hide:
