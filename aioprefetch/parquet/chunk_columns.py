@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import BudgetExhausted, Error, Unsupported, UntrustedMetadata
 from aioprefetch.parquet.chunks import ColumnChunk, SparseFile, WantedRows
+from aioprefetch.parquet.decoded_values import Int96
 from aioprefetch.parquet.page_metadata import (
     LARGE_PAGE_BYTES,
     PAGE_BYTES_DEFAULT,
@@ -428,7 +429,7 @@ class ChunkColumns:
         places: Sequence[int],
         row_bytes: float,
         path: str = "",
-        int96_unit: str | None = None,
+        int96: Int96 | None = None,
         pages: PageOptions | None = None,
     ) -> None:
         self._groups = groups
@@ -456,7 +457,7 @@ class ChunkColumns:
             first_rows=self._first_rows,
             end=wanted.end,
             check=self._check_group,
-            int96_unit=int96_unit,
+            int96=int96,
             page_checksums=self._page_options.checksums,
         )
 

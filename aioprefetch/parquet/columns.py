@@ -46,16 +46,10 @@ class Projection:
     ``places`` has, for each leaf, the column of ``read`` that it is part of.
     """
 
-    def __init__(
-        self,
-        metadata: Any,
-        paths: Sequence[tuple[str, ...]],
-        leaves: Sequence[int],
-        columns: Sequence[str] | None,
-        int96_unit: str | None = None,
-    ) -> None:
+    def __init__(self, footer: Footer, leaves: Sequence[int], columns: Sequence[str] | None) -> None:
         self.leaves = tuple(leaves)
-        self.read: pa.Schema = read_schema(metadata, self.leaves, int96_unit)
+        paths, int96 = footer.shape.paths, footer.int96
+        self.read: pa.Schema = read_schema(footer.metadata, self.leaves, None if int96 is None else int96.unit)
         self.places = _places(paths, self.leaves)
         if self.places and self.places[-1] + 1 != len(self.read):
             raise Unsupported("two columns of structs or lists side by side have one name", operation="scan")
@@ -338,7 +332,7 @@ class WantedColumns:
     def _add_nested(self, name: str, footer: Footer) -> None:
         if "." in name and name not in footer.schema.names and has_column(footer, name):
             leaves = resolve_columns(footer, [name])
-            projection = Projection(footer.metadata, footer.shape.paths, leaves, [name])
+            projection = Projection(footer, leaves, [name])
             self._nested.setdefault(name, []).append((projection.schema.field(0), footer.path))
 
     def _has(self, name: str) -> bool:
@@ -419,8 +413,7 @@ class FileBatches:
 
     def projection(self, leaves: Sequence[int]) -> Projection:
         """The projection of batches that have these leaves of the file."""
-        footer = self._footer
-        self._projection = Projection(footer.metadata, footer.shape.paths, leaves, self._present)
+        self._projection = Projection(self._footer, leaves, self._present)
         return self._projection
 
     def finish(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:

@@ -128,7 +128,7 @@ class WindowMaker:
             wanted=wanted,
             open_source=self._memory.source,
             metadata=self._footer.metadata,
-            int96_unit=self._footer.int96_unit,
+            int96=self._footer.int96,
             pages=self._page_options,
             places=sorted(set(places)),
             row_bytes=self._row_bytes(group, leaves),

@@ -21,7 +21,9 @@ import pyarrow.parquet as pq
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
 from aioprefetch.operator.shared import checked_operator
+from aioprefetch.parquet.decoded_values import Int96
 from aioprefetch.parquet.layout import Outline, chunk_pattern, walk_footer
+from aioprefetch.parquet.row_groups import open_reader
 from aioprefetch.parquet.thrift import MalformedThrift
 from aioprefetch.ranges import ByteCount, bytes_at_least
 from aioprefetch.scheduler.pinned_file import PinnedFile
@@ -63,6 +65,11 @@ _FILE_BYTES_MIN = 12
 
 _CACHE = "parquet_footers"
 
+# The number of the physical type; the pairs whose value is the Arrow schema of the columns, and Spark's version.
+_INT96 = 3
+ARROW_SCHEMA = b"ARROW:schema"
+_SPARK_VERSION = b"org.apache.spark.version"
+
 # Takes some milliseconds, which the first footer would wait for.
 chunk_pattern()
 
@@ -79,8 +86,7 @@ class Footer:
     """
 
     __slots__ = (
-        *("chunks", "first_rows", "int96_unit", "metadata", "pinned", "raw", "row_groups_end", "schema", "shape"),
-        "start",
+        *("chunks", "first_rows", "int96", "metadata", "pinned", "raw", "row_groups_end", "schema", "shape", "start"),
     )
 
     def __init__(self, pinned: PinnedFile, start: int, raw: memoryview, parsed: Parsed) -> None:
@@ -93,7 +99,7 @@ class Footer:
         self.first_rows = parsed.first_rows
         self.chunks = parsed.outline.chunks
         self.row_groups_end = parsed.outline.row_groups_end
-        self.int96_unit: str | None = None
+        self.int96 = parsed.int96
 
     @property
     def path(self) -> str:
@@ -133,14 +139,16 @@ class Footer:
         except UnicodeDecodeError:
             return ""
 
-    def with_int96_unit(self, unit: str) -> Footer:
-        """A copy of the footer for scans that read timestamps of 96 bits in a unit other than nanoseconds.
+    def with_int96_unit(self, unit: str | None, *, is_checked: bool = True) -> Footer:
+        """The footer for scans that read timestamps of 96 bits in ``unit``; ``None`` leaves it as it is.
 
-        The nanoseconds of years before 1678 and after 2261 do not fit into 64 bits: pyarrow returns wrong years then.
-        ``schema`` stays as it is.
+        ``is_checked``: a value that the unit does not hold is an error.
         """
+        if unit is None or self.int96 is None:
+            return self
         copy = self._copy()
-        copy.int96_unit = unit
+        copy.int96 = _int96_in(unit, self.int96.leaves, self.metadata, is_checked=is_checked)
+        copy.schema = schema_of(self.metadata, copy.int96)
         return copy
 
     def _copy(self) -> Footer:
@@ -307,6 +315,7 @@ class Parsed:
     outline: Outline
     metadata: Any
     schema: pa.Schema
+    int96: Int96 | None
     first_rows: list[int]
 
 
@@ -319,7 +328,8 @@ def parse(raw: memoryview, end: memoryview, path: str) -> Parsed:
             thrift_string_size_limit=len(raw),
             thrift_container_size_limit=outline.list_max,
         ).metadata
-        schema = metadata.schema.to_arrow_schema()
+        int96 = _int96(outline, metadata)
+        schema = schema_of(metadata, int96)
         names = schema.names
     except pa.ArrowNotImplementedError as error:
         raise Unsupported(f"pyarrow does not read this file: {error}", operation="footer", path=path) from error
@@ -332,7 +342,28 @@ def parse(raw: memoryview, end: memoryview, path: str) -> Parsed:
             f" {metadata.num_row_groups} are read from it",
             path,
         )
-    return Parsed(outline, metadata, schema, _first_rows(metadata, path))
+    return Parsed(outline, metadata, schema, int96, _first_rows(metadata, path))
+
+
+def _int96(outline: Outline, metadata: Any) -> Int96 | None:
+    """The default: pyarrow's nanoseconds where the writer stored an Arrow schema, else microseconds, for any year."""
+    leaves = frozenset(leaf for leaf, kind in enumerate(outline.shape.physical_types) if kind == _INT96)
+    unit = "ns" if ARROW_SCHEMA in (metadata.metadata or {}) else "us"
+    return _int96_in(unit, leaves, metadata, is_checked=True) if leaves else None
+
+
+def _int96_in(unit: str, leaves: frozenset[int], metadata: Any, *, is_checked: bool) -> Int96:
+    by_spark = _SPARK_VERSION in (metadata.metadata or {}) and (metadata.created_by or "").startswith("parquet-mr")
+    if not is_checked or (by_spark and unit == "us"):  # Spark has no time below the microsecond.
+        return Int96(leaves, unit, None)
+    return Int96(leaves, unit, "ns" if unit == "us" else "us")
+
+
+def schema_of(metadata: Any, int96: Int96 | None) -> pa.Schema:
+    """The Arrow schema of a file."""
+    if int96 is None:
+        return metadata.schema.to_arrow_schema()
+    return open_reader(pa.BufferReader(b""), metadata, int96.unit).schema_arrow
 
 
 def _first_rows(metadata: Any, path: str) -> list[int]:

@@ -25,7 +25,8 @@ from aioprefetch.parquet import thrift
 from aioprefetch.parquet.byte_plan import PlannedChunk
 from aioprefetch.parquet.chunk_columns import ChunkColumns
 from aioprefetch.parquet.chunks import WantedRows
-from aioprefetch.parquet.footer import MAGIC, Footer
+from aioprefetch.parquet.decoded_values import check_indices, check_int96, leaves_of
+from aioprefetch.parquet.footer import ARROW_SCHEMA, MAGIC, Footer
 from aioprefetch.parquet.page_metadata import (
     DICTIONARY,
     LARGE_PAGE_BYTES,
@@ -51,9 +52,6 @@ _VALUES, _COMPRESSED_SIZE, _DATA_OFFSET, _DICTIONARY_OFFSET = 5, 7, 9, 11
 
 # Of a SchemaElement.
 _CHILDREN = 5
-
-# The pair whose value is the Arrow schema of the columns, by which they get their types.
-_ARROW_SCHEMA = b"ARROW:schema"
 
 # The fields of a chunk's description: type, encodings, path, codec, sizes. Statistics and other places are left out.
 _KEPT_OF_CHUNK = (2, _META_DATA)
@@ -85,7 +83,7 @@ class FooterParts:
         self._root, self._elements = self._columns()
         self._leaves = self._leaves_of_columns()
         self._arrow_schema = self._stored_schema()
-        self.int96_unit = footer.int96_unit
+        self.int96 = footer.int96
         # By column: the fields before the row groups, and those behind them, but for the number of rows.
         self._heads: dict[int, tuple[bytes, bytes]] = {}
 
@@ -135,7 +133,7 @@ class FooterParts:
 
     def _stored_schema(self) -> pa.Schema | None:
         """The Arrow schema that the writer stored; ``None`` if there is none. pyarrow's own if it is damaged."""
-        stored = (self._footer.metadata.metadata or {}).get(_ARROW_SCHEMA)
+        stored = (self._footer.metadata.metadata or {}).get(ARROW_SCHEMA)
         if stored is None:
             return None
         try:
@@ -157,7 +155,7 @@ class FooterParts:
         if self._arrow_schema is not None:
             schema = pa.schema([self._arrow_schema.field(column)])
             pair: thrift.Struct = {
-                1: (thrift.BINARY, _ARROW_SCHEMA),
+                1: (thrift.BINARY, ARROW_SCHEMA),
                 2: (thrift.BINARY, base64.b64encode(schema.serialize().to_pybytes())),
             }
             out = _field_header(_PAIRS, thrift.LIST, before) + _list_header(thrift.STRUCT, 1)
@@ -247,10 +245,20 @@ def decode_pages(
     content = b"".join((MAGIC, dictionary, *pages, raw, len(raw).to_bytes(4, "little"), MAGIC))
     source = pa.BufferReader(content)
     metadata: Any = pq.ParquetFile(source, thrift_container_size_limit=_LIST_MAX).metadata
-    reader = open_reader(pa.BufferReader(content), metadata, parts.int96_unit, page_checksums=page_checksums)
-    table = reader.read_row_groups([0], column_indices=[leaf - parts.first_leaf(leaf)], use_threads=False)
-    column = table.column(0)
-    return one_array(column.chunks) if column.num_chunks else column.combine_chunks()
+    int96 = parts.int96
+
+    def read(unit: str | None) -> pa.Array:
+        reader = open_reader(pa.BufferReader(content), metadata, unit, page_checksums=page_checksums)
+        table = reader.read_row_groups([0], column_indices=[leaf - parts.first_leaf(leaf)], use_threads=False)
+        column = table.column(0)
+        check_indices(column.chunks)
+        return one_array(column.chunks) if column.num_chunks else column.combine_chunks()
+
+    values = read(None if int96 is None else int96.unit)
+    if int96 is not None and int96.other is not None and leaf in int96.leaves:
+        for array, other in zip(leaves_of([values]), leaves_of([read(int96.other)]), strict=True):
+            check_int96(array, other, metadata.schema.column(leaf - parts.first_leaf(leaf)).path)
+    return values
 
 
 # --- leaves and fields ------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyarrow.parquet.core import ParquetReader
 
 from aioprefetch.errors import Unsupported, copy_of
+from aioprefetch.parquet.decoded_values import Int96, check_indices, check_int96, leaves_of
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import DecodeTask, PageIo
 
@@ -86,12 +87,24 @@ class RowReader:
         first_rows: Sequence[int],
         end: int,
         check: Callable[[int], bool],
-        int96_unit: str | None = None,
+        int96: Int96 | None = None,
         page_checksums: bool = True,
     ) -> None:
         self._open_source = open_source
         self._page_checksums = page_checksums
-        self._int96_unit = int96_unit
+        self._int96_unit = int96.unit if int96 is not None else None
+        # The timestamps of 96 bits once more, in the unit that checks them.
+        self._others: RowReader | None = None
+        self._int96_leaves = [leaf for leaf in leaves if int96 is not None and leaf in int96.leaves]
+        if int96 is not None and int96.other is not None and self._int96_leaves:
+            self._others = RowReader(
+                *(open_source, metadata, row_groups, self._int96_leaves),
+                first_rows=first_rows,
+                end=end,
+                check=check,
+                int96=Int96(int96.leaves, int96.other, None),
+                page_checksums=False,
+            )
         self._metadata = metadata
         self._row_groups = row_groups
         self._leaves = leaves
@@ -109,6 +122,7 @@ class RowReader:
         # The row at which a new reader of pyarrow begins.
         self._border = -1
         self._position = 0
+        self._has_dictionaries: bool | None = None
         self._error: Exception | None = None
         # The maximum memory of a row so far; 0 before the first batch.
         self.row_bytes = 0.0
@@ -117,6 +131,8 @@ class RowReader:
         """The next piece: its rows, in ranges behind all rows that were expected before."""
         piece = RowSpan(ranges)
         self._pieces.append(piece)
+        if self._others is not None:
+            self._others.expect(ranges)
         return piece
 
     def read(self, piece: RowSpan) -> pa.RecordBatch:
@@ -136,7 +152,7 @@ class RowReader:
 
     def close(self) -> None:
         """Release the file. There must be no further reads."""
-        self._batches = self._reader = self._rest = None
+        self._batches = self._reader = self._rest = self._others = None
         self._pieces.clear()
 
     def _decode(self, piece: RowSpan) -> None:
@@ -149,8 +165,19 @@ class RowReader:
         if self._position >= self._end:
             self._batches = self._reader = self._rest = None  # They hold buffers as large as a batch.
         batch = concatenated(parts)
+        if self._others is not None:
+            self._check_int96(batch, self._others.read_next())
         self.row_bytes = max(self.row_bytes, batch.nbytes / max(batch.num_rows, 1))
         piece.batch = batch
+
+    def read_next(self) -> pa.RecordBatch:
+        """The rows of the first piece that was not read yet."""
+        return self.read(self._pieces[0])
+
+    def _check_int96(self, batch: pa.RecordBatch, others: pa.RecordBatch) -> None:
+        arrays = dict(zip(self._leaves, leaves_of(batch.columns), strict=True))
+        for leaf, other in zip(self._int96_leaves, leaves_of(others.columns), strict=True):
+            check_int96(arrays[leaf], other, self._metadata.schema.column(leaf).path)
 
     def _take(self, rows_max: int) -> pa.RecordBatch:
         """At least one and at most ``most`` of the next rows."""
@@ -181,6 +208,10 @@ class RowReader:
         for batch in self._batches:
             if batch.num_rows:
                 self._pulled += batch.num_rows
+                if self._has_dictionaries is None:
+                    self._has_dictionaries = has_dictionaries(batch.schema)
+                if self._has_dictionaries:
+                    check_indices(batch.columns)
                 return batch
         raise MissingRows(f"the pages end after {self._position} rows")
 
@@ -205,7 +236,7 @@ class RowReader:
 def open_reader(source: Any, metadata: Any, int96_unit: str | None = None, *, page_checksums: bool = True) -> Any:
     """Pyarrow's reader of a file whose footer is known, with the settings of ``pyarrow.parquet.read_table``.
 
-    ``page_checksums``: they are verified where page headers have them. ``int96_unit``: see ``Footer``.
+    ``page_checksums``: they are verified where page headers have them. ``int96_unit``: see ``Int96``.
 
     A ``ParquetFile`` around the reader would take no allocator, and build an unused table of all names.
     """

@@ -19,6 +19,7 @@ from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.dataset.files import DatasetFile, checked_source, files_instead, find_files
 from aioprefetch.parquet.dataset.scan import (
     DatasetRequest,
+    checked_int96_unit,
     checked_partitioning,
     checked_schema,
     in_order,
@@ -71,11 +72,12 @@ def scan(
     schema: pa.Schema | None = None,
     partitioning: Literal["hive"] | None = "hive",
     filter_rows: bool = True,
+    int96_unit: Literal["us", "ns"] | None = None,
 ) -> BatchScan:
     """The record batches of a Parquet file, or of many as one table, decoded by pyarrow; a plain call without I/O.
 
     Values, types and schema of one file are those of ``pyarrow.parquet.read_table`` with the same ``columns`` and
-    ``filters``.
+    ``filters``, but for INT96 timestamps (``int96_unit``).
 
     ``row_groups``, ``footer``, ``size``, ``version`` and ``if_match`` are for one file. ``rows`` count through all
     files that the filters on partitions leave.
@@ -147,6 +149,10 @@ def scan(
     filter_rows
         ``False``: ``filters`` leave out files, row groups and pages alone, and all rows of the others come. For
         callers that filter what they get themselves.
+    int96_unit
+        The unit of timestamps that are stored in 96 bits, as Hive, Impala and older Spark do. ``"us"`` has all years,
+        ``"ns"`` those of 1677 to 2262; a value that the unit does not hold is ``Unsupported``. ``None``: ``"us"``, but
+        ``"ns"``, as in pyarrow, of a file whose writer stored an Arrow schema.
     """
     source = checked_source(path)
     name = str(source)
@@ -172,6 +178,7 @@ def scan(
         has_partitions=checked_partitioning(partitioning, name),
         is_ordered=Arguments("scan", name).flag("ordered", ordered),
         filters_rows=filters_rows,
+        int96_unit=checked_int96_unit(int96_unit, name),
     )
     one = _OneFile(name, arguments, _checked_footer(footer, name), _checked_size(size, name), version, if_match)
     if source.one_file is None or schema is not None:
@@ -206,6 +213,7 @@ class ScanOptions(TypedDict, total=False):
     schema: pa.Schema | None
     partitioning: Literal["hive"] | None
     filter_rows: bool
+    int96_unit: Literal["us", "ns"] | None
 
 
 async def read_table(operator: Operator, path: str | Sequence[str], **options: Unpack[ScanOptions]) -> pa.Table:
@@ -273,6 +281,7 @@ async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetReque
             if one.given:
                 raise
             return await prepare_dataset(operator, request, await files_instead(operator, one.path, error))
+    footer = footer.with_int96_unit(request.int96_unit)
     runtime, limits = operator.runtime(), request.limits
     plan = await plan_scan(
         footer,
@@ -291,7 +300,7 @@ async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetReque
         slots=limits.get("slots"),
     )
     columns = one.arguments.columns
-    projection = Projection(footer.metadata, footer.shape.paths, plan.columns, columns, footer.int96_unit)
+    projection = Projection(footer, plan.columns, columns)
     part = file_part(
         footer,
         plan,
@@ -347,6 +356,7 @@ async def count_rows(
     *,
     filters: Any = None,
     partitioning: Literal["hive"] | None = "hive",
+    int96_unit: Literal["us", "ns"] | None = None,
 ) -> int:
     """The number of rows of a file, a directory, a glob or a list of files, as ``scan`` takes them.
 
@@ -356,8 +366,16 @@ async def count_rows(
     """
     checked_operator(operator, "count_rows")
     if filters is not None:
-        async with scan(operator, path, columns=[], filters=filters, partitioning=partitioning, ordered=False) as rows:
-            return sum([batch.num_rows async for batch in rows])
+        found = scan(
+            *(operator, path),
+            columns=[],
+            filters=filters,
+            partitioning=partitioning,
+            ordered=False,
+            int96_unit=int96_unit,
+        )
+        async with found as batches:
+            return sum([batch.num_rows async for batch in batches])
     source = checked_source(path, "count_rows")
     one = source.one_file
     if one is None:

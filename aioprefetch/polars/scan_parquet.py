@@ -24,6 +24,7 @@ from aioprefetch.errors import (
     NotFound,
     ObjectChanged,
     Unsupported,
+    UntrustedMetadata,
     printable,
     redact,
 )
@@ -31,6 +32,7 @@ from aioprefetch.operator.from_uri import local_uri, split_local, split_uri, spl
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.parquet.dataset.files import checked_source
+from aioprefetch.parquet.decoded_values import check_text
 from aioprefetch.parquet.footer import footer
 from aioprefetch.parquet.scan import scan
 from aioprefetch.plan.patterns import wildcard_at
@@ -170,12 +172,20 @@ class ParquetSource:
         read = columns if predicate is None else list(dict.fromkeys([*columns, *predicate.meta.root_names()]))
         etag, self._first_etag = self._first_etag, None
         for batch in self._batches(read, predicate, n_rows, etag):
-            frame = pl.from_arrow(batch)
-            assert isinstance(frame, pl.DataFrame)
+            frame = self._frame(batch)
             if predicate is not None:
                 frame = frame.filter(predicate)
             if frame.height:
                 yield frame if len(read) == len(columns) else frame.select(columns)
+
+    def _frame(self, batch: pa.RecordBatch) -> pl.DataFrame:
+        try:
+            check_text(batch.columns)
+            frame = pl.from_arrow(batch)
+        except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            raise UntrustedMetadata(f"damaged values: {error}", operation="scan", path=str(self._paths)) from error
+        assert isinstance(frame, pl.DataFrame)
+        return frame
 
     def _batches(
         self, columns: list[str], predicate: pl.Expr | None, n_rows: int | None, etag: str | None
@@ -300,6 +310,7 @@ def scan_parquet(
     slots: int | None = None,
     page_checksums: bool = True,
     page_bytes_max: ByteCount | None = None,
+    int96_unit: Literal["us", "ns"] | None = None,
     **options: Unpack[UriOptions],
 ) -> pl.LazyFrame:
     """A LazyFrame of Parquet files whose bytes come by ``parquet.scan``: few requests, bounded memory.
@@ -337,6 +348,7 @@ def scan_parquet(
         "slots": slots,
         "page_checksums": page_checksums,
         "page_bytes_max": page_bytes_max,
+        "int96_unit": int96_unit,
     }
     scanned = {name: value for name, value in given.items() if value is not None or name == "partitioning"}
     scan(own, paths, schema=schema, **scanned)  # Raises for invalid arguments; nothing is read.
@@ -356,7 +368,8 @@ def _source(operator: Operator, paths: Paths, options: Mapping[str, Any], schema
     if path is None:
         return _of_many(operator, paths, options)
     try:
-        found = loop_thread().run(footer(operator, path, everything=True))
+        read = loop_thread().run(footer(operator, path, everything=True))
+        found = read.with_int96_unit(options.get("int96_unit"))
     except (NotFound, IsADirectory) as error:
         if not operator.capability.list:
             raise

@@ -184,6 +184,7 @@ class DatasetRequest:
     page_bytes_max: int | None = None
     is_ordered: bool = True
     filters_rows: bool = True
+    int96_unit: str | None = None
 
     def page_options(self, memory_bytes: int) -> PageOptions:
         """How pages are checked, in a runtime of ``memory_bytes``."""
@@ -203,6 +204,13 @@ def checked_partitioning(partitioning: object, path: str) -> bool:
     if partitioning not in (None, "hive"):
         raise InvalidArgument(f'partitioning must be "hive" or None, not {partitioning!r}', operation="scan", path=path)
     return partitioning is not None
+
+
+def checked_int96_unit(unit: object, path: str) -> str | None:
+    """``int96_unit=`` of a caller. ``InvalidArgument`` for others."""
+    if unit not in (None, "us", "ns"):
+        raise InvalidArgument(f'int96_unit must be "us", "ns" or None, not {unit!r}', operation="scan", path=path)
+    return None if unit is None else str(unit)
 
 
 async def prepare_dataset(
@@ -357,7 +365,8 @@ class _DatasetScan:
 
     async def _footer_of_other(self, number: int) -> Footer | None:
         try:
-            return await listed_footer(self._operator, self._files[number])
+            found = await listed_footer(self._operator, self._files[number])
+            return found.with_int96_unit(self._request.int96_unit)
         except Error:
             return None
 
@@ -417,7 +426,7 @@ class _DatasetScan:
         )
         if footer.etag:
             self._etags[number] = footer.etag
-        return footer
+        return footer.with_int96_unit(self._request.int96_unit)
 
     @property
     def _slots(self) -> int:

@@ -179,8 +179,7 @@ class ParquetFormat(RecordFormat):
         if not rows:
             return
         numbers = RowCounter(rows) if want.offsets else None
-        if _INT96 in footer.shape.physical_types:
-            footer = footer.with_int96_unit("us")
+        footer = footer.with_int96_unit("us", is_checked=False)  # Spark, too, drops what is below the microsecond.
         if rows == _all_rows(footer, groups) and is_small(footer, columns.read, groups):
             for batch in small_batches(footer, columns.read, groups, want.read.batch_rows):
                 calendar.check(batch)
@@ -411,7 +410,7 @@ def small_batches(
         places=range(len(names)),
         row_bytes=0.0,
         path=footer.path,
-        int96_unit=footer.int96_unit,
+        int96=footer.int96,
     )
     try:
         for first in range(0, rows, batch_rows):

@@ -31,11 +31,11 @@ async def test_other_libraries_take_the_stream() -> None:
 def test_places_of_leaves() -> None:
     footer = footer_at_hand(written(nested_table()))
     leaves = [0, 2, 3, 6]
-    made = Projection(footer.metadata, footer.shape.paths, leaves, None)
+    made = Projection(footer, leaves, None)
     assert made.is_identity
     assert made.read.names == ["i", "b", "x.y", "m"]
     assert made.places == [0, 1, 2, 3]
     assert str(made.read.field("b").type) == "struct<d: string>"
-    chosen = Projection(footer.metadata, footer.shape.paths, [0, 1, 2], ["b.d", "i"])
+    chosen = Projection(footer, [0, 1, 2], ["b.d", "i"])
     assert chosen.schema.names == ["d", "i"]
     assert not chosen.is_identity

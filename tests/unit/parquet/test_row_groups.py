@@ -46,7 +46,7 @@ class Scanned:
         footer = footer_at_hand(data)
         footer.pinned.tail_start = len(data)  # Nothing came with the footer.
         self.io = HeldIo(data)
-        projection = Projection(footer.metadata, footer.shape.paths, plan.columns, None)
+        projection = Projection(footer, plan.columns, None)
         made, units = WindowMaker(
             footer,
             plan,

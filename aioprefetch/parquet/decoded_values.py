@@ -1,0 +1,94 @@
+"""Checks of what pyarrow decodes: indices of dictionaries, and values that a change of type would alter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aioprefetch.errors import Unsupported
+
+_NANOS = 1000
+# The least and the greatest microsecond whose nanoseconds may fit into 64 bits.
+_US_MIN, _US_MAX = -(1 << 63) // _NANOS, ((1 << 63) - 1) // _NANOS
+
+
+class Int96(NamedTuple):
+    """How the timestamps of 96 bits of ``leaves`` are read: in ``unit``, "us" or "ns".
+
+    They are read in the unit ``other`` as well, unless it is ``None``: the two tell whether a value fits into ``unit``.
+    """
+
+    leaves: frozenset[int]
+    unit: str
+    other: str | None
+
+
+def leaves_of(columns: Sequence[pa.Array]) -> Iterator[pa.Array]:
+    """The values of each leaf of some columns, in the order of the schema; a dictionary is a leaf."""
+    for array in columns:
+        kind = array.type
+        if isinstance(kind, pa.BaseExtensionType):
+            yield from leaves_of([array.storage])
+        elif pa.types.is_struct(kind):
+            yield from leaves_of([array.field(number) for number in range(kind.num_fields)])
+        elif pa.types.is_map(kind):  # Its own ``keys`` and ``items`` are those of an array that it is a slice of.
+            yield from leaves_of([array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))])
+        elif pa.types.is_nested(kind):
+            yield from leaves_of([array.flatten()])
+        else:
+            yield array
+
+
+def check_indices(columns: Sequence[pa.Array]) -> None:
+    """Raise ``ValueError`` for an index that lies outside its dictionary: whoever follows it reads foreign memory."""
+    for array in leaves_of(columns):
+        if not pa.types.is_dictionary(array.type) or not len(array):
+            continue
+        indices, values = array.indices, len(array.dictionary)
+        stored = np.frombuffer(indices.buffers()[1], f"u{indices.type.bit_width // 8}")
+        if stored[indices.offset : indices.offset + len(indices)].max() < values:  # A negative one is a large one.
+            continue
+        least, most = pc.min_max(indices).values()  # Those of nulls do not count.
+        if most.is_valid and not 0 <= least.as_py() <= most.as_py() < values:
+            raise ValueError(f"the indices {least} to {most} are not those of a dictionary of {values} values")
+
+
+def check_text(columns: Sequence[pa.Array]) -> None:
+    """Raise ``ValueError`` for text that is not UTF-8, which pyarrow does not look at, and which ends polars."""
+    for array in leaves_of(columns):
+        values = array.dictionary if pa.types.is_dictionary(array.type) else array
+        kind = values.type
+        is_plain = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if (is_plain and not _is_ascii(values)) or pa.types.is_string_view(kind):
+            values.validate(full=True)
+
+
+def _is_ascii(array: pa.Array) -> bool:
+    """Whether all of a text is ASCII, several times as fast as to validate it."""
+    _, offsets, data = array.buffers()
+    if data is None or not len(array):
+        return True
+    ends = np.frombuffer(offsets, np.int32 if pa.types.is_string(array.type) else np.int64)
+    text = np.frombuffer(data, np.int8)[ends[array.offset] : ends[array.offset + len(array)]]
+    return not text.size or bool(text.min() >= 0)
+
+
+def check_int96(array: pa.Array, other: pa.Array, name: str) -> None:
+    """Raise ``Unsupported`` for a value of a leaf that does not fit into its unit; ``other`` has the other unit."""
+    is_micros = array.type.unit == "us"
+    us, ns = (each.view(pa.int64()) for each in ((array, other) if is_micros else (other, array)))
+    if is_micros:
+        is_lost = pc.not_equal(pc.multiply(us, _NANOS), ns)  # Both wrap around alike.
+        why = 'has nanoseconds below the microsecond: int96_unit="ns" reads them'
+    else:
+        is_far = pc.or_(pc.less(us, _US_MIN), pc.greater(us, _US_MAX))
+        is_lost = pc.or_(is_far, pc.not_equal(pc.less(us, 0), pc.less(ns, 0)))
+        why = 'is beyond the nanoseconds of 64 bits, 1677 to 2262: int96_unit="us" reads it'
+    place = pc.index(is_lost, True).as_py()
+    if place >= 0:
+        value = us[place].cast(pa.timestamp("us")).cast(pa.string())
+        raise Unsupported(f"column {name!r}: the INT96 timestamp {value} {why}", operation="scan")
