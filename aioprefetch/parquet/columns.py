@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from aioprefetch.errors import InvalidArgument, Unsupported
 from aioprefetch.filters import Filters, can_read, filter_expression, kept_rows, named_columns, row_mask
 from aioprefetch.parquet.chunks import resolve_columns
+from aioprefetch.parquet.decoded_values import check_cast
 from aioprefetch.parquet.footer import Footer
 from aioprefetch.parquet.row_groups import read_schema
 
@@ -177,6 +178,12 @@ class SchemaUnion:
             if name not in present and not field.nullable:
                 self._fields[name] = field.with_nullable(True)
         return True
+
+    def declare(self, schema: pa.Schema, path: str) -> None:
+        """Take a schema that the caller gave: it says of partitions too whether they may be null."""
+        self.add(schema, path)
+        given = {field.name: field for field in schema}
+        self._partitions = pa.schema([given.get(field.name, field) for field in self._partitions])
 
     def _add_field(self, field: pa.Field, path: str, *, is_new: bool) -> None:
         known = self._fields.get(field.name)
@@ -345,7 +352,7 @@ class WantedColumns:
 
     def declare(self, schema: pa.Schema, path: str) -> None:
         """Take the columns of a schema that the caller gave, in its order, instead of those of files."""
-        self.union.add(schema, path)
+        self.union.declare(schema, path)
         if self._columns is None:
             self._columns = schema.names
 
@@ -410,6 +417,11 @@ class FileBatches:
         filtered = [name for name in self._filter_schema.names if name not in values and name in footer.schema.names]
         self.columns: list[str] = list(dict.fromkeys([*self._present, *filtered]))
         self._projection: Projection | None = None
+        known = {*self._present, *filtered, *(name for name, value in values.items() if value.is_valid)}
+        names = [*target.names, *self._filter_schema.names]
+        for name, field in zip(names, (*target.schema, *self._filter_schema), strict=True):
+            if not field.nullable and name not in known:
+                raise self._unfit(name, " is not in this file, and not null in the table")
 
     def projection(self, leaves: Sequence[int]) -> Projection:
         """The projection of batches that have these leaves of the file."""
@@ -449,17 +461,20 @@ class FileBatches:
         return pa.nulls(rows, field.type) if value is None else pa.repeat(value.cast(field.type), rows)
 
     def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
-        if array.type.equals(field.type):
-            return array
-        try:
-            return array.cast(field.type)
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            raise Unsupported(
-                f"column {field.name!r}, {array.type} in this file, does not fit {field.type}, which other files need:"
-                f" {error}",
-                operation="scan",
-                path=self._footer.path,
-            ) from error
+        if not array.type.equals(field.type):
+            try:
+                cast = array.cast(field.type)
+                check_cast(array, cast)
+            except (pa.ArrowException, ValueError, TypeError) as error:
+                why = f", {array.type} in this file, does not fit {field.type}: {error}"
+                raise self._unfit(field.name, why) from error
+            array = cast
+        if array.null_count and not field.nullable:
+            raise self._unfit(field.name, " has a null in this file, and is not null in the table")
+        return array
+
+    def _unfit(self, name: str, why: str) -> Unsupported:
+        return Unsupported(f"column {name!r}{why}", operation="scan", path=self._footer.path)
 
 
 def columns_alike(footer: Footer, schema: pa.Schema) -> set[str]:

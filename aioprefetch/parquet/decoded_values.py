@@ -35,12 +35,18 @@ def leaves_of(columns: Sequence[pa.Array]) -> Iterator[pa.Array]:
             yield from leaves_of([array.storage])
         elif pa.types.is_struct(kind):
             yield from leaves_of([array.field(number) for number in range(kind.num_fields)])
-        elif pa.types.is_map(kind):  # Its own ``keys`` and ``items`` are those of an array that it is a slice of.
-            yield from leaves_of([array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))])
         elif pa.types.is_nested(kind):
-            yield from leaves_of([array.flatten()])
+            yield from leaves_of([_items(array)])
         else:
             yield array
+
+
+def _items(array: pa.Array) -> pa.Array:
+    """The items of lists, or the entries of maps."""
+    kind = array.type
+    if pa.types.is_map(kind):  # Its own ``keys`` and ``items`` are those of an array that it is a slice of.
+        array = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+    return array.flatten()
 
 
 def check_indices(columns: Sequence[pa.Array]) -> None:
@@ -92,3 +98,35 @@ def check_int96(array: pa.Array, other: pa.Array, name: str) -> None:
     if place >= 0:
         value = us[place].cast(pa.timestamp("us")).cast(pa.string())
         raise Unsupported(f"column {name!r}: the INT96 timestamp {value} {why}", operation="scan")
+
+
+def check_cast(before: pa.Array, after: pa.Array, *, is_nullable: bool = True) -> None:
+    """Raise ``ValueError`` for what pyarrow's cast lets pass: altered values, nulls where there are none."""
+    if after.null_count and not is_nullable:
+        raise ValueError("there is a null where the type has none")
+    if isinstance(before.type, pa.BaseExtensionType):
+        before = before.storage
+    if pa.types.is_dictionary(before.type):
+        before = before.dictionary_decode()
+    kind = after.type
+    if pa.types.is_struct(kind):
+        for number, field in enumerate(kind):
+            if before.type.get_field_index(field.name) >= 0:
+                check_cast(before.field(field.name), after.field(number), is_nullable=field.nullable)
+    elif pa.types.is_nested(kind):
+        item = kind.item_field if pa.types.is_map(kind) else kind.value_field
+        check_cast(_items(before), _items(after), is_nullable=pa.types.is_map(kind) or item.nullable)
+    elif _may_alter(before.type, kind):
+        place = pc.index(pc.not_equal(after.cast(before.type), before), True).as_py()
+        if place >= 0:
+            raise ValueError(f"{before[place]} would become {after[place]}")
+
+
+def _may_alter(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether pyarrow's cast changes values without a word."""
+    if pa.types.is_boolean(wanted):
+        return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return bool(
+        (pa.types.is_timestamp(kind) and pa.types.is_date(wanted))
+        or (pa.types.is_floating(kind) and pa.types.is_decimal(wanted))
+    )
