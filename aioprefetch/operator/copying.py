@@ -192,7 +192,8 @@ async def side_of(
         store, path = split_url(text, path_required=False)
     alone = Operator.from_uri(store, **(options or {}))
     operator = shared_twin(alone) or alone
-    return operator, Side(operator=operator, path=path, label=label, name=file_name, is_literal=is_literal)
+    is_name = is_literal or isinstance(place, os.PathLike)
+    return operator, Side(operator=operator, path=path, label=label, name=file_name, is_literal=is_name)
 
 
 def _side_of_pair(

@@ -86,7 +86,7 @@ def _listed(source: object) -> list[object]:
 def _url(place: object) -> str:
     if not isinstance(place, str | os.PathLike):
         raise InvalidType(f"a URL must be a string, not {place!r}", operation="scan_parquet")
-    place = local_uri(place)
+    place = _escaped(place, local_uri(place))
     if "://" not in place:
         raise ConfigInvalid(
             f"{printable(redact(place))!r} is not a URL such as s3://bucket/t/*.parquet; a file of this machine is"
@@ -94,6 +94,11 @@ def _url(place: object) -> str:
             operation="scan_parquet",
         )
     return place
+
+
+def _escaped(place: Place, text: str) -> str:
+    """The text of a place, in which a local path that is an object has no wildcards: it is a name."""
+    return text if isinstance(place, str) or "://" in text.removeprefix("file://") else glob.escape(text)
 
 
 def _split(url: str) -> tuple[str, str]:
@@ -357,7 +362,14 @@ def scan_parquet(
 
 
 def _paths(source: Any) -> Paths:
-    return source if isinstance(source, str) or not isinstance(source, Sequence) else list(source)
+    if not isinstance(source, str) and isinstance(source, Sequence):
+        return [_name(place) for place in source]
+    found: Paths = _name(source)
+    return found
+
+
+def _name(place: Any) -> Any:
+    return _escaped(place, os.fspath(place)) if isinstance(place, os.PathLike) else place
 
 
 def _source(operator: Operator, paths: Paths, options: Mapping[str, Any], schema: pa.Schema | None) -> ParquetSource:
@@ -384,6 +396,8 @@ def _source(operator: Operator, paths: Paths, options: Mapping[str, Any], schema
 def _of_many(operator: Operator, paths: Paths, options: Mapping[str, Any]) -> ParquetSource:
     batches = iter(scan(operator, paths, **options))
     try:
-        return ParquetSource(operator, paths, options, batches.schema())
+        schema = batches.schema()  # A file that comes later may lack a column that all have by now.
+        nullable = pa.schema([field.with_nullable(True) for field in schema], schema.metadata)
+        return ParquetSource(operator, paths, options, nullable)
     finally:
         batches.close()

@@ -125,11 +125,33 @@ def test_files_on_this_machine(tmp_path: Path) -> None:
     (odd / "year=2024").mkdir(parents=True)
     frame.write_parquet(odd / "year=2024" / "part.parquet")
     for source in (odd, f"file://{tmp_path}/*/", [f"file://{tmp_path}/*/year=2024/part.parquet"]):
-        if source == odd:
-            source = str(odd).replace("[", "[[]")
-            source = Path(source)
         found = ap.polars.scan_parquet(source)
         assert found.collect().equals(frame.with_columns(year=pl.lit(2024, pl.Int32)))
         assert found.filter(pl.col("year") == 1).collect().is_empty()
         assert found.select("a.b").collect().equals(frame.select("a.b"))
     assert ap.polars.scan_parquet(tmp_path, partitioning=None).collect().equals(frame)
+
+
+@pytest.mark.parametrize("name", ["[1].parquet", "a*.parquet", "[x]/?.parquet"])
+def test_a_path_is_a_name_and_no_pattern(tmp_path: Path, name: str) -> None:
+    named = tmp_path / name
+    for path, value in (
+        (named, 1),
+        (tmp_path / "1.parquet", 2),
+        (tmp_path / "ab.parquet", 3),
+        (tmp_path / "x/y.parquet", 4),
+    ):
+        path.parent.mkdir(exist_ok=True)
+        pl.DataFrame({"x": [value]}).write_parquet(path)
+    operator = ap.Operator.from_uri(f"file://{tmp_path}")
+    frames = [
+        ap.polars.scan_parquet(named),
+        ap.polars.scan_parquet([named]),
+        ap.polars.scan_parquet(Path(name), operator=operator),
+        ap.polars.scan_parquet([Path(name)], operator=operator),
+    ]
+    assert [frame.collect()["x"].to_list() for frame in frames] == [[1]] * 4
+    named.unlink()
+    for frame in frames[1:4:2]:
+        with pytest.raises(NotFound):
+            frame.collect()

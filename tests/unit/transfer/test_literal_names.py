@@ -125,3 +125,14 @@ def test_without_a_loop(tmp_path: Path) -> None:
         ap.sync.copy(tmp_path / "data[1].csv", tmp_path / "out/", literal=True)
     ap.sync.copy(f"{tmp_path}/data[1].csv", f"{tmp_path}/out/")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["data1.csv"]
+
+
+async def test_a_path_that_is_an_object_is_no_pattern(tmp_path: Path) -> None:
+    """A ``pathlib.Path`` names a file of this machine, there or not; the same as text is a pattern where it is not."""
+    (tmp_path / "data1.csv").write_bytes(b"other")
+    async with memory() as op:
+        with pytest.raises(NotFound):
+            await ap.copy(tmp_path / "data[1].csv", (op, "a/"))
+        assert await tree_of(op, "a/") == {}
+        await ap.copy(f"{tmp_path}/data[1].csv", (op, "b/"))
+        assert await tree_of(op, "b/") == {"data1.csv": b"other"}
