@@ -34,7 +34,7 @@ from aioprefetch.filters import (
 )
 from aioprefetch.lance.output import WrappedColumn, fixed_width, merge_dictionaries
 from aioprefetch.lance.row_ranges import RowNumbers
-from aioprefetch.lance.schema import Field, arrow_schema, project
+from aioprefetch.lance.schema import Field, arrow_schema, check_known, project, with_whole_rows
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import ColumnScheduler, DecodeTask, PageIo, RootDecoder
 
@@ -68,19 +68,23 @@ def make_projection(
     wanted = tuple(fields) if columns is None else project([*fields, *hidden], columns, path=path)
     schema = arrow_schema(wanted, metadata)
     expression = filter_expression(filters, path=path)
-    if expression is None:
-        return Projection(wanted, schema, schema)
     fields = [*fields, *hidden]
-    whole = arrow_schema(fields)
-    check_clauses(filters, whole, path=path)
-    names = named_columns(whole, filters, path=path)
-    # A struct that the filters read is read whole, since an expression may ask for any of its fields.
     by_name = {field.name: field for field in fields}
-    read = {field.name: field for field in wanted} | {name: by_name[name] for name in names}
-    read_schema = arrow_schema(tuple(read.values()), metadata)
-    check_expression(read_schema, expression, names, path=path)  # A table without rows would not show it.
-    finish = partial(_matching_rows, schema, expression, names, path)
-    return Projection(tuple(read.values()), read_schema, schema, finish)
+    read = wanted if columns is None else tuple(with_whole_rows(field, by_name[field.name]) for field in wanted)
+    finish: Finish | None = partial(_selected, schema) if read != wanted else None
+    names: list[str] = []
+    if expression is not None:
+        whole = arrow_schema(fields)
+        check_clauses(filters, whole, path=path)
+        names = named_columns(whole, filters, path=path)
+        # A struct that the filters read is read whole, since an expression may ask for any of its fields.
+        read = tuple(({field.name: field for field in read} | {name: by_name[name] for name in names}).values())
+        finish = partial(_matching_rows, schema, expression, names, path)
+    check_known(read, path=path)
+    read_schema = arrow_schema(read, metadata)
+    if expression is not None:
+        check_expression(read_schema, expression, names, path=path)  # A table without rows would not show it.
+    return Projection(read, read_schema, schema, finish)
 
 
 def _matching_rows(
@@ -94,10 +98,10 @@ def _matching_rows(
         kept = kept_rows(batch, mask, path=path)
     else:
         kept = filtered(batch, expression, names, path=path)
-    return _selected(kept, schema) if kept.num_rows else None
+    return _selected(schema, kept) if kept.num_rows else None
 
 
-def _selected(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _selected(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
     if not schema.names:
         return rows_without_columns(schema, batch.num_rows)
     columns = [_with_fields(batch.column(place), field.type) for place, field in enumerate(schema)]

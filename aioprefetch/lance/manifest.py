@@ -28,6 +28,7 @@ _DATA_FILE = MessageTable(
         1: FieldRule("path", "text"),
         2: FieldRule("fields", "int", repeated=True),
         3: FieldRule("column_indices", "int", repeated=True),
+        4: uint("major"),
         6: uint("size"),
         7: uint("base_id"),
     },
@@ -234,7 +235,10 @@ class _Places:
 
 
 def _check_format(data_format: ParsedMessage, path: str) -> None:
-    name, version = data_format.get("file_format", "lance"), data_format.get("version", "2.0")
+    _refuse_format(data_format.get("file_format", "lance"), data_format.get("version", "2.0"), path)
+
+
+def _refuse_format(name: str, version: str, path: str) -> None:
     if name != "lance" or version not in ("2.0", "2.1", "2.2"):
         raise Unsupported(
             f"data files of format {name!r} {version!r} are not supported; lance 2.0 to 2.2 are", path=path
@@ -264,6 +268,8 @@ def _data_file(parsed: ParsedMessage, places: _Places, path: str) -> DataFile:
     if not name or name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
         raise UntrustedMetadata(f"a data file cannot be named {name!r}", path=path)
     fields, indices = parsed.get("fields", ()), parsed.get("column_indices", ())
+    if not indices and "major" not in parsed:  # As the manifests of before 2024 have it.
+        _refuse_format("lance", "0.1", path)
     if len(fields) != len(indices):
         raise UntrustedMetadata(f"{name} has {len(fields)} fields and {len(indices)} column indices", path=path)
     # A negative id marks a field that was moved to another file of the fragment, a negative index a missing column.

@@ -36,6 +36,9 @@ _PLAIN: dict[str, pa.DataType] = {
     "large_string": pa.large_string(),
     "binary": pa.binary(),
     "large_binary": pa.large_binary(),
+    # Types of Lance's own, as they are stored.
+    "json": pa.large_binary(),
+    "lance.bfloat16": pa.binary(2),
     "date32:day": pa.date32(),
     "date64:ms": pa.date64(),
     "time32:s": pa.time32("s"),
@@ -109,7 +112,7 @@ def _decimal(parameters: str, path: str, depth: int) -> pa.DataType:
             return pa.decimal128(precision, scale)
         case 256:
             return pa.decimal256(precision, scale)
-    raise ValueError(f"{bits} bits are not a valid width of a decimal")
+    raise Unsupported(f"decimals of {bits} bits are not supported", path=path)
 
 
 def _dictionary(parameters: str, path: str, depth: int) -> pa.DataType:
@@ -161,7 +164,8 @@ class Field:
     ``arrow`` is the whole Arrow field: type, nullability and metadata (a string keeps the name of its extension type
     there, under ``ARROW:extension:name``). ``columns`` are the indices of the file's columns that hold the field and
     its children, in depth-first order; where children were left out by a projection it still spans all of them, so
-    take a child's columns from the child. ``metadata`` values are bytes as stored.
+    take a child's columns from the child. ``metadata`` values are bytes as stored. ``is_known`` is false for a type of a
+    later version of Lance; ``arrow`` is null then.
     """
 
     name: str
@@ -172,6 +176,7 @@ class Field:
     children: tuple[Field, ...]
     arrow: pa.Field
     columns: range = field(default=range(0))
+    is_known: bool = True
 
     @property
     def is_packed(self) -> bool:
@@ -257,8 +262,11 @@ def _build(row: ParsedMessage, children: Mapping[int, Sequence[ParsedMessage]], 
     extension = row.get("extension_name", "")
     if extension:
         metadata.setdefault("ARROW:extension:name", extension.encode())
-    arrow = _arrow_field(name, logical_type, nullable, metadata, below, path)
-    return Field(name, row.get("id", 0), logical_type, nullable, metadata, below, arrow)
+    try:
+        arrow, is_known = _arrow_field(name, logical_type, nullable, metadata, below, path), True
+    except Unsupported:
+        arrow, is_known = pa.field(name, pa.null(), metadata=metadata or None), False
+    return Field(name, row.get("id", 0), logical_type, nullable, metadata, below, arrow, is_known=is_known)
 
 
 def _arrow_field(
@@ -283,12 +291,15 @@ def _nested_type(logical_type: str, children: Sequence[Field], path: str) -> pa.
         entries = _only_child(logical_type, children, path)
         if len(entries.children) != 2:
             raise UntrustedMetadata(f"a map has {len(entries.children)} fields in its entries", path=path)
+        if not entries.children[0].is_known:
+            raise Unsupported("keys of an unknown type", path=path)
         return pa.map_(*(child.arrow for child in entries.children))
     if children and logical_type.startswith("fixed_size_list:"):
         return pa.list_(_only_child(logical_type, children, path).arrow, list_size(logical_type, path=path))
+    kind = arrow_type(logical_type, path=path)
     if children:
         raise UntrustedMetadata(f"a {logical_type[:100]!r} cannot have child fields", path=path)
-    return arrow_type(logical_type, path=path)
+    return kind
 
 
 def _only_child(logical_type: str, children: Sequence[Field], path: str) -> Field:
@@ -319,6 +330,25 @@ def arrow_schema(fields: Sequence[Field], metadata: Mapping[str, bytes] | None =
 
 
 # --- projection -------------------------------------------------------------------------------------------------------
+
+
+def check_known(fields: Sequence[Field], *, path: str = "", above: str = "") -> None:
+    """Raise ``Unsupported`` for a field of an unknown type."""
+    for member in fields:
+        name = f"{above}{member.name}"
+        check_known(member.children, path=path, above=f"{name}.")
+        if not member.is_known:
+            why = f"column {name!r} is of the type {member.logical_type[:100]!r}, which is not supported"
+            raise Unsupported(f"{why}; columns= leaves it out", operation="scan", path=path)
+
+
+def with_whole_rows(wanted: Field, stored: Field) -> Field:
+    """A field to read for ``wanted``, a projection of ``stored``: packed structs are stored, and so decoded, whole."""
+    if stored.is_packed:
+        return stored
+    by_name = {child.name: child for child in stored.children}
+    children = tuple(with_whole_rows(child, by_name[child.name]) for child in wanted.children)
+    return wanted if children == wanted.children else wanted.with_children(children)
 
 
 def project(fields: Sequence[Field], columns: object | None, *, path: str = "") -> tuple[Field, ...]:

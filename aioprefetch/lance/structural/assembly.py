@@ -182,24 +182,28 @@ class _ZeroBits(_Fixed):
 
 
 class _Offsets:
-    """Offsets of texts, numbers of ``width`` bytes that continue those of the page before."""
+    """Offsets of texts, numbers of ``width`` bytes that continue those of the page before; a row has ``per_row``."""
 
-    def __init__(self, offsets: Positions, width: int) -> None:
+    def __init__(self, offsets: Positions, width: int, per_row: int) -> None:
         self._offsets = offsets
         self._width = width
+        self._per_row = per_row
 
     def need(self, rows: int, capacity: Capacity) -> None:
-        capacity.size += rows
+        capacity.size += rows * self._per_row
         capacity.is_needed = True
 
     def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
         base = int(target.memory[target.position - 1])
-        part = self._offsets[skip : skip + rows + 1]
+        part = self._cut(skip, rows)
         check_offsets(base + int(part[-1] - part[0]), self._width)
-        np.add(part[1:], base - int(part[0]), out=target.part(rows), casting="unsafe")
+        np.add(part[1:], base - int(part[0]), out=target.part(part.size - 1), casting="unsafe")
+
+    def _cut(self, skip: int, rows: int) -> Positions:
+        return self._offsets[skip * self._per_row : (skip + rows) * self._per_row + 1]
 
     def slice(self, skip: int, rows: int) -> Slice:
-        part = self._offsets[skip : skip + rows + 1]
+        part = self._cut(skip, rows)
         check_offsets(int(part[-1] - part[0]), self._width)
         moved: Slice = allocate(part.size * self._width).view(np.int32 if self._width == 4 else np.int64)
         np.subtract(part, part[0], out=moved, casting="unsafe")
@@ -207,13 +211,14 @@ class _Offsets:
 
 
 class _Text:
-    """The bytes of texts."""
+    """The bytes of texts, ``per_row`` for each row."""
 
-    def __init__(self, texts: Texts) -> None:
-        self._texts = texts
+    def __init__(self, texts: Texts, per_row: int) -> None:
+        self._data = texts.data
+        self._ends = texts.offsets[::per_row]
 
     def need(self, skip: int, rows: int, capacity: Capacity) -> None:
-        capacity.size += int(self._texts.offsets[skip + rows] - self._texts.offsets[skip])
+        capacity.size += int(self._ends[skip + rows] - self._ends[skip])
         capacity.is_needed = True
 
     def write(self, skip: int, rows: int, target: OutputBuffer) -> None:
@@ -221,7 +226,7 @@ class _Text:
         target.part(data.size)[:] = data
 
     def slice(self, skip: int, rows: int) -> Slice:
-        return self._texts.data[int(self._texts.offsets[skip]) : int(self._texts.offsets[skip + rows])]
+        return self._data[int(self._ends[skip]) : int(self._ends[skip + rows])]
 
 
 _RowBuffer = _Bits | _ZeroBits | _Bytes | _Zeros | _Offsets | _Text
@@ -276,7 +281,7 @@ def _add(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: in
     elif pa.types.is_struct(kind):
         _add_packed(parts, kind, values, per_row)
     elif width := offset_bytes(kind):
-        _add_texts(parts, values, width)
+        _add_texts(parts, values, width, per_row)
     else:
         _add_fixed(parts, kind, values, per_row)
 
@@ -304,13 +309,17 @@ def _bits(kind: pa.DataType) -> int:
     raise damaged(f"a page cannot hold values of type {kind}")
 
 
-def _add_texts(parts: list[_RowBuffer], values: Values, width: int) -> None:
-    texts = as_texts(values)
-    parts += [_Offsets(texts.offsets, width), _Text(texts)]
+def _add_texts(parts: list[_RowBuffer], values: Values, width: int, per_row: int) -> None:
+    texts = as_texts(Nulls(values.count * per_row) if isinstance(values, Nulls) else values)
+    if (texts.offsets.size - 1) % per_row:
+        raise damaged(f"{texts.offsets.size - 1} texts do not make lists of {per_row}")
+    parts += [_Offsets(texts.offsets, width, per_row), _Text(texts, per_row)]
 
 
 def _add_lists(parts: list[_RowBuffer], kind: pa.DataType, values: Values, per_row: int) -> None:
     size = int(kind.list_size)
+    if pa.types.is_null(kind.value_type):
+        return
     if isinstance(values, Nulls):
         parts.append(_Bits(None, per_row * size))
         _add(parts, kind.value_type, values, per_row * size)
