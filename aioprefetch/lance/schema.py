@@ -18,24 +18,14 @@ from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMet
 from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, uint
 from aioprefetch.scan import column_names
 
+_UNITS = ("s", "ms", "us", "ns")
+_ALIASES = (
+    *("null", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "halffloat", "float"),
+    *("double", "string", "large_string", "binary", "large_binary"),
+)
 _PLAIN: dict[str, pa.DataType] = {
-    "null": pa.null(),
-    "bool": pa.bool_(),
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "uint8": pa.uint8(),
-    "uint16": pa.uint16(),
-    "uint32": pa.uint32(),
-    "uint64": pa.uint64(),
-    "halffloat": pa.float16(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "large_string": pa.large_string(),
-    "binary": pa.binary(),
-    "large_binary": pa.large_binary(),
+    **{name: pa.type_for_alias(name) for name in _ALIASES},
+    **{f"duration:{unit}": pa.duration(unit) for unit in _UNITS},
     # Types of Lance's own, as they are stored.
     "json": pa.large_binary(),
     "lance.bfloat16": pa.binary(2),
@@ -45,12 +35,7 @@ _PLAIN: dict[str, pa.DataType] = {
     "time32:ms": pa.time32("ms"),
     "time64:us": pa.time64("us"),
     "time64:ns": pa.time64("ns"),
-    "duration:s": pa.duration("s"),
-    "duration:ms": pa.duration("ms"),
-    "duration:us": pa.duration("us"),
-    "duration:ns": pa.duration("ns"),
 }
-_UNITS = ("s", "ms", "us", "ns")
 _INT32_MAX = (1 << 31) - 1
 
 # The maximum depth of nested fixed-size lists: a name of a few kilobytes could nest thousands.
@@ -164,8 +149,8 @@ class Field:
     ``arrow`` is the whole Arrow field: type, nullability and metadata (a string keeps the name of its extension type
     there, under ``ARROW:extension:name``). ``columns`` are the indices of the file's columns that hold the field and
     its children, in depth-first order; where children were left out by a projection it still spans all of them, so
-    take a child's columns from the child. ``metadata`` values are bytes as stored. ``is_known`` is false for a type of a
-    later version of Lance; ``arrow`` is null then.
+    take a child's columns from the child. ``metadata`` values are bytes as stored. ``is_known`` is false for a type
+    of a later version of Lance; ``arrow`` is null then.
     """
 
     name: str

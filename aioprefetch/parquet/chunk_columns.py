@@ -240,7 +240,7 @@ class ChunkRead:
     def rows_ready(self) -> int:
         """The number of rows of the row group that can be decoded. ``UntrustedMetadata`` for an impossible page."""
         before = self._arrived
-        while self._arrived < len(self._reads) and _has_come(self._reads[self._arrived]):
+        while self._arrived < len(self._reads) and has_come(self._reads[self._arrived]):
             self._arrived += 1
         is_complete = self._arrived == len(self.segments)
         if self._walk is None or self._arrived == 0:
@@ -289,7 +289,7 @@ class ChunkRead:
             read.release()
 
 
-def _has_come(read: PendingRead | None) -> bool:
+def has_come(read: PendingRead | None) -> bool:
     """Whether the bytes have arrived. Those of a failed read never do: ``wait`` raises the error."""
     if read is None:
         return True

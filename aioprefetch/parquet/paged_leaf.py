@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from aioprefetch.errors import Error
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.byte_plan import PlannedChunk
-from aioprefetch.parquet.chunk_columns import ChunkColumns
+from aioprefetch.parquet.chunk_columns import ChunkColumns, has_come
 from aioprefetch.parquet.chunks import WantedRows
 from aioprefetch.parquet.decoded_values import check_indices, check_int96, leaves_of
 from aioprefetch.parquet.footer import ARROW_SCHEMA, MAGIC, Footer
@@ -69,8 +69,8 @@ class FooterParts:
     def __init__(self, footer: Footer) -> None:
         self._footer = footer
         self._raw = bytes(footer.raw)
-        self._fields: dict[int, tuple[int, Range]] = {}
-        number = position = 0
+        self._kept: thrift.Struct = {}
+        number = position = schema_start = 0
         while True:
             kind, number, position = thrift.read_field_header(self._raw, position, number)
             if kind == 0:
@@ -78,14 +78,19 @@ class FooterParts:
             # The row groups were walked already; skip them, since there may be very many.
             is_walked = number == _ROW_GROUPS and position < footer.row_groups_end
             end = footer.row_groups_end if is_walked else thrift.skip_value(self._raw, position, kind)
-            self._fields[number] = (kind, (position, end))
+            if number in (_VERSION, _WRITER):
+                self._kept[number] = (kind, thrift.Written(self._raw[position:end]))
+            elif number == _SCHEMA:
+                schema_start = position
             position = end
-        self._root, self._elements = self._columns()
-        self._leaves = self._leaves_of_columns()
+        self._root, self._elements = self._columns(schema_start)
+        # The first leaf of each column, by where its element lies.
+        positions = footer.shape.positions
+        self._leaves = [bisect_left(positions, elements[0][0]) for elements in self._elements]
         self._arrow_schema = self._stored_schema()
         self.int96 = footer.int96
-        # By column: the fields before the row groups, and those behind them, but for the number of rows.
-        self._heads: dict[int, tuple[bytes, bytes]] = {}
+        # By column: the fields of its footers, but for the row groups and their rows.
+        self._heads: dict[int, thrift.Struct] = {}
 
     def first_leaf(self, leaf: int) -> int:
         """The first leaf of the column that ``leaf`` is in. The column is the only one of a footer that is made."""
@@ -95,41 +100,35 @@ class FooterParts:
         """The footer of a file whose one chunk, of ``leaf``, begins behind the magic bytes and has ``rows`` values."""
         column = self._column_of(leaf)
         if column not in self._heads:
-            self._heads[column] = self._schema_fields(column), self._rest_fields(column)
-        before, behind = self._heads[column]
+            self._heads[column] = self._fields_of(column)
         group = self._group_with_chunk(row_group, leaf, column, rows, dictionary_bytes, data_bytes)
-        total = _field_header(_ROWS, thrift.I64, _SCHEMA) + _integer(rows)
-        groups = _field_header(_ROW_GROUPS, thrift.LIST, _ROWS) + _list_header(thrift.STRUCT, 1) + group
-        return b"".join((before, total, groups, behind))
+        groups = (thrift.LIST, thrift.ThriftList(thrift.STRUCT, [group]))
+        return thrift.write_struct({**self._heads[column], _ROWS: (thrift.I64, rows), _ROW_GROUPS: groups})
 
     # --- one column -----------------------------------------------------------------------------------------------
 
     def _column_of(self, leaf: int) -> int:
         return bisect_right(self._leaves, leaf) - 1
 
-    def _columns(self) -> tuple[thrift.Struct, list[tuple[int, Range]]]:
-        """The root of the schema, and the number of elements and the range of each column."""
-        _, count, position = thrift.read_list_header(self._raw, self._fields[_SCHEMA][1][0])
+    def _columns(self, start: int) -> tuple[thrift.Struct, list[list[Range]]]:
+        """The root of the schema, and the ranges of the elements of each column."""
+        _, count, position = thrift.read_list_header(self._raw, start)
         root, position = thrift.read_struct(self._raw, position)
-        columns: list[tuple[int, Range]] = []
-        start, elements, left = position, 0, 1
+        columns: list[list[Range]] = []
+        left = 0
         for _ in range(count - 1):
             children = 0
             for kind, number, at in thrift.fields_of(self._raw, position):
                 if number == _CHILDREN and kind in (thrift.I16, thrift.I32, thrift.I64):
                     children = thrift.read_value(self._raw, at, kind)[0]
-            position = thrift.skip_value(self._raw, position, thrift.STRUCT)
-            elements += 1
-            left += children - 1
+            end = thrift.skip_value(self._raw, position, thrift.STRUCT)
             if left == 0:
-                columns.append((elements, (start, position)))
-                start, elements, left = position, 0, 1
+                columns.append([])
+                left = 1
+            columns[-1].append((position, end))
+            left += children - 1
+            position = end
         return root, columns
-
-    def _leaves_of_columns(self) -> list[int]:
-        """The first leaf of each column, by where its element lies."""
-        positions = self._footer.shape.positions
-        return [bisect_left(positions, start) for _, (start, _) in self._elements]
 
     def _stored_schema(self) -> pa.Schema | None:
         """The Arrow schema that the writer stored; ``None`` if there is none. pyarrow's own if it is damaged."""
@@ -142,50 +141,50 @@ class FooterParts:
             schema = self._footer.schema
         return schema if len(schema) == len(self._elements) else self._footer.schema
 
-    def _schema_fields(self, column: int) -> bytes:
-        kind, (start, end) = self._fields[_VERSION]
-        version = _field_header(_VERSION, kind, 0) + self._raw[start:end]
-        elements, (start, end) = self._elements[column]
-        root = thrift.write_struct({**self._root, _CHILDREN: (thrift.I32, 1)})
-        header = _field_header(_SCHEMA, thrift.LIST, _VERSION) + _list_header(thrift.STRUCT, 1 + elements)
-        return b"".join((version, header, root, self._raw[start:end]))
-
-    def _rest_fields(self, column: int) -> bytes:
-        out, before = b"", _ROW_GROUPS
+    def _fields_of(self, column: int) -> thrift.Struct:
+        """The fields of a footer of one column in their order, without the values of those of the rows."""
+        elements = [thrift.Written(self._raw[start:end]) for start, end in self._elements[column]]
+        root = {**self._root, _CHILDREN: (thrift.I32, 1)}
+        fields: thrift.Struct = {
+            _VERSION: self._kept[_VERSION],
+            _SCHEMA: (thrift.LIST, thrift.ThriftList(thrift.STRUCT, [root, *elements])),
+            _ROWS: (thrift.I64, None),
+            _ROW_GROUPS: (thrift.LIST, None),
+        }
         if self._arrow_schema is not None:
             schema = pa.schema([self._arrow_schema.field(column)])
             pair: thrift.Struct = {
                 1: (thrift.BINARY, ARROW_SCHEMA),
                 2: (thrift.BINARY, base64.b64encode(schema.serialize().to_pybytes())),
             }
-            out = _field_header(_PAIRS, thrift.LIST, before) + _list_header(thrift.STRUCT, 1)
-            out, before = out + thrift.write_struct(pair), _PAIRS
-        if _WRITER in self._fields:
-            kind, (start, end) = self._fields[_WRITER]
-            out += _field_header(_WRITER, kind, before) + self._raw[start:end]
-        return out + b"\x00"
+            fields[_PAIRS] = (thrift.LIST, thrift.ThriftList(thrift.STRUCT, [pair]))
+        if _WRITER in self._kept:
+            fields[_WRITER] = self._kept[_WRITER]
+        return fields
 
     def _group_with_chunk(
         self, row_group: int, leaf: int, column: int, rows: int, dictionary_bytes: int, data_bytes: int
-    ) -> bytes:
+    ) -> thrift.Struct:
         """A RowGroup of the chunks of a column, of which only that of ``leaf`` is read."""
         group = self._footer.chunks[row_group]
         first = self._leaves[column]
         last = self._leaves[column + 1] if column + 1 < len(self._leaves) else len(group)
-        out = [_field_header(_COLUMNS, thrift.LIST, 0), _list_header(thrift.STRUCT, last - first)]
+        chunks: list[thrift.Struct | thrift.Written] = []
         for index in range(first, last):
             position = group[index].position
             if index == leaf:
-                out.append(_described(self._raw, position, rows, dictionary_bytes, data_bytes))
+                chunks.append(_described(self._raw, position, rows, dictionary_bytes, data_bytes))
             else:
-                out.append(self._raw[position : thrift.skip_value(self._raw, position, thrift.STRUCT)])
-        # No reader depends on the number of bytes.
-        out.append(_field_header(_GROUP_BYTES, thrift.I64, _COLUMNS) + _integer(dictionary_bytes + data_bytes))
-        out.append(_field_header(_GROUP_ROWS, thrift.I64, _GROUP_BYTES) + _integer(rows) + b"\x00")
-        return b"".join(out)
+                end = thrift.skip_value(self._raw, position, thrift.STRUCT)
+                chunks.append(thrift.Written(self._raw[position:end]))
+        return {
+            _COLUMNS: (thrift.LIST, thrift.ThriftList(thrift.STRUCT, chunks)),
+            _GROUP_BYTES: (thrift.I64, dictionary_bytes + data_bytes),  # No reader depends on it.
+            _GROUP_ROWS: (thrift.I64, rows),
+        }
 
 
-def _described(raw: bytes, position: int, rows: int, dictionary_bytes: int, data_bytes: int) -> bytes:
+def _described(raw: bytes, position: int, rows: int, dictionary_bytes: int, data_bytes: int) -> thrift.Struct:
     """A ColumnChunk for pages at the beginning of a file."""
     chunk, _ = thrift.read_struct(raw, position)
     chunk = {number: chunk[number] for number in _KEPT_OF_CHUNK if number in chunk}
@@ -197,32 +196,7 @@ def _described(raw: bytes, position: int, rows: int, dictionary_bytes: int, data
     meta_data[_DATA_OFFSET] = (thrift.I64, first + dictionary_bytes)
     if dictionary_bytes:
         meta_data[_DICTIONARY_OFFSET] = (thrift.I64, first)
-    chunk[_META_DATA] = (kind, meta_data)
-    return thrift.write_struct(chunk)
-
-
-def _field_header(number: int, kind: int, before: int) -> bytes:
-    delta = number - before
-    return bytes([delta << 4 | kind]) if 0 < delta <= 15 else bytes([kind]) + _integer(number)
-
-
-def _list_header(element: int, count: int) -> bytes:
-    if count < 15:
-        return bytes([count << 4 | element])
-    return bytes([0xF0 | element]) + _varint(count)
-
-
-def _integer(number: int) -> bytes:
-    return _varint(number << 1 if number >= 0 else (-number << 1) - 1)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return {**chunk, _META_DATA: (kind, meta_data)}
 
 
 def decode_pages(
@@ -353,11 +327,10 @@ class PagedLeaf:
     # --- as a source of columns -----------------------------------------------------------------------------------
 
     def ready(self) -> int:
-        if self._dictionary_read is not None and not _has_come(self._dictionary_read):
+        if not has_come(self._dictionary_read):
             return 0
         while self._arrived < self._submitted:
-            read = self._parts[self._arrived].read
-            if read is not None and not _has_come(read):
+            if not has_come(self._parts[self._arrived].read):
                 break
             self._arrived += 1
         return self._lasts[self._arrived - 1] if self._arrived else 0
@@ -501,16 +474,6 @@ class PagedLeaf:
         if header is None or not header.is_data or header.end != len(view) or header.values != high - low:
             raise BadPage(f"page {page} is not the one of {high - low} rows that its offset index tells")
         return header.uncompressed_bytes
-
-
-def _has_come(read: PendingRead) -> bool:
-    """Whether the bytes have arrived. Those of a failed read never do: ``wait`` raises the error."""
-    if not read.done:
-        return False
-    try:
-        return len(read.views) > 0
-    except Error:
-        return False
 
 
 class PagedField:

@@ -19,8 +19,7 @@ from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.dataset.files import DatasetFile, checked_source, files_instead, find_files
 from aioprefetch.parquet.dataset.scan import (
     DatasetRequest,
-    checked_int96_unit,
-    checked_partitioning,
+    checked_choice,
     checked_schema,
     in_order,
     listed_footer,
@@ -175,10 +174,10 @@ def scan(
         page_checksums=Arguments("scan", name).flag("page_checksums", page_checksums),
         page_bytes_max=page_bytes_max,
         schema=checked_schema(schema, name),
-        has_partitions=checked_partitioning(partitioning, name),
+        has_partitions=checked_choice("partitioning", partitioning, "hive", path=name) is not None,
         is_ordered=Arguments("scan", name).flag("ordered", ordered),
         filters_rows=filters_rows,
-        int96_unit=checked_int96_unit(int96_unit, name),
+        int96_unit=checked_choice("int96_unit", int96_unit, "us", "ns", path=name),
     )
     one = _OneFile(name, arguments, _checked_footer(footer, name), _checked_size(size, name), version, if_match)
     if source.one_file is None or schema is not None:
@@ -476,6 +475,6 @@ async def plan_files(
         ),
         batch_rows=BATCH_ROWS,
         schema=checked_schema(schema, name),
-        has_partitions=checked_partitioning(partitioning, name),
+        has_partitions=checked_choice("partitioning", partitioning, "hive", path=name) is not None,
     )
     return FilesPlan(name, tuple(await plan_dataset(operator, request)))

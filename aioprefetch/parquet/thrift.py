@@ -45,6 +45,10 @@ class ThriftList:
     items: list[Any]
 
 
+class Written(bytes):
+    """A value as it was read from other bytes, to be written as it is."""
+
+
 @dataclass(slots=True)
 class ThriftMap:
     """A map: the types of keys and values (both 0 if it is empty) and its pairs in order."""
@@ -334,7 +338,9 @@ def _write_struct(out: bytearray, fields: Struct) -> None:
 
 
 def _write_value(out: bytearray, kind: int, value: Any) -> None:
-    if kind in _INTEGERS:
+    if isinstance(value, Written):
+        out += value
+    elif kind in _INTEGERS:
         _write_integer(out, value)
     elif kind == BINARY:
         _write_varint(out, len(value))

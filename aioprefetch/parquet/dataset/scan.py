@@ -199,18 +199,12 @@ def checked_schema(schema: object, path: str) -> pa.Schema | None:
     raise InvalidType(f"schema must be a pyarrow.Schema, not {schema!r}", operation="scan", path=path)
 
 
-def checked_partitioning(partitioning: object, path: str) -> bool:
-    """Whether directories are columns, by ``partitioning=`` of a caller. ``InvalidArgument`` for others."""
-    if partitioning not in (None, "hive"):
-        raise InvalidArgument(f'partitioning must be "hive" or None, not {partitioning!r}', operation="scan", path=path)
-    return partitioning is not None
-
-
-def checked_int96_unit(unit: object, path: str) -> str | None:
-    """``int96_unit=`` of a caller. ``InvalidArgument`` for others."""
-    if unit not in (None, "us", "ns"):
-        raise InvalidArgument(f'int96_unit must be "us", "ns" or None, not {unit!r}', operation="scan", path=path)
-    return None if unit is None else str(unit)
+def checked_choice(name: str, value: object, *choices: str, path: str) -> str | None:
+    """One of ``choices`` or ``None``, by the argument ``name`` of a caller. ``InvalidArgument`` for others."""
+    if value is None or value in choices:
+        return None if value is None else str(value)
+    known = ", ".join(f'"{choice}"' for choice in choices)
+    raise InvalidArgument(f"{name} must be {known} or None, not {value!r}", operation="scan", path=path)
 
 
 async def prepare_dataset(

@@ -178,5 +178,5 @@ async def test_files_of_spark_are_decoded_once() -> None:
 @pytest.mark.parametrize("unit", ["ms", 1, ""])
 async def test_units_that_there_are_not(unit: Any) -> None:
     async with bench() as b:
-        with pytest.raises(InvalidArgument, match='int96_unit must be "us", "ns" or None'):
+        with pytest.raises(InvalidArgument, match='int96_unit must be "us", "ns" or None, not'):
             ap.parquet.scan(b.operator, "k", int96_unit=unit)
