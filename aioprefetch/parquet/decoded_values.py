@@ -50,7 +50,7 @@ def _items(array: pa.Array) -> pa.Array:
 
 
 def check_indices(columns: Sequence[pa.Array]) -> None:
-    """Raise ``ValueError`` for an index that lies outside its dictionary: whoever follows it reads foreign memory."""
+    """Raise ``ValueError`` for an index that lies outside its dictionary: what follows it reads foreign memory."""
     for array in leaves_of(columns):
         if not pa.types.is_dictionary(array.type) or not len(array):
             continue

@@ -147,8 +147,8 @@ class Footer:
         if unit is None or self.int96 is None:
             return self
         copy = self._copy()
-        copy.int96 = _int96_in(unit, self.int96.leaves, self.metadata, is_checked=is_checked)
-        copy.schema = schema_of(self.metadata, copy.int96)
+        copy.int96 = _int96(self.int96.leaves, self.metadata, unit, is_checked=is_checked)
+        copy.schema = _schema(self.metadata, copy.int96)
         return copy
 
     def _copy(self) -> Footer:
@@ -328,8 +328,9 @@ def parse(raw: memoryview, end: memoryview, path: str) -> Parsed:
             thrift_string_size_limit=len(raw),
             thrift_container_size_limit=outline.list_max,
         ).metadata
-        int96 = _int96(outline, metadata)
-        schema = schema_of(metadata, int96)
+        leaves96 = frozenset(leaf for leaf, kind in enumerate(outline.shape.physical_types) if kind == _INT96)
+        int96 = _int96(leaves96, metadata) if leaves96 else None
+        schema = _schema(metadata, int96)
         names = schema.names
     except pa.ArrowNotImplementedError as error:
         raise Unsupported(f"pyarrow does not read this file: {error}", operation="footer", path=path) from error
@@ -345,22 +346,17 @@ def parse(raw: memoryview, end: memoryview, path: str) -> Parsed:
     return Parsed(outline, metadata, schema, int96, _first_rows(metadata, path))
 
 
-def _int96(outline: Outline, metadata: Any) -> Int96 | None:
-    """The default: pyarrow's nanoseconds where the writer stored an Arrow schema, else microseconds, for any year."""
-    leaves = frozenset(leaf for leaf, kind in enumerate(outline.shape.physical_types) if kind == _INT96)
-    unit = "ns" if ARROW_SCHEMA in (metadata.metadata or {}) else "us"
-    return _int96_in(unit, leaves, metadata, is_checked=True) if leaves else None
-
-
-def _int96_in(unit: str, leaves: frozenset[int], metadata: Any, *, is_checked: bool) -> Int96:
-    by_spark = _SPARK_VERSION in (metadata.metadata or {}) and (metadata.created_by or "").startswith("parquet-mr")
+def _int96(leaves: frozenset[int], metadata: Any, unit: str | None = None, *, is_checked: bool = True) -> Int96:
+    """By default pyarrow's nanoseconds where the writer stored an Arrow schema, else microseconds, for any year."""
+    pairs = metadata.metadata or {}
+    unit = unit or ("ns" if ARROW_SCHEMA in pairs else "us")
+    by_spark = _SPARK_VERSION in pairs and (metadata.created_by or "").startswith("parquet-mr")
     if not is_checked or (by_spark and unit == "us"):  # Spark has no time below the microsecond.
         return Int96(leaves, unit, None)
     return Int96(leaves, unit, "ns" if unit == "us" else "us")
 
 
-def schema_of(metadata: Any, int96: Int96 | None) -> pa.Schema:
-    """The Arrow schema of a file."""
+def _schema(metadata: Any, int96: Int96 | None) -> pa.Schema:
     if int96 is None:
         return metadata.schema.to_arrow_schema()
     return open_reader(pa.BufferReader(b""), metadata, int96.unit).schema_arrow

@@ -31,6 +31,7 @@ from aioprefetch.errors import (
 from aioprefetch.operator.from_uri import local_uri, split_local, split_uri, split_url
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
+from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.dataset.files import checked_source
 from aioprefetch.parquet.decoded_values import check_text
 from aioprefetch.parquet.footer import footer
@@ -86,19 +87,19 @@ def _listed(source: object) -> list[object]:
 def _url(place: object) -> str:
     if not isinstance(place, str | os.PathLike):
         raise InvalidType(f"a URL must be a string, not {place!r}", operation="scan_parquet")
-    place = _escaped(place, local_uri(place))
-    if "://" not in place:
+    text: str = _name(place, local_uri(place))
+    if "://" not in text:
         raise ConfigInvalid(
-            f"{printable(redact(place))!r} is not a URL such as s3://bucket/t/*.parquet; a file of this machine is"
+            f"{printable(redact(text))!r} is not a URL such as s3://bucket/t/*.parquet; a file of this machine is"
             " given as pathlib.Path or file:///path, and with operator= a path is enough",
             operation="scan_parquet",
         )
-    return place
+    return text
 
 
-def _escaped(place: Place, text: str) -> str:
-    """The text of a place, in which a local path that is an object has no wildcards: it is a name."""
-    return text if isinstance(place, str) or "://" in text.removeprefix("file://") else glob.escape(text)
+def _name(place: object, text: Any) -> Any:
+    """``text``, without wildcards where ``place`` is a local path that is an object: it is a name."""
+    return glob.escape(text) if isinstance(place, os.PathLike) and "://" not in os.fspath(place) else text
 
 
 def _split(url: str) -> tuple[str, str]:
@@ -361,15 +362,10 @@ def scan_parquet(
     return register_io_source(io_source, schema=io_source.dtypes, validate_schema=True, is_pure=True)
 
 
-def _paths(source: Any) -> Paths:
-    if not isinstance(source, str) and isinstance(source, Sequence):
-        return [_name(place) for place in source]
-    found: Paths = _name(source)
-    return found
-
-
-def _name(place: Any) -> Any:
-    return _escaped(place, os.fspath(place)) if isinstance(place, os.PathLike) else place
+def _paths(source: Any) -> Any:
+    if isinstance(source, Sequence) and not isinstance(source, str):
+        return [_name(place, place) for place in source]
+    return _name(source, source)
 
 
 def _source(operator: Operator, paths: Paths, options: Mapping[str, Any], schema: pa.Schema | None) -> ParquetSource:
@@ -380,8 +376,7 @@ def _source(operator: Operator, paths: Paths, options: Mapping[str, Any], schema
     if path is None:
         return _of_many(operator, paths, options)
     try:
-        read = loop_thread().run(footer(operator, path, everything=True))
-        found = read.with_int96_unit(options.get("int96_unit"))
+        found = loop_thread().run(footer(operator, path, everything=True))
     except (NotFound, IsADirectory) as error:
         if not operator.capability.list:
             raise
@@ -390,7 +385,10 @@ def _source(operator: Operator, paths: Paths, options: Mapping[str, Any], schema
         except NotFound:
             raise error from None
     is_pinnable = operator.capability.read_if_match and found.etag and not is_weak(found.etag)
-    return ParquetSource(operator, paths, options, found.schema, is_file=True, etag=found.etag if is_pinnable else None)
+    etag = found.etag if is_pinnable else None
+    found = found.with_int96_unit(options.get("int96_unit"))
+    read = Projection(found, range(len(found.shape.paths)), None).schema
+    return ParquetSource(operator, paths, options, read, is_file=True, etag=etag)
 
 
 def _of_many(operator: Operator, paths: Paths, options: Mapping[str, Any]) -> ParquetSource:

@@ -87,3 +87,12 @@ def test_decimals_of_256_bits_are_refused(precision: int) -> None:
     """At the call: polars itself panics when it gets a value."""
     with pytest.raises(ap.Unsupported, match=r"does not take column 'd'.*schema= without it leaves it out"):
         dtypes_of(pa.schema([("d", pa.decimal256(precision, 2))]), "t/")
+
+
+def test_types_of_extensions_without_a_stored_schema(tmp_path: Path) -> None:
+    """The footer names their storage, and the batches themselves: the file is not taken for another one."""
+    values = pa.table({"u": pa.array([b"a" * 16, None], pa.uuid()), "j": pa.array(["{}", None], pa.json_())})
+    data = parquet_bytes(values, store_schema=False)
+    (tmp_path / "a.parquet").write_bytes(data)
+    found = ap.polars.scan_parquet(tmp_path / "a.parquet").collect()
+    assert found.equals(pl.DataFrame(pl.from_arrow(values)))
