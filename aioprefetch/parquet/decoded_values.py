@@ -54,10 +54,9 @@ def check_indices(columns: Sequence[pa.Array]) -> None:
     for array in leaves_of(columns):
         if not pa.types.is_dictionary(array.type) or not len(array):
             continue
-        indices = array.indices
-        stored = np.frombuffer(indices.buffers()[1], f"u{indices.type.bit_width // 8}")
-        greatest = stored[indices.offset : indices.offset + len(indices)].max()  # A negative one is a large one.
-        if greatest >= len(array.dictionary):
+        width = array.type.index_type.bit_width // 8
+        stored = np.frombuffer(array.buffers()[1], f"u{width}", len(array), array.offset * width)
+        if stored.max() >= len(array.dictionary):  # A negative index is a large one.
             array.validate(full=True)  # A null may have any index.
 
 
