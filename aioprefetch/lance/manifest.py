@@ -183,7 +183,8 @@ def parse_manifest(data: bytes | memoryview, base: Directory, path: str) -> Mani
     flags = parsed.get("reader_flags", 0)
     if unknown := flags & ~_READER_FLAGS_KNOWN:
         raise Unsupported(f"the dataset asks readers for features with the flags {unknown:#x}", path=path)
-    _check_format(parsed.get("data_format", {}), path)
+    data_format = parsed.get("data_format", {})
+    _check_format(data_format.get("file_format", "lance"), data_format.get("version", "2.0"), path)
     has_ids = bool(flags & _STABLE_ROW_IDS)
     places = _Places(base.path, base.of_bases(parsed.get("bases", ())), path)
     fragments = tuple(_fragment(fragment, places, path, has_ids=has_ids) for fragment in parsed.get("fragments", ()))
@@ -234,11 +235,7 @@ class _Places:
         return place
 
 
-def _check_format(data_format: ParsedMessage, path: str) -> None:
-    _refuse_format(data_format.get("file_format", "lance"), data_format.get("version", "2.0"), path)
-
-
-def _refuse_format(name: str, version: str, path: str) -> None:
+def _check_format(name: str, version: str, path: str) -> None:
     if name != "lance" or version not in ("2.0", "2.1", "2.2"):
         raise Unsupported(
             f"data files of format {name!r} {version!r} are not supported; lance 2.0 to 2.2 are", path=path
@@ -269,7 +266,7 @@ def _data_file(parsed: ParsedMessage, places: _Places, path: str) -> DataFile:
         raise UntrustedMetadata(f"a data file cannot be named {name!r}", path=path)
     fields, indices = parsed.get("fields", ()), parsed.get("column_indices", ())
     if not indices and "major" not in parsed:  # As the manifests of before 2024 have it.
-        _refuse_format("lance", "0.1", path)
+        _check_format("lance", "0.1", path)
     if len(fields) != len(indices):
         raise UntrustedMetadata(f"{name} has {len(fields)} fields and {len(indices)} column indices", path=path)
     # A negative id marks a field that was moved to another file of the fragment, a negative index a missing column.

@@ -121,9 +121,8 @@ def check_cast(before: pa.Array, after: pa.Array, *, is_nullable: bool = True) -
 
 def _may_alter(kind: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether pyarrow's cast changes values without a word."""
+    if pa.types.is_timestamp(kind):
+        return bool(pa.types.is_date(wanted))
     if pa.types.is_boolean(wanted):
         return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-    return bool(
-        (pa.types.is_timestamp(kind) and pa.types.is_date(wanted))
-        or (pa.types.is_floating(kind) and pa.types.is_decimal(wanted))
-    )
+    return bool(pa.types.is_floating(kind) and pa.types.is_decimal(wanted))

@@ -97,13 +97,9 @@ class RowReader:
         self._others: RowReader | None = None
         self._int96_leaves = [leaf for leaf in leaves if int96 is not None and leaf in int96.leaves]
         if int96 is not None and int96.other is not None and self._int96_leaves:
+            again, places = Int96(int96.leaves, int96.other, None), (open_source, metadata, row_groups)
             self._others = RowReader(
-                *(open_source, metadata, row_groups, self._int96_leaves),
-                first_rows=first_rows,
-                end=end,
-                check=check,
-                int96=Int96(int96.leaves, int96.other, None),
-                page_checksums=False,
+                *places, self._int96_leaves, first_rows=first_rows, end=end, check=check, int96=again
             )
         self._metadata = metadata
         self._row_groups = row_groups
@@ -131,8 +127,6 @@ class RowReader:
         """The next piece: its rows, in ranges behind all rows that were expected before."""
         piece = RowSpan(ranges)
         self._pieces.append(piece)
-        if self._others is not None:
-            self._others.expect(ranges)
         return piece
 
     def read(self, piece: RowSpan) -> pa.RecordBatch:
@@ -166,18 +160,12 @@ class RowReader:
             self._batches = self._reader = self._rest = None  # They hold buffers as large as a batch.
         batch = concatenated(parts)
         if self._others is not None:
-            self._check_int96(batch, self._others.read_next())
+            others = self._others.read(self._others.expect(piece.ranges))
+            arrays = dict(zip(self._leaves, leaves_of(batch.columns), strict=True))
+            for leaf, other in zip(self._int96_leaves, leaves_of(others.columns), strict=True):
+                check_int96(arrays[leaf], other, self._metadata.schema.column(leaf).path)
         self.row_bytes = max(self.row_bytes, batch.nbytes / max(batch.num_rows, 1))
         piece.batch = batch
-
-    def read_next(self) -> pa.RecordBatch:
-        """The rows of the first piece that was not read yet."""
-        return self.read(self._pieces[0])
-
-    def _check_int96(self, batch: pa.RecordBatch, others: pa.RecordBatch) -> None:
-        arrays = dict(zip(self._leaves, leaves_of(batch.columns), strict=True))
-        for leaf, other in zip(self._int96_leaves, leaves_of(others.columns), strict=True):
-            check_int96(arrays[leaf], other, self._metadata.schema.column(leaf).path)
 
     def _take(self, rows_max: int) -> pa.RecordBatch:
         """At least one and at most ``most`` of the next rows."""
