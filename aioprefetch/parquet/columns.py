@@ -235,19 +235,10 @@ class SchemaUnion:
 
 def merged(fields: Sequence[tuple[pa.Field, str]], name: str) -> pa.Field:
     """The field that holds all ``fields``, each with the path of its file, of which there is at least one."""
-    found, before = fields[0]
-    for field, path in fields[1:]:
-        if not found.equals(field):
-            try:
-                found = _wider(found, field)
-            except (pa.ArrowException, TypeError) as error:
-                raise Unsupported(
-                    f"column {name!r} is {field.type} in {path!r} and {found.type} in {before!r}",
-                    operation="scan",
-                    path=path,
-                ) from error
-            before = path
-    return found
+    union = SchemaUnion(pa.schema([]))
+    for field, path in fields:
+        union.add(pa.schema([field.with_name(name)]), path)
+    return union.field(name).with_name(fields[0][0].name)
 
 
 def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
