@@ -81,16 +81,10 @@ class Projection:
 
 def _places(paths: Sequence[tuple[str, ...]], leaves: Sequence[int]) -> list[int]:
     """The top-level column of each leaf, among those that are read."""
-    places: list[int] = []
-    columns = -1
-    before: tuple[int, int] | None = None
     starts = top_level_starts(paths)
-    for leaf in leaves:
-        if before is None or starts[leaf] != before[0]:
-            columns += 1
-        before = (starts[leaf], leaf)
-        places.append(columns)
-    return places
+    found = [starts[leaf] for leaf in leaves]
+    places = {start: place for place, start in enumerate(dict.fromkeys(found))}
+    return [places[start] for start in found]
 
 
 def top_level_starts(paths: Sequence[tuple[str, ...]]) -> list[int]:

@@ -30,8 +30,8 @@ SMALL_GROUP_BYTES = 512 << 10
 # parallel. With fewer columns than processors windows are decoded in parallel, so they are small.
 _WINDOW_BATCHES = 4
 
-# The memory of a value, by its physical type.
-_VALUE_BYTES = {"BOOLEAN": 1 / 8, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+# The memory of a value by the number of its physical type: booleans, integers of 32, 64 and 96 bits, floating point.
+_VALUE_BYTES = {0: 1 / 8, 1: 4, 2: 8, 3: 8, 4: 4, 5: 8}
 # An estimate of the expansion of compressed pages if the footer has no uncompressed size.
 _USUAL_COMPRESSION = 4
 
@@ -85,7 +85,6 @@ class WindowMaker:
         self._units: list[list[Unit]] = [[] for _ in plan.columns]
         self._tail_is_there = False
         self._footer_parts: FooterParts | None = None
-        self._value_sizes: dict[int, float] = {}
         self._place_of = dict(zip(plan.columns, projection.places, strict=True))
 
     def make(self, batch_rows: int) -> tuple[list[Window], list[list[Unit]]]:
@@ -245,19 +244,11 @@ class WindowMaker:
         for planned in group.chunks:
             chunk = planned.chunk
             if chunk.column in leaves and chunk.rows:
-                value_bytes = self._value_bytes(chunk.column)
+                value_bytes = _VALUE_BYTES.get(self._footer.shape.physical_types[chunk.column], 0)  # 0 if they differ.
                 usual = chunk.size * (1 if chunk.codec == UNCOMPRESSED else _USUAL_COMPRESSION)
                 stored = max(chunk.uncompressed_bytes, chunk.size) if chunk.uncompressed_bytes else usual
                 total += (value_bytes * chunk.num_values if value_bytes else stored) / chunk.rows
         return total
-
-    def _value_bytes(self, leaf: int) -> float:
-        """The memory of a value of a leaf; 0 if values differ in size."""
-        size = self._value_sizes.get(leaf)
-        if size is None:
-            physical: str = self._footer.metadata.schema.column(leaf).physical_type
-            size = self._value_sizes[leaf] = _VALUE_BYTES.get(physical, 0.0)
-        return size
 
 
 def _grouped(groups: Sequence[_RowGroup], window_rows: int) -> list[list[_RowGroup]]:
