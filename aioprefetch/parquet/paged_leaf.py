@@ -338,7 +338,7 @@ class PagedLeaf:
     def dictionary_row_bytes(self) -> float:
         """The memory of a row by the values of its dictionary, as far as that has arrived."""
         read = self._dictionary_read
-        return dictionary_row_bytes(read.views[0], self.chunk) if read is not None and _has_come(read) else 0.0
+        return dictionary_row_bytes(read.views[0], self.chunk) if read is not None and has_come(read) else 0.0
 
     def promote(self, rows: int) -> None:
         if self._dictionary_read is not None:
