@@ -195,7 +195,7 @@ def to_floating(decimals: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 # --- casts ------------------------------------------------------------------------------------------------------------
 
-_UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 class CannotCast(ValueError):
@@ -285,7 +285,7 @@ def _rescaled(array: pa.Array, unit: str, wanted_unit: str) -> pa.Array:
     numbers = array.view(pa.int64())
     if unit == wanted_unit:
         return numbers
-    here, there = _UNIT_NS[unit], _UNIT_NS[wanted_unit]
+    here, there = UNIT_NS[unit], UNIT_NS[wanted_unit]
     if here > there:
         return pc.multiply_checked(numbers, pa.scalar(here // there, pa.int64()))
     by = pa.scalar(there // here, pa.int64())
@@ -376,11 +376,6 @@ def _instants_of(name: str, kind: pa.DataType) -> Iterator[str]:
             yield from _instants_of(field.name, field.type)
 
 
-def instant(local: datetime, zone: tzinfo) -> datetime:
-    """A time without a zone as an instant in UTC. ``OverflowError`` outside of the range of ``datetime``."""
-    return local.replace(tzinfo=zone).astimezone(UTC)
-
-
 def instants(times: pa.TimestampArray, kind: pa.TimestampType, zone: tzinfo) -> pa.TimestampArray:
     """Times without a zone as instants of the type ``kind``. ``pa.ArrowInvalid`` if that overflows."""
     if zone is UTC or not len(times):
@@ -397,18 +392,22 @@ def instants(times: pa.TimestampArray, kind: pa.TimestampType, zone: tzinfo) -> 
             return pc.assume_timezone(times, zone.key, ambiguous="earliest", nonexistent="raise").cast(kind)
         except pa.ArrowInvalid:
             pass  # Some times are in a gap.
-    return _one_by_one(times, kind, zone)
+    is_listed = pc.and_(pc.less(first, times), pc.less(times, last))
+    listed = pc.if_else(is_listed, times, pa.scalar(None, times.type))
+    found = pc.assume_timezone(listed, zone.key, ambiguous="earliest", nonexistent="earliest")
+    # A time in a gap has no instant that shows it.
+    is_other = pc.and_(times.is_valid(), pc.invert(pc.fill_null(pc.equal(pc.local_timestamp(found), times), False)))
+    return pc.replace_with_mask(found.cast(kind), is_other, _one_by_one(times.filter(is_other), kind, zone))
 
 
 def _one_by_one(times: pa.TimestampArray, kind: pa.TimestampType, zone: ZoneInfo) -> pa.TimestampArray:
-    """Convert values in Python. Offsets are whole seconds, so fractions of a second are added after."""
-    whole = pc.floor_temporal(times, unit="second")
-    rest = pc.subtract(times, whole)
+    """Convert values by the offset at their moment, in integers: at the ends of the calendar UTC is beyond them."""
     try:
-        moved = [None if time is None else instant(time, zone) for time in whole.cast(pa.timestamp("s")).to_pylist()]
-    except OverflowError as error:
+        local = pc.floor_temporal(times, unit="second").cast(pa.timestamp("s")).to_pylist()
+    except (OverflowError, ValueError) as error:
         raise pa.ArrowInvalid(str(error)) from error
-    return pc.add(pa.array(moved, pa.timestamp("s", "UTC")).cast(kind), rest)
+    offsets = pa.array([zone.utcoffset(time) for time in local], pa.duration(kind.unit))
+    return pc.subtract_checked(times, offsets).view(kind)
 
 
 def parsed_instants(texts: pa.StringArray, kind: pa.TimestampType, zone: tzinfo) -> pa.TimestampArray:

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid, Error, excerpt
-from aioprefetch.source.columns.casts import instant, zone_of
+from aioprefetch.source.columns.casts import UNIT_NS, zone_of
 from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt, shown, unknown_field
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import LineEnds, Lines, starts_of
@@ -275,8 +275,11 @@ def _date(text: str, kind: pa.DataType, name: str) -> date:
     raise NotConvertible(name, text, kind)
 
 
-def _timestamp(text: str, kind: pa.DataType, name: str, zone: tzinfo) -> datetime:
-    """A timestamp with microseconds. For a type with a zone, a text without an offset is a time in ``zone``."""
+def _timestamp(text: str, kind: pa.DataType, name: str, zone: tzinfo) -> int:
+    """A timestamp in units of ``kind``. For a type with a zone, a text without an offset is a time in ``zone``.
+
+    An integer, since an instant at the ends of the calendar may lie in another year than any ``datetime``.
+    """
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None or (match[8] and kind.tz is None):
         raise NotConvertible(name, text, kind)
@@ -284,11 +287,12 @@ def _timestamp(text: str, kind: pa.DataType, name: str, zone: tzinfo) -> datetim
     microsecond = int((match[7] or "0").ljust(6, "0")[:6])
     try:
         moment = datetime(year, month, day, hour, minute, second, microsecond)
-        if kind.tz is not None:
-            moment = instant(moment, zone) if match[8] is None else (moment - _offset(match[8])).replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise NotConvertible(name, text, kind) from None
-    return moment
+    since = moment - datetime(1970, 1, 1)
+    if kind.tz is not None:
+        since -= zone.utcoffset(moment) or timedelta() if match[8] is None else _offset(match[8])
+    return since // timedelta(microseconds=1) * 1000 // UNIT_NS[kind.unit]
 
 
 def _offset(text: str) -> timedelta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.source.columns.casts import instants, parsed_instants, warn_of_no_zone, zone_of
 from aioprefetch.source.options import FormatOptions
+from aioprefetch.source.reading import ReadTask, read_items
+from aioprefetch.source.values import FetchItem
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -69,6 +72,52 @@ def test_pyarrow_and_python_agree_on_local_times(name: str, times: list[datetime
     if unit == "us":
         texts = pa.array([None if one is None else str(one) for one in times], pa.string())
         assert parsed_instants(texts, INSTANT, zone).to_pylist() == expected
+
+
+# Both ends of the calendar in UTC, in microseconds, and the offset from UTC of each zone at that moment.
+ENDS = {"0001-01-01 00:00:00": -62_135_596_800_000_000, "9999-12-31 23:59:59.5": 253_402_300_799_500_000}
+OFFSETS_SECONDS = {
+    "UTC": (0, 0), "-05:00": (-18_000, -18_000), "+14:00": (50_400, 50_400), "America/New_York": (-17_762, -18_000),
+    "Asia/Tokyo": (33_539, 32_400), "Pacific/Kiritimati": (-37_760, 50_400),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("zone", OFFSETS_SECONDS)
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "nested.jsonl", "zoned.csv", "slow.csv"])
+async def test_both_ends_of_the_calendar_are_read_in_every_zone(name: str, zone: str) -> None:
+    """In UTC they may lie in the year 0 or 10000, which no ``datetime`` has."""
+    wanted = [time - offset * 1_000_000 for time, offset in zip(ENDS.values(), OFFSETS_SECONDS[zone], strict=True)]
+    texts, schema, kind = list(ENDS), AT, pa.int64()
+    if name == "zoned.csv":
+        texts = ["0001-01-01 00:00:00+05:00", "9999-12-31 23:59:59.5-05:00", "2024-1-1 00:00:00Z"]
+        wanted = [ENDS[one] - 3_600_000_000 * hours for one, hours in zip(ENDS, (5, -5), strict=True)]
+        wanted.append(1_704_067_200_000_000)
+    elif name == "slow.csv":  # As pyarrow does not write it: read one by one.
+        texts = [*ENDS, "2024-1-1 00:00:00Z"]
+        wanted.append(1_704_067_200_000_000)
+    text = "".join(f"{one}\n" for one in texts)
+    if name == "nested.jsonl":
+        schema, kind = pa.schema([("l", pa.list_(INSTANT))]), pa.list_(pa.int64())
+        text = "".join(f'{{"l": ["{one}"]}}\n' for one in texts)
+    elif name == "a.jsonl":
+        text = "".join(f'{{"at": "{one}"}}\n' for one in texts)
+    async with new_operator() as operator:
+        file = await put(operator, name, text.encode())
+        task = ReadTask(schema=schema, url="memory://x", format=FormatOptions(time_zone=zone))
+        async with aclosing(read_items(operator, [FetchItem(file)], task)) as batches:
+            [batch] = [one async for one in batches]
+    found = batch.column(0).cast(kind).to_pylist()
+    assert found == ([[one] for one in wanted] if name == "nested.jsonl" else wanted)
+
+
+def test_times_at_the_end_of_the_calendar_and_in_gaps_leave_the_others_as_they_are() -> None:
+    zone = ZoneInfo("America/New_York")
+    usual = [datetime(2024, 1, 1) + timedelta(hours=hours) for hours in range(9000)]
+    odd = [datetime(9999, 12, 31, 23), None, datetime(2024, 3, 10, 2, 30), datetime(1700, 1, 1)]
+    found = instants(pa.array([*usual, *odd], pa.timestamp("us")), INSTANT, zone)
+    assert found[:9000].to_pylist() == [one.replace(tzinfo=zone).astimezone(UTC) for one in usual]
+    wanted = [253_402_315_200_000_000, None, 1_710_055_800_000_000, -8_520_318_238_000_000]
+    assert found[9000:].cast(pa.int64()).to_pylist() == wanted
 
 
 def test_names_of_zones() -> None:
