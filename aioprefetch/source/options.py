@@ -14,6 +14,8 @@ Assign = Literal["hash", "size"]
 
 COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy")
 METADATA_COLUMNS = ("_file", "_offset", "_etag", "_mtime")
+# One struct for all of them, with the fields of Spark's own formats.
+METADATA_STRUCT = "_metadata"
 # Under ``unknown_fields="rescue"``: JSON text of the fields of a record that the schema does not have.
 RESCUED_COLUMN = "_rescued"
 

@@ -60,7 +60,7 @@ from aioprefetch.runtime.events import logger
 from aioprefetch.source.fetch.cleaning import DEAD, CleanOptions, move_directories
 from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.formats import can_split
-from aioprefetch.source.options import METADATA_COLUMNS, RESCUED_COLUMN, AdmissionOptions
+from aioprefetch.source.options import RESCUED_COLUMN, AdmissionOptions
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, quarantine_to, read_items
 from aioprefetch.source.values import FetchItem, Offset, SourceFile
 from aioprefetch.spark import worker
@@ -440,6 +440,7 @@ class TaskReader:
         return ReadTask(
             schema=self.schema,
             url=partition.root,
+            metadata=settings.metadata_columns,
             format=settings.formats,
             read=settings.reading,
             failures=settings.failures,
@@ -454,7 +455,7 @@ def check_projection(settings: SourceSettings, schema: StructType) -> None:
     """Raise ``ConfigInvalid`` if the user passed a schema and the option ``columns``, and they differ."""
     if settings.columns is None:
         return
-    added = {RESCUED_COLUMN, *METADATA_COLUMNS}
+    added = {RESCUED_COLUMN, *settings.metadata_columns}
     present, wanted = ({name.lower() for name in names} - added for names in (schema.names, settings.columns))
     if present != wanted:
         raise ConfigInvalid(

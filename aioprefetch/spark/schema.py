@@ -43,7 +43,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.plan.patterns import literal_glob
-from aioprefetch.source.options import RESCUED_COLUMN, UnknownFields
+from aioprefetch.source.options import METADATA_STRUCT, RESCUED_COLUMN, UnknownFields
 from aioprefetch.source.reading import infer_schema, list_files
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.spark.operators import locate, source_operator, state_operator
@@ -238,10 +238,27 @@ METADATA_FIELDS = {
     "_offset": StructField("_offset", LongType()),
     "_etag": StructField("_etag", StringType()),
     "_mtime": StructField("_mtime", TimestampType()),
+    "_metadata": StructField(
+        "_metadata",
+        StructType(
+            [
+                StructField("file_path", StringType()),
+                StructField("file_name", StringType()),
+                StructField("file_size", LongType()),
+                StructField("file_block_start", LongType()),
+                StructField("file_block_length", LongType()),
+                StructField("file_modification_time", TimestampType()),
+                StructField("etag", StringType()),
+                StructField("offset", LongType()),
+            ]
+        ),
+    ),
 }
 
 # A stream starts before a large bucket is listed to its end: its schema is inferred from at most this many keys.
 STREAM_KEYS_MAX = 100_000
+# Of so many keys the last is looked at for fields whose names are those of requested columns.
+_NAMES_KEYS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +280,11 @@ def stream_fields(settings: SourceSettings) -> Inferred:
 
 
 def projected(fields: Inferred, settings: SourceSettings) -> StructType:
-    """The schema of a DataFrame of these fields: narrowed to ``columns``, with the metadata columns."""
+    """The schema of a DataFrame of these fields: narrowed to ``columns``, with the metadata columns.
+
+    ``ConfigInvalid`` where a field has the name of one of them.
+    """
+    _check_names(settings, fields.schema.names)
     return with_metadata(_projected(fields.schema, settings), settings)
 
 
@@ -294,8 +315,12 @@ def _added(settings: SourceSettings) -> list[StructField]:
 
 
 def _check_added(settings: SourceSettings, schema: StructType) -> None:
-    """``ConfigInvalid`` if columns were requested that the schema of the user lacks."""
-    missing = [field for field in _added(settings) if field.name not in schema.names]
+    """``ConfigInvalid`` if columns were requested that the schema of the user lacks, or has with other fields."""
+    missing = [
+        field
+        for field in _added(settings)
+        if field.name not in schema.names or not _fields_of(schema[field.name]) <= _fields_of(field)
+    ]
     if missing:
         names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in missing)
         raise ConfigInvalid(
@@ -303,6 +328,37 @@ def _check_added(settings: SourceSettings, schema: StructType) -> None:
             "schema() is given, or use aioprefetch.spark.read and stream, which do",
             operation="configure",
         )
+
+
+def _fields_of(field: StructField) -> set[str]:
+    return set(getattr(field.dataType, "names", ()))
+
+
+def _check_names(settings: SourceSettings, names: Sequence[str]) -> None:
+    """``ConfigInvalid`` if files have a field with the name of a requested column: one would hide the other."""
+    taken = {name.lower() for name in names}
+    for field in _added(settings):
+        if field.name in taken:
+            instead = "metadataColumns=_metadata has all in one struct, and a list has only some of them"
+            if field.name == RESCUED_COLUMN:
+                instead = "set unknownFields to ignore, warn or fail"
+            elif field.name == METADATA_STRUCT:
+                instead = "metadataColumns=true has columns of other names"
+            raise ConfigInvalid(
+                f"files in {settings.url} have a field {field.name!r}, so no column that is added can have that name: "
+                f"{instead}",
+                operation="configure",
+            )
+
+
+async def _names_in_a_file(settings: SourceSettings) -> list[str]:
+    """The fields of one file; none where there is no such file: then the query itself says what is wrong."""
+    try:
+        settings = with_location(settings, await locate(settings))
+        settings = replace(settings, formats=replace(settings.formats, sample_files=1))
+        return (await _sampled(source_operator(settings), settings, _NAMES_KEYS_MAX)).schema.names
+    except Error:
+        return []
 
 
 async def _batch_fields(settings: SourceSettings) -> Inferred:
@@ -346,8 +402,7 @@ async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int |
 def _projected(schema: StructType, settings: SourceSettings) -> StructType:
     if settings.columns is None:
         return schema
-    names = set(schema.names)
-    more = [field for name, field in METADATA_FIELDS.items() if name not in names]
+    more = [METADATA_FIELDS[name] for name in settings.metadata_columns]
     return narrowed(StructType([*schema.fields, *more]), settings.columns)
 
 
@@ -402,6 +457,8 @@ def _file_fields(
     infer: Callable[[SourceSettings], Inferred],
 ) -> FileFields:
     _check_added(settings, schema)
+    if inferred is None and _added(settings):
+        _check_names(settings, run(_names_in_a_file(settings)))
     missing = _missing_of_filters(settings, schema)
     directories = () if inferred is None else inferred.directories
     is_projected = settings.columns is not None and not settings.formats.drops_unknown
@@ -419,6 +476,6 @@ def _file_fields(
 
 
 def _missing_of_filters(settings: SourceSettings, schema: StructType) -> list[str]:
-    names = {name.lower() for name in (*schema.names, *METADATA_FIELDS)}
+    names = {name.lower() for name in (*schema.names, *settings.metadata_columns)}
     named = dict.fromkeys(clause[0] for clauses in settings.reading.filters or () for clause in clauses)
     return [name for name in named if name.lower() not in names]

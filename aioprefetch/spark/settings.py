@@ -24,6 +24,7 @@ from aioprefetch.source.columns.casts import set_zone_advice
 from aioprefetch.source.list import Selection
 from aioprefetch.source.options import (
     METADATA_COLUMNS,
+    METADATA_STRUCT,
     AdmissionOptions,
     CleanSource,
     FailureOptions,
@@ -333,9 +334,9 @@ def _metadata_columns(text: str | None) -> tuple[str, ...]:
         return METADATA_COLUMNS
     names: tuple[str, ...] = tuple(name.strip() for name in text.split(","))
     for name in names:
-        if name not in METADATA_COLUMNS:
+        if name not in (*METADATA_COLUMNS, METADATA_STRUCT):
             raise ConfigInvalid(
-                f"metadataColumns={text!r}: there is no {name!r}, but {', '.join(METADATA_COLUMNS)}",
+                f"metadataColumns={text!r}: there is no {name!r}, but {', '.join(METADATA_COLUMNS)}, and _metadata",
                 operation="configure",
             )
     return tuple(dict.fromkeys(names))

@@ -124,8 +124,27 @@ def test_metadata_columns_tell_where_a_record_is_from(spark: SparkSession, tmp_p
     assert first._etag
     modified = dt.datetime.fromtimestamp(path.stat().st_mtime, dt.UTC).replace(tzinfo=None)
     assert abs(first._mtime - modified) < dt.timedelta(seconds=1)
-    explicit = spark.read.format("aioprefetch").schema("_offset bigint, id int").load(str(tmp_path))
-    assert rows(explicit) == [(0, 1), (10, 2)]
+    named = spark.read.format("aioprefetch").option("metadataColumns", "_offset")
+    assert rows(named.schema("_offset bigint, id int").load(str(tmp_path))) == [(0, 1), (10, 2)]
+
+
+def test_a_struct_of_metadata_is_as_sparks_and_fields_of_files_keep_their_names(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Paths differ in their spelling: ``file:///``, and no percent signs."""
+    (tmp_path / "a.json").write_text('{"id": 1, "_offset": 7, "_file": "x"}\n')
+    same = ["file_name", "file_size", "file_block_start", "file_block_length", "file_modification_time"]
+    wanted = [f"_metadata.{name}" for name in same]
+    theirs = spark.read.json(str(tmp_path)).select("id", "_offset", "_file", *wanted)
+    ours = load(spark, tmp_path, metadataColumns="_metadata").select("id", "_offset", "_file", *wanted)
+    assert rows(ours) == rows(theirs)
+    given = read(spark, str(tmp_path), schema="id int, _offset bigint", metadata_columns="_metadata")
+    assert rows(given.select("_offset", "_metadata.offset", "_metadata.file_path")) == [
+        (7, 0, (tmp_path / "a.json").as_uri())
+    ]
+    for schema in ("id int", "id int, _offset bigint", None):
+        with pytest.raises(PySparkException, match="have a field '_offset'"):
+            read(spark, str(tmp_path), schema=schema, metadata_columns="_mtime,_offset").collect()
 
 
 def test_globs_single_objects_and_filters_of_names(spark: SparkSession, tmp_path: Path) -> None:

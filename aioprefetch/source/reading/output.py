@@ -28,20 +28,20 @@ from aioprefetch.source.columns.schemas import Conformer, conform_array
 from aioprefetch.source.formats import FoundBatch, Wanted, format_of
 from aioprefetch.source.formats.line_stream import SmallFiles
 from aioprefetch.source.formats.records import JoinedRecords
-from aioprefetch.source.options import METADATA_COLUMNS, RESCUED_COLUMN
+from aioprefetch.source.options import METADATA_STRUCT, RESCUED_COLUMN
 from aioprefetch.source.reading.task import ReadTask
-from aioprefetch.source.values import SourceFile
+from aioprefetch.source.values import FetchItem
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Conformed records of one file, or of several in their order: ``files`` has each with the number of its rows.
+    """Conformed records of one item, or of several in their order: ``items`` has each with the number of its rows.
 
     ``offsets`` and ``unknown`` are those of ``FoundBatch``.
     """
 
     batch: pa.RecordBatch
-    files: tuple[tuple[SourceFile, int], ...]
+    items: tuple[tuple[FetchItem, int], ...]
     offsets: pa.Array | None = None
     unknown: pa.Array | None = None
 
@@ -102,33 +102,35 @@ class DirectoryLayout:
             # Columns of these names in a file are not unknown fields.
             everything, rest = _known_fields(task), _without(_known_fields(task), names, absent)
             known_fields = everything if has_names and len(rest) else rest
-        self.want = Wanted(schema, task.format, task.read, METADATA_COLUMNS[1] in task.schema.names, known_fields)
+        self.want = Wanted(
+            schema, task.format, task.read, bool(_WITH_OFFSETS.intersection(task.metadata)), known_fields
+        )
         self._conformer = Conformer(schema)
         self.small = SmallFiles(operator, self.want)
         self._values: dict[Directories, dict[str, pa.Scalar]] = {}
 
-    def records(self, file: SourceFile, read: FoundBatch) -> Records | None:
-        """The conformed records of a file; ``None`` if there are none."""
-        batch = self._conformer.conform(read.batch, path=file.key)
+    def records(self, item: FetchItem, read: FoundBatch) -> Records | None:
+        """The conformed records of an item; ``None`` if there are none."""
+        batch = self._conformer.conform(read.batch, path=item.file.key)
         if not batch.num_rows:
             return None
-        files = ((file, batch.num_rows),)
-        return Records(self._filled(batch, files), files, read.offsets, read.unknown)
+        items = ((item, batch.num_rows),)
+        return Records(self._filled(batch, items), items, read.offsets, read.unknown)
 
-    def joined(self, files: Sequence[SourceFile], joined: JoinedRecords) -> Records:
-        """The conformed records of several files."""
+    def joined(self, items: Sequence[FetchItem], joined: JoinedRecords) -> Records:
+        """The conformed records of several whole files."""
         batch = self._conformer.conform(joined.found.batch)
-        rows = tuple(zip(files, joined.rows, strict=True))
+        rows = tuple(zip(items, joined.rows, strict=True))
         return Records(self._filled(batch, rows), rows, joined.found.offsets, joined.found.unknown)
 
-    def _filled(self, batch: pa.RecordBatch, files: Sequence[tuple[SourceFile, int]]) -> pa.RecordBatch:
+    def _filled(self, batch: pa.RecordBatch, items: Sequence[tuple[FetchItem, int]]) -> pa.RecordBatch:
         """The batch with the values from the paths of its files."""
         if not self._fields:
             return batch
-        values = [self._values_of(file.key) for file, _ in files]
-        counts = [rows for _, rows in files]
+        values = [self._values_of(item.file.key) for item, _ in items]
+        counts = [rows for _, rows in items]
         arrays = [
-            _repeated([constants[field.name] for constants in values], counts, field.type)
+            pa.concat_arrays(map(pa.repeat, (constants[field.name] for constants in values), counts))
             if field.name in self._fields
             else batch.column(field.name)
             for field in self._schema
@@ -165,13 +167,6 @@ def _without(schema: pa.Schema, names: Sequence[str], absent: Sequence[str]) -> 
     return pa.schema([field for field in schema if field.name not in outside])
 
 
-def _repeated(values: Sequence[pa.Scalar], counts: Sequence[int], kind: pa.DataType) -> pa.Array:
-    if len(values) == 1:
-        return pa.repeat(values[0], counts[0])
-    places = np.repeat(np.arange(len(values), dtype=np.int32), counts)
-    return pa.array([value.as_py() for value in values], kind).take(pa.array(places))
-
-
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 # A batch is complete at this many bytes, and at this share (1 / n) of ``batch_rows``.
@@ -179,6 +174,19 @@ _BATCH_BYTES_MAX = 32 << 20
 _LARGE_SHARE = 2
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The fields of ``METADATA_STRUCT``: those that Spark's own formats have, and two more; each with what it is made of.
+_STRUCT = {
+    "file_path": "_file",
+    "file_name": "name",
+    "file_size": "size",
+    "file_block_start": "start",
+    "file_block_length": "length",
+    "file_modification_time": "_mtime",
+    "etag": "_etag",
+    "offset": "_offset",
+}
+_WITH_OFFSETS = {"_offset", METADATA_STRUCT}
+_NUMBERS = ("size", "start", "length")
 
 
 class Output:
@@ -233,29 +241,32 @@ class Output:
         return pa.RecordBatch.from_arrays([*batch.columns, *arrays], schema=self._read_schema)
 
     def _column(self, name: str, pieces: Sequence[Records]) -> pa.Array:
-        field = self._task.schema.field(name)
-        if name == METADATA_COLUMNS[1]:
-            array = pa.concat_arrays([_or_nulls(piece.offsets, piece, pa.int64()) for piece in pieces])
-        elif name == RESCUED_COLUMN:
-            array = pa.concat_arrays([_or_nulls(piece.unknown, piece, pa.string()) for piece in pieces])
-        else:
-            array = self._constants(name, pieces)
-        return conform_array(array, field, name)
+        return conform_array(self._known(name, pieces), self._task.schema.field(name), name)
+
+    def _known(self, name: str, pieces: Sequence[Records]) -> pa.Array:
+        if name == METADATA_STRUCT:
+            return pa.StructArray.from_arrays([self._known(part, pieces) for part in _STRUCT.values()], [*_STRUCT])
+        if name == "_offset":
+            return pa.concat_arrays([_or_nulls(piece.offsets, piece, pa.int64()) for piece in pieces])
+        if name == RESCUED_COLUMN:
+            return pa.concat_arrays([_or_nulls(piece.unknown, piece, pa.string()) for piece in pieces])
+        return self._constants(name, pieces)
 
     def _constants(self, name: str, pieces: Sequence[Records]) -> pa.Array:
-        """A column with one value for all records of a file."""
-        kind = pa.timestamp("us", "UTC") if name == METADATA_COLUMNS[3] else pa.string()
-        files = [file for piece in pieces for file in piece.files]
-        values = pa.array([self._constant(name, file) for file, _ in files], kind)
-        places = np.repeat(np.arange(len(files), dtype=np.int32), [rows for _, rows in files])
+        """A column with one value for all records of an item."""
+        kind = pa.timestamp("us", "UTC") if name == "_mtime" else pa.int64() if name in _NUMBERS else pa.string()
+        items = [item for piece in pieces for item in piece.items]
+        values = pa.array([self._constant(name, item) for item, _ in items], kind)
+        places = np.repeat(np.arange(len(items), dtype=np.int32), [rows for _, rows in items])
         return values.take(pa.array(places))
 
-    def _constant(self, name: str, file: SourceFile) -> Any:
-        if name == METADATA_COLUMNS[0]:
-            return self._task.url_of(file.key)
-        if name == METADATA_COLUMNS[2]:
-            return file.etag
-        return None if file.modified_ms is None else _EPOCH + timedelta(milliseconds=file.modified_ms)
+    def _constant(self, name: str, item: FetchItem) -> Any:
+        file = item.file
+        if name == "_mtime":
+            return None if file.modified_ms is None else _EPOCH + timedelta(milliseconds=file.modified_ms)
+        url = self._task.url_of(file.key)
+        known = {"_file": url, "_etag": file.etag, "size": file.size, "start": item.start, "length": item.bytes}
+        return known.get(name, url.rstrip("/").rpartition("/")[2])
 
     def _projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.select(self._task.schema.names) if self._is_projected else batch

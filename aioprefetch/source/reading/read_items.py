@@ -352,7 +352,7 @@ class _ItemReader:
                 async for piece in pieces:
                     if isinstance(piece, SmallText):
                         yield piece
-                    elif (records := layout.records(item.file, piece)) is not None:
+                    elif (records := layout.records(item, piece)) is not None:
                         yield records
         except UNDECODABLE as error:
             raise undecodable(item.file.key, error) from error
@@ -406,7 +406,7 @@ class _ItemReader:
         if joined is None:
             return None
         try:
-            return layout.joined(files, joined)
+            return layout.joined([item for item, _ in gathered], joined)
         except (Error, *UNDECODABLE):
             return None  # Parsed one by one, the file at fault is found.
 
@@ -414,6 +414,6 @@ class _ItemReader:
         layout = self._layouts.of(item.file.key)
         try:
             batch = layout.small.alone(item.file, text)
-            return None if batch is None else layout.records(item.file, batch)
+            return None if batch is None else layout.records(item, batch)
         except UNDECODABLE as error:
             raise undecodable(item.file.key, error) from error

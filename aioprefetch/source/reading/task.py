@@ -26,7 +26,6 @@ from aioprefetch.errors import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger
 from aioprefetch.source.options import (
-    METADATA_COLUMNS,
     RESCUED_COLUMN,
     FailureOptions,
     FormatOptions,
@@ -46,9 +45,11 @@ class ReadTask:
     Parameters
     ----------
     schema
-        Exactly the schema of every batch. ``_file``, ``_offset``, ``_etag`` and ``_mtime`` in it are what is known of
-        each record's file, and ``_rescued``, under ``unknown_fields="rescue"``, the JSON text of its unknown fields,
-        even if files have columns of these names.
+        Exactly the schema of every batch. ``_rescued`` in it, under ``unknown_fields="rescue"``, is the JSON text of a
+        record's unknown fields, even if files have a column of this name.
+    metadata
+        The columns of ``schema`` that have what is known of each record's file: of ``METADATA_COLUMNS``, and
+        ``METADATA_STRUCT``. Fields of files that have these names are not read.
     url
         The URL of the root of the operator, for ``_file`` and for messages.
     filter_schema
@@ -65,6 +66,7 @@ class ReadTask:
 
     schema: pa.Schema
     url: str
+    metadata: tuple[str, ...] = ()
     format: FormatOptions = field(default_factory=FormatOptions)
     read: ReadOptions = field(default_factory=ReadOptions)
     failures: FailureOptions = field(default_factory=FailureOptions)
@@ -104,7 +106,7 @@ class ReadTask:
         return f"{self.url.rstrip('/')}/{key}" if key else self.url
 
     def _is_added(self, name: str) -> bool:
-        return name in METADATA_COLUMNS or (name == RESCUED_COLUMN and self.format.unknown_fields == "rescue")
+        return name in self.metadata or (name == RESCUED_COLUMN and self.format.unknown_fields == "rescue")
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ def test_columns_as_json_may_hold_commas() -> None:
 def test_all_metadata_columns_at_once() -> None:
     assert parsed(metadataColumns="true").metadata_columns == ("_file", "_offset", "_etag", "_mtime")
     assert parsed(metadataColumns="false").metadata_columns == ()
+    assert parsed(metadataColumns="_metadata").metadata_columns == ("_metadata",)
 
 
 def test_keys_of_open_file_under_all_prefixes() -> None:

@@ -122,7 +122,7 @@ async def test_a_format_of_lines_is_inferred_split_decompressed_and_read(name: s
         assert sum(item.file.key == "a.pairs" for item in pieces) > 3
         assert [item.is_whole for item in pieces if item.file.key == "c.pairs.gz"] == [True]
         schema = pa.schema([*SCHEMA, ("_offset", pa.int64())])
-        task = ReadTask(schema=schema, url=operator.info.url, format=options)
+        task = ReadTask(schema=schema, url=operator.info.url, metadata=("_offset",), format=options)
         read = await rows_of(operator, parts, task)
         assert sorted((row["name"], row["size"]) for row in read) == [(row["name"], row["size"]) for row in rows]
         assert {row["name"]: row["_offset"] for row in read}["n0001"] == len("n0000=0\n")

@@ -47,7 +47,7 @@ async def test_row_groups_belong_to_the_item_in_which_they_start(
     data = parquet(table, row_group_size=group_rows, use_dictionary=use_dictionary)
     async with Shelf() as shelf:
         items = cut(await shelf.put("k.parquet", data), cuts)
-        found = [await shelf.rows([item], ReadTask(schema=NUMBERS, url=URL)) for item in items]
+        found = [await shelf.rows([item], ReadTask(schema=NUMBERS, url=URL, metadata=("_offset",))) for item in items]
     assert [row for rows in found for row in rows] == [{"n": n, "_offset": n} for n in range(rows)]
     metadata = pq.ParquetFile(io.BytesIO(data)).metadata
     starts = []
@@ -65,7 +65,9 @@ async def test_row_groups_belong_to_the_item_in_which_they_start(
 async def test_named_row_groups_count_whatever_the_bytes_say() -> None:
     async with Shelf() as shelf:
         file = await shelf.put("k.parquet", parquet(pa.table({"n": range(40)}), row_group_size=10))
-        found = await shelf.rows([FetchItem(file, 0, 1, (3, 1))], ReadTask(schema=NUMBERS, url=URL))
+        found = await shelf.rows(
+            [FetchItem(file, 0, 1, (3, 1))], ReadTask(schema=NUMBERS, url=URL, metadata=("_offset",))
+        )
     assert [row["_offset"] for row in found] == [*range(10, 20), *range(30, 40)]
 
 
@@ -89,7 +91,7 @@ async def test_page_checksums_are_verified(rows: int) -> None:
     async with Shelf() as shelf:
         file = await shelf.put("k.parquet", bytes(data))
         with pytest.raises(UntrustedMetadata, match=r"k\.parquet.*column 'n'.*checksum"):
-            await shelf.rows([file], ReadTask(schema=NUMBERS, url=URL))
+            await shelf.rows([file], ReadTask(schema=NUMBERS, url=URL, metadata=("_offset",)))
 
 
 async def test_types_and_columns_of_files_differ() -> None:
@@ -226,7 +228,9 @@ async def test_another_size_is_another_version_where_there_are_no_etags() -> Non
     async with Shelf() as shelf:
         file = await shelf.put("k.parquet", parquet(pa.table({"n": [1]})))
         with pytest.raises(ObjectChanged):
-            await shelf.rows([SourceFile(file.key, file.size + 1)], ReadTask(schema=NUMBERS, url=URL))
+            await shelf.rows(
+                [SourceFile(file.key, file.size + 1)], ReadTask(schema=NUMBERS, url=URL, metadata=("_offset",))
+            )
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=5), st.lists(st.integers(0, 7), max_size=9))
@@ -271,7 +275,7 @@ async def test_a_dataset_is_one_file_of_a_batch(dataset: dict[str, bytes], root:
         (found,) = [file async for file in list_files(operator, options, glob="**/*.lance" if root else None)]
         assert (found.key, found.version) == (root, "2")
         half = found.size // 2
-        task = ReadTask(schema=NUMBERS, url=URL, format=options)
+        task = ReadTask(schema=NUMBERS, url=URL, metadata=("_offset",), format=options)
         items = [FetchItem(found, 0, half), FetchItem(found, half)]
         rows = [row async for batch in read_items(operator, items, task) for row in batch.to_pylist()]
     assert [row["n"] for row in rows] == [n for n in range(100) if n % 10 != 3]
@@ -313,7 +317,7 @@ async def test_ranges_of_a_lance_file_share_its_rows(
             wanted = lance_file.LanceFileReader(str(path)).read_all().to_table()["n"].to_pylist()
             file = await shelf.put(f"{number}.lance", data)
             assert can_split(file, FormatOptions())
-            found = await shelf.rows(cut(file, cuts), ReadTask(schema=NUMBERS, url=URL))
+            found = await shelf.rows(cut(file, cuts), ReadTask(schema=NUMBERS, url=URL, metadata=("_offset",)))
             assert [row["n"] for row in found] == wanted
             assert [row["_offset"] for row in found] == list(range(len(wanted)))
             sampled: Any = await format_of(file.key, FormatOptions()).sample(shelf.operator, file, *DEFAULTS)
@@ -326,7 +330,7 @@ async def test_a_lance_file_is_read_at_its_version(dataset: dict[str, bytes]) ->
         file = await shelf.put("0.lance", data)
         await shelf.put("0.lance", data)
         with pytest.raises(ObjectChanged):
-            await shelf.rows([file], ReadTask(schema=NUMBERS, url=URL))
+            await shelf.rows([file], ReadTask(schema=NUMBERS, url=URL, metadata=("_offset",)))
 
 
 async def test_statistics_drop_no_row_that_a_filter_keeps() -> None:

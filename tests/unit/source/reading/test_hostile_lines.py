@@ -35,7 +35,8 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def task_of(schema: pa.Schema, policy: Any = "skip", **options: Any) -> ReadTask:
-    return ReadTask(schema=schema, url=URL, format=FormatOptions(**options), failures=FailureOptions(on_corrupt=policy))
+    failures = FailureOptions(on_corrupt=policy)
+    return ReadTask(schema=schema, url=URL, metadata=("_offset",), format=FormatOptions(**options), failures=failures)
 
 
 def nested(depth: int, begin: str = '{"a":', end: str = "}") -> str:

@@ -2,13 +2,14 @@
 
 import asyncio
 import datetime as dt
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, PermissionDenied
-from aioprefetch.source.options import FormatOptions, ReadOptions
+from aioprefetch.source.options import METADATA_COLUMNS, FormatOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, read_items
 from aioprefetch.source.values import FetchItem
 from aioprefetch.testing.conformance.suite import checks
@@ -29,7 +30,7 @@ def data_of(kind: str, file: int, count: int) -> bytes:
 
 
 def task_of(schema: pa.Schema = SCHEMA, **read: Any) -> ReadTask:
-    return ReadTask(schema=schema, url=URL, read=ReadOptions(**read))
+    return ReadTask(schema=schema, url=URL, metadata=METADATA_COLUMNS, read=ReadOptions(**read))
 
 
 # --- the window -------------------------------------------------------------------------------------------------------
@@ -180,6 +181,67 @@ async def test_metadata_columns_tell_file_offset_etag_and_time() -> None:
     assert found == wanted
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+async def test_fields_of_files_keep_their_names_where_no_metadata_is_asked_for(kind: str) -> None:
+    rows = [{"_file": "f", "_offset": n, "_etag": None, "_mtime": dt.date(2024, 1, n), "_metadata": n} for n in (1, 2)]
+    schema = pa.schema(
+        [
+            ("_file", pa.string()), ("_offset", pa.int64()), ("_etag", pa.string()), ("_mtime", pa.date32()),
+            ("_metadata", pa.int64()),
+        ]
+    )  # fmt: skip
+    text = b"".join(b"%s\n" % json.dumps(row, default=str).encode() for row in rows)
+    data = text if kind == "jsonl" else parquet(pa.Table.from_pylist(rows, schema))
+    async with Shelf() as shelf:
+        files = [await shelf.put(f"{number}.{kind}", data) for number in range(3)]
+        strict = FormatOptions(unknown_fields="fail")
+        assert await shelf.rows(files, ReadTask(schema=schema, url=URL, format=strict)) == rows * 3
+        some = pa.schema([("_offset", pa.int64()), ("_etag", pa.string())])
+        task = ReadTask(schema=some, url=URL, metadata=("_etag",))
+        assert await shelf.rows(files[:1], task) == [{"_offset": n, "_etag": files[0].etag} for n in (1, 2)]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+async def test_the_struct_of_metadata_has_what_sparks_own_formats_have_and_more(kind: str) -> None:
+    metadata = pa.struct(
+        [
+            ("file_path", pa.string()), ("file_name", pa.string()), ("file_size", pa.int64()),
+            ("file_block_start", pa.int64()), ("file_block_length", pa.int64()),
+            ("file_modification_time", pa.timestamp("us", "UTC")), ("etag", pa.string()), ("offset", pa.int64()),
+        ]
+    )  # fmt: skip
+    schema = pa.schema([("_metadata", metadata), SCHEMA.field("n")])
+    async with Shelf() as shelf:
+        files = [
+            await shelf.put(f"d/{number}.{kind}", data_of(kind, number, 2), modified_ms=1_700_000_000_123)
+            for number in range(3)
+        ]
+        task = ReadTask(schema=schema, url=URL, metadata=("_metadata",))
+        found = await shelf.rows(files, task)
+        end = len(jsonl(rows_of(0, 1)))
+        pieces = [FetchItem(files[0], 0, end), FetchItem(files[0], end)] if kind == "jsonl" else []
+        cut = await shelf.rows(pieces, task)
+    assert found == [
+        {
+            "_metadata": {
+                "file_path": f"{URL}/{file.key}",
+                "file_name": file.key.removeprefix("d/"),
+                "file_size": file.size,
+                "file_block_start": 0,
+                "file_block_length": file.size,
+                "file_modification_time": dt.datetime.fromtimestamp(1_700_000_000.123, dt.UTC),
+                "etag": file.etag,
+                "offset": row if kind == "parquet" else row * len(jsonl(rows_of(number, 1))),
+            },
+            "n": rows_of(number, 2)[row]["n"],
+        }
+        for number, file in enumerate(files)
+        for row in range(2)
+    ]
+    blocks = [(row["_metadata"]["file_block_start"], row["_metadata"]["file_block_length"]) for row in cut]
+    assert blocks == ([(0, end), (end, files[0].size - end)] if pieces else [])
+
+
 async def test_metadata_columns_alone_and_no_columns_at_all() -> None:
     async with Shelf() as shelf:
         files = [await shelf.put(f"{kind}.{kind}", data_of(kind, 1, 7)) for kind in ("jsonl", "parquet")]
@@ -220,7 +282,8 @@ async def test_rescued_fields_of_every_format() -> None:
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 async def test_filters_mean_the_same_for_every_format(kind: str, filters: Any, keep: Any) -> None:
     schema = SCHEMA.append(pa.field("_file", pa.string()))
-    task = ReadTask(schema=schema, url=URL, format=FormatOptions(format=kind), read=ReadOptions(filters=filters))
+    chosen: Any = {"format": FormatOptions(format=kind), "read": ReadOptions(filters=filters)}
+    task = ReadTask(schema=schema, url=URL, metadata=("_file",), **chosen)
     async with Shelf() as shelf:
         files = [await shelf.put(f"{number}.x", data_of(kind, number, 4)) for number in range(4)]
         found = await shelf.rows(files, task)
@@ -234,7 +297,7 @@ async def test_filters_on_columns_that_are_not_given_and_that_files_lack(kind: s
     schema = pa.schema([("s", pa.string()), ("_offset", pa.int64())])
     more = pa.schema([("n", pa.int64()), ("absent", pa.int64())])
     read = ReadOptions(filters=[[("n", ">", 1)], [("absent", "=", 1)]])
-    task = ReadTask(schema=schema, url=URL, read=read, filter_schema=more)
+    task = ReadTask(schema=schema, url=URL, metadata=("_offset",), read=read, filter_schema=more)
     async with Shelf() as shelf:
         file = await shelf.put(f"0.{kind}", data_of(kind, 0, 4))
         found = await shelf.rows([file], task)

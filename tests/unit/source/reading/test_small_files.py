@@ -40,7 +40,10 @@ ODD = {
 
 def task_of(schema: pa.Schema, **options: Any) -> ReadTask:
     return ReadTask(
-        schema=schema, url=URL, format=FormatOptions(unknown_fields="rescue", **{"header": True, **options})
+        schema=schema,
+        url=URL,
+        metadata=("_file", "_offset"),
+        format=FormatOptions(unknown_fields="rescue", **{"header": True, **options}),
     )
 
 
@@ -111,10 +114,9 @@ async def test_small_files_are_held_to_their_version_and_to_settings_of_open_fil
         file = await shelf.put(f"a.{kind}", old)
         settings = {MUST + "fs.option.openfile.read.policy": "random"}
         header = FormatOptions(header=True)
-        task = ReadTask(schema=schema, url=URL, format=header, read=ReadOptions(open_file=settings))
-        assert await shelf.rows([file], task) == await shelf.rows(
-            [file], ReadTask(schema=schema, url=URL, format=header)
-        )
+        added: Any = {"schema": schema, "url": URL, "metadata": ("_file", "_offset")}
+        task = ReadTask(**added, format=header, read=ReadOptions(open_file=settings))
+        assert await shelf.rows([file], task) == await shelf.rows([file], ReadTask(**added, format=header))
         with pytest.raises(ConfigInvalid, match=r"fs\.unknown"):
             await shelf.rows(
                 [file], ReadTask(schema=schema, url=URL, read=ReadOptions(open_file={MUST + "fs.unknown": "1"}))
@@ -166,7 +168,7 @@ async def test_columns_of_csv_without_a_header_are_counted_in_all_that_is_known(
     async with Shelf() as shelf:
         files = [await shelf.put(f"{number}.csv", b"1,x,2.5\n2,y,0.5\n") for number in range(2)]
         schema = pa.schema([("c", pa.float64()), ("a", pa.int64())])
-        task = ReadTask(schema=schema, url=URL, format=FormatOptions(header=False), known_schema=known)
+        task = ReadTask(schema=schema, url=URL, metadata=("_file",), known_schema=known)
         assert await shelf.rows(files, task) == [{"c": 2.5, "a": 1}, {"c": 0.5, "a": 2}] * 2
 
 
@@ -194,7 +196,7 @@ async def test_small_parquet_files_give_what_a_scan_gives(
     schema = schema.append(pa.field("_offset", pa.int64()))
     async with Shelf() as shelf:
         file = await shelf.put("a.parquet", data)
-        task = ReadTask(schema=schema, url=URL, read=ReadOptions(batch_rows=33))
+        task = ReadTask(schema=schema, url=URL, metadata=("_offset",), read=ReadOptions(batch_rows=33))
         found = await shelf.rows([file], task)
         monkeypatch.setattr(parquet_format, "is_small", lambda *_: False)
         assert found == await shelf.rows([file], task)
