@@ -79,6 +79,7 @@ class FormatOptions:
 
     ``time_zone`` is that of times in text (CSV, JSON) that have none: a name of IANA, or an offset such as ``+02:00``;
     ``None`` is UTC with a warning, once in a process, where there are such times.
+    ``exact_case``: names of columns in Parquet, Lance and headers of CSV match in their exact case alone.
     ``sample_files`` is how many files an inferred schema is made of; see ``infer_schema``. ``unknown_fields=None`` is
     ``ignore``, and lets an engine choose another policy where the schema was inferred.
     """
@@ -97,6 +98,7 @@ class FormatOptions:
     time_zone: str | None = None
     line_separator: str | None = None
     # schema
+    exact_case: bool = False
     sample_files: int | None = None
     sample_bytes: int = 1 << 20
     unknown_fields: UnknownFields | None = None

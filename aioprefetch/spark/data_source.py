@@ -119,8 +119,8 @@ def register(spark: SparkSession) -> None:
 
     Endpoint, region and keys come from ``spark.hadoop.fs.s3a.*`` (of a bucket too) for URLs of S3. They travel inside
     the pickled data source: no option of a DataFrame, no plan and no log shows them. Times without a zone are read in
-    ``spark.sql.session.timeZone``, as by Spark's own readers, where no option ``timeZone`` says otherwise. Call it
-    again when any of these change.
+    ``spark.sql.session.timeZone`` of the query, as by Spark's own readers, where no option ``timeZone`` says otherwise;
+    where the query's session has not set it, as it is now. Call it again when any of these change.
     """
     settings = from_session(spark)
     if _registered.get(spark) != settings:

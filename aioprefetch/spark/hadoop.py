@@ -27,8 +27,9 @@ _SLOT_SETTINGS = (
     "spark.dynamicAllocation.maxExecutors",
     "spark.task.cpus",
 )
-# The setting for the zone of times without one.
+# The setting for the zone of times without one, and whether names of columns match in their exact case alone.
 TIME_ZONE = "spark.sql.session.timeZone"
+CASE_SENSITIVE = "spark.sql.caseSensitive"
 # The key for all buckets without settings of their own.
 ALL_BUCKETS = ""
 
@@ -58,11 +59,12 @@ _PROPERTIES = (
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """The settings of a session: text options (names in lower case) by bucket, concurrent tasks, time zone."""
+    """The settings of a session: text options (names in lower case) by bucket, concurrent tasks, zone, case."""
 
     by_bucket: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     slots: int | None = None
     time_zone: str | None = None
+    exact_case: bool = False
 
     def options(self, bucket: str) -> Mapping[str, str]:
         """The options for a bucket."""
@@ -70,7 +72,7 @@ class SessionSettings:
 
 
 def settings_in(
-    entries: Mapping[str, str], *, slots: int | None = None, time_zone: str | None = None
+    entries: Mapping[str, str], *, slots: int | None = None, time_zone: str | None = None, exact_case: bool = False
 ) -> SessionSettings:
     """The settings in ``fs.s3a.*`` entries. Those with ``spark.hadoop.`` before them win, as in Hadoop."""
     ordered = sorted(entries.items(), key=lambda entry: not entry[0].startswith(_SPARK_PREFIX))
@@ -83,7 +85,7 @@ def settings_in(
     by_bucket = {bucket: as_options(_merged(shared, own)) for bucket, own in buckets.items()}
     if shared:
         by_bucket[ALL_BUCKETS] = as_options(shared)
-    return SessionSettings(by_bucket, slots, time_zone)
+    return SessionSettings(by_bucket, slots, time_zone, exact_case)
 
 
 def as_options(properties: Mapping[str, str]) -> dict[str, str]:
@@ -94,21 +96,22 @@ def as_options(properties: Mapping[str, str]) -> dict[str, str]:
 def from_session(spark: Any) -> SessionSettings:
     """The settings of a session, classic or Connect. Settings that cannot be read there count as unset."""
     entries = {name: value for name, value in _session_entries(spark) if isinstance(value, str)}
-    return settings_in(entries, slots=_slots(spark), time_zone=spark.conf.get(TIME_ZONE) or None)
+    exact_case = spark.conf.get(CASE_SENSITIVE) == "true"
+    return settings_in(entries, slots=_slots(spark), time_zone=spark.conf.get(TIME_ZONE) or None, exact_case=exact_case)
 
 
 def from_files(environment: Mapping[str, str] | None = None) -> SessionSettings:
     """The settings in ``spark-defaults.conf`` (``SPARK_CONF_DIR``) and ``core-site.xml`` (``HADOOP_CONF_DIR``)."""
     variables = os.environ if environment is None else environment
     entries: dict[str, str] = {}
-    time_zone = None
+    time_zone, exact_case = None, False
     if hadoop := variables.get("HADOOP_CONF_DIR"):
         entries |= _site_entries(Path(hadoop) / "core-site.xml")
     if spark := variables.get("SPARK_CONF_DIR"):
         own = _default_entries(Path(spark) / "spark-defaults.conf")
-        time_zone = own.pop(TIME_ZONE, None)
+        time_zone, exact_case = own.pop(TIME_ZONE, None), own.pop(CASE_SENSITIVE, "") == "true"
         entries |= {name.removeprefix(_SPARK_PREFIX): value for name, value in own.items()}
-    return settings_in(entries, time_zone=time_zone)
+    return settings_in(entries, time_zone=time_zone, exact_case=exact_case)
 
 
 def _of_bucket(name: str) -> Iterator[tuple[str, str]]:
@@ -230,9 +233,8 @@ def _default_entries(path: Path) -> dict[str, str]:
         return {}
     matches = (match for line in lines if (match := _PROPERTIES_LINE.fullmatch(line)))
     entries = {match[1]: match[2] for match in matches}
-    return {
-        name: text for name, text in entries.items() if name.startswith(_SPARK_PREFIX + _PREFIX) or name == TIME_ZONE
-    }
+    others = (TIME_ZONE, CASE_SENSITIVE)
+    return {name: text for name, text in entries.items() if name.startswith(_SPARK_PREFIX + _PREFIX) or name in others}
 
 
 def _site_entries(path: Path) -> dict[str, str]:

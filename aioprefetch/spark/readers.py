@@ -57,13 +57,15 @@ from pyspark.sql.types import (
 from aioprefetch.errors import ConfigInvalid, NotFound, StateConflict
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger
+from aioprefetch.source.columns.row_filter import compares_local_times
 from aioprefetch.source.fetch.cleaning import DEAD, CleanOptions, move_directories
 from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.formats import can_split
-from aioprefetch.source.options import RESCUED_COLUMN, AdmissionOptions
+from aioprefetch.source.options import RESCUED_COLUMN, AdmissionOptions, FormatOptions
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, quarantine_to, read_items
 from aioprefetch.source.values import FetchItem, Offset, SourceFile
 from aioprefetch.spark import worker
+from aioprefetch.spark.hadoop import CASE_SENSITIVE, TIME_ZONE
 from aioprefetch.spark.operators import explaining, locate, operator_at, source_operator, state_operator
 from aioprefetch.spark.schema import (
     FileFields,
@@ -102,6 +104,10 @@ class BatchReader(DataSourceReader):
 
     async def _plan(self) -> list[InputPartition]:
         settings = with_location(self._settings, await locate(self._settings))
+        if settings.formats.time_zone is None and compares_local_times(
+            settings.reading.filters, self._reader.filtered_schema
+        ):
+            raise _zone_unknown("no zone is known where the query is planned")
         operator = source_operator(settings)
         parts = await plan_batch(
             operator,
@@ -110,6 +116,7 @@ class BatchReader(DataSourceReader):
             settings.formats,
             schema=self._reader.filtered_schema,
             filters=settings.reading.filters,
+            has_zone=settings.has_zone,
             open_file=settings.reading.open_file,
         )
         if not parts and not settings.allow_empty:
@@ -428,6 +435,24 @@ class TaskReader:
         with explaining(self.settings), source as batches:
             yield from batches
 
+    def _formats(self) -> FormatOptions:
+        """The options with zone and case of the query, whose settings Spark passes to its tasks.
+
+        ``ConfigInvalid`` if the batch may have been planned by filters in another zone.
+        """
+        settings, properties = self.settings, worker.task_properties()
+        formats = settings.formats
+        zone = formats.time_zone if settings.has_zone else properties.get(TIME_ZONE) or formats.time_zone
+        is_batch = settings.state_location is None
+        if (
+            is_batch
+            and zone != formats.time_zone
+            and compares_local_times(settings.reading.filters, self.filtered_schema)
+        ):
+            raise _zone_unknown(f"they were planned in {formats.time_zone!r}, and the zone of the query is {zone!r}")
+        exact_case = properties.get(CASE_SENSITIVE, str(formats.exact_case)).lower() == "true"
+        return replace(formats, time_zone=zone, exact_case=exact_case)
+
     def _task(self, partition: ItemsPartition) -> ReadTask:
         settings = self.settings
         quarantine = None
@@ -441,7 +466,7 @@ class TaskReader:
             schema=self.schema,
             url=partition.root,
             metadata=settings.metadata_columns,
-            format=settings.formats,
+            format=self._formats(),
             read=settings.reading,
             failures=settings.failures,
             filter_schema=self.filter_schema,
@@ -449,6 +474,14 @@ class TaskReader:
             directory_columns=self.directory_columns,
             quarantine=quarantine,
         )
+
+
+def _zone_unknown(why: str) -> ConfigInvalid:
+    return ConfigInvalid(
+        f"filters compare with times without a zone, and {why}: give the option timeZone, write the times with their "
+        "offsets, or call aioprefetch.spark.register(spark) after the session's zone was set",
+        operation="plan_batch",
+    )
 
 
 def check_projection(settings: SourceSettings, schema: StructType) -> None:

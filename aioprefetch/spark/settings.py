@@ -168,7 +168,8 @@ class SourceSettings:
     ``state_operator`` for the state, and so on, each for its own location; they may hold literal keys, since operators
     are made in other processes. No repr shows them. ``left_out`` says why keys of the session are not among them.
     ``file_schema`` is the JSON of all fields of the files, where the user's schema has only some. ``is_inferred`` says
-    that the policy for unknown fields was chosen because the schema was inferred.
+    that the policy for unknown fields was chosen because the schema was inferred. ``has_zone`` says that the zone of
+    ``formats`` is the user's, by the option ``timeZone``, and not that of a session.
     """
 
     url: str
@@ -195,6 +196,7 @@ class SourceSettings:
     push_filters: bool = False
     allow_empty: bool = False
     is_inferred: bool = False
+    has_zone: bool = False
 
     @property
     def quarantines(self) -> bool:
@@ -226,8 +228,10 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
     _check_catalog(options)
     texts, open_file = _split(options)
     groups = _parsed(texts)
-    if session is not None and session.time_zone is not None:
-        groups["format"].setdefault("time_zone", session.time_zone)
+    if session is not None:
+        groups["format"]["exact_case"] = session.exact_case
+        if session.time_zone is not None:
+            groups["format"].setdefault("time_zone", session.time_zone)
     source = groups["source"]
     if "path" not in source:
         why = "no path is given: load() takes a URL such as s3://bucket/prefix"
@@ -263,6 +267,7 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
         metadata_columns=_metadata_columns(source.get("metadata_columns")),
         push_filters=source.get("push_filters", False),
         allow_empty=source.get("allow_empty", False),
+        has_zone="timezone" in texts,
         **_cleaning(source),
     )
     _check_places(settings)

@@ -94,7 +94,7 @@ def memory_budget_bytes() -> int:
     """The memory for one Operator in this worker; ``budget_bytes`` has the rule."""
     worker = _worker()
     if worker.budget_bytes is None:
-        worker.budget_bytes = budget_bytes(os.environ, _task_properties())
+        worker.budget_bytes = budget_bytes(os.environ, task_properties())
     return worker.budget_bytes
 
 
@@ -152,7 +152,7 @@ def _worker() -> WorkerState:
     return state
 
 
-def _task_properties() -> Mapping[str, str]:
+def task_properties() -> Mapping[str, str]:
     """The properties of the session that Spark passes to a task; none outside of a task."""
     pyspark = sys.modules.get("pyspark")
     context = None if pyspark is None else pyspark.TaskContext.get()

@@ -94,6 +94,37 @@ def test_times_without_a_zone_are_in_the_sessions(spark: SparkSession, tmp_path:
         register(spark)
 
 
+def test_zone_and_case_of_names_are_those_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """After ``conf.set``, without another ``register``, in a batch, in a stream and in another session."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.json").write_text('{"t": "2024-07-01 12:00:00"}\n')
+    spark.sql("select 1 A, timestamp'2024-07-01 12:00:00' t").write.parquet(str(tmp_path / "names"))
+    was = spark.conf.get("spark.sql.session.timeZone")
+    register(spark)
+    other = spark.newSession()
+    other.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        for session in (spark, other):
+            for reader in (session.read.format("json"), session.read.format("aioprefetch")):
+                (row,) = reader.schema("t timestamp").load(str(tmp_path / "in")).selectExpr("unix_micros(t)").collect()
+                assert row[0] == (1719802800000000 if session is spark else 1719828000000000)
+        assert rows(read(other, str(tmp_path / "in"), schema="t timestamp").selectExpr("unix_micros(t)")) == [
+            (1719828000000000,)
+        ]
+        for reader in (spark.read.format("parquet"), spark.read.format("aioprefetch")):
+            assert rows(reader.schema("a int, A int").load(str(tmp_path / "names"))) == [(None, 1)]
+        stream = spark.readStream.format("aioprefetch").schema("t timestamp")
+        stream = stream.option("stateLocation", str(tmp_path / "state")).load(str(tmp_path / "in"))
+        writer = stream.selectExpr("unix_micros(t)").writeStream.format("memory").queryName("zoned")
+        writer.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "cp")).start().awaitTermination()
+        assert rows(spark.table("zoned")) == [(1719802800000000,)]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", was or "UTC")
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
 def test_columns_are_those_that_spark_infers(spark: SparkSession, tmp_path: Path) -> None:
     """One that only the last file has, partition columns beside a stray file, and names that differ in case."""
     files = {f"late/{n:02}.json": '{"id": 1}' if n < 14 else '{"id": 1, "last": 2}' for n in range(15)}

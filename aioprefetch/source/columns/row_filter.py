@@ -22,6 +22,7 @@ from aioprefetch.filters import Clause, Filters, check_expression, checked_filte
 from aioprefetch.source.columns.casts import CannotCast, cast_plain, in_zone, is_number
 from aioprefetch.source.columns.schemas import match_names
 
+_WALL_CLOCK = pa.timestamp("us")
 _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
     "=": operators.eq,
     "==": operators.eq,
@@ -60,6 +61,19 @@ def normalized(filters: Any, schema: pa.Schema, *, may_miss: bool = False, time_
     if checked is None or isinstance(checked, pc.Expression):
         return checked
     return [[_clause(clause, schema, may_miss, time_zone) for clause in clauses] for clauses in checked]
+
+
+def compares_local_times(filters: Any, schema: pa.Schema) -> bool:
+    """Whether a column of instants is compared with a time without a zone, which means one in some zone alone."""
+    checked = checked_filters(filters)
+    clauses = [] if checked is None or isinstance(checked, pc.Expression) else [one for all_ in checked for one in all_]
+    for name, operator, value in clauses:
+        place = match_names(schema.names, [name])[0]
+        kind = pa.null() if place is None else schema.field(place).type
+        values = value if operator in ("in", "not in") else [value]
+        if pa.types.is_timestamp(kind) and kind.tz and any(_instant(one, _WALL_CLOCK, None) for one in values):
+            return True
+    return False
 
 
 def is_nan(value: Any) -> bool:

@@ -24,11 +24,11 @@ from aioprefetch.source.columns.casts import (
 )
 
 
-def match_names(names: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
+def match_names(names: Sequence[str], wanted: Sequence[str], *, exact_case: bool = False) -> list[int | None]:
     """For each wanted name the place of its column among ``names``, ``None`` if there is none.
 
-    A column that matches one wanted name exactly matches no other. ``UntrustedMetadata`` if several columns match a
-    name.
+    Unless ``exact_case`` a name matches in any case. A column that matches one wanted name exactly matches no other.
+    ``UntrustedMetadata`` if several columns match a name.
     """
     if list(names) == list(wanted) and len(set(names)) == len(names):
         return list(range(len(names)))
@@ -38,7 +38,7 @@ def match_names(names: Sequence[str], wanted: Sequence[str]) -> list[int | None]
     folded: dict[str, list[int]] = {}
     taken = exact.keys() & set(wanted)
     for place, name in enumerate(names):
-        if name not in taken:
+        if name not in taken and not exact_case:
             folded.setdefault(name.lower(), []).append(place)
     return [_only(name, exact.get(name) or folded.get(name.lower(), []), names) for name in wanted]
 
@@ -194,8 +194,9 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, *, path: str = "") -> pa.R
 class Conformer:
     """``conform`` for many batches to one schema: a plan for one schema of batches serves the next batches."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, *, exact_case: bool = False) -> None:
         self.schema = schema
+        self._exact_case = exact_case
         self._required = tuple(not field.nullable for field in schema)
         self._seen: pa.Schema | None = None
         self._places: list[int | None] = []
@@ -214,7 +215,7 @@ class Conformer:
             raise
 
     def _learn(self, schema: pa.Schema) -> None:
-        self._places = match_names(schema.names, self.schema.names)
+        self._places = match_names(schema.names, self.schema.names, exact_case=self._exact_case)
         self._is_same = schema.equals(self.schema, check_metadata=False) and not any(
             pa.types.is_nested(field.type) for field in schema
         )
@@ -227,23 +228,23 @@ class Conformer:
         if not len(self.schema):
             return batch.select([])
         arrays = [
-            _column(None if place is None else batch.column(place), field, batch.num_rows)
+            _column(None if place is None else batch.column(place), field, batch.num_rows, self._exact_case)
             for place, field in zip(self._places, self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _column(array: pa.Array | None, field: pa.Field, rows: int) -> pa.Array:
+def _column(array: pa.Array | None, field: pa.Field, rows: int, exact_case: bool) -> pa.Array:
     if array is None:
         if not field.nullable and rows:
             raise UntrustedMetadata(
                 f"the file has no column {field.name!r}, which must not be null", context={"column": field.name}
             )
         return pa.nulls(rows, field.type)
-    return conform_array(array, field, field.name)
+    return conform_array(array, field, field.name, exact_case)
 
 
-def conform_array(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
+def conform_array(array: pa.Array, field: pa.Field, column: str, exact_case: bool = False) -> pa.Array:
     """An array with the type of ``field``, without nulls if the field is required. ``column`` is for messages."""
     if not field.nullable and array.null_count:
         raise UntrustedMetadata(
@@ -256,7 +257,7 @@ def conform_array(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
     try:
         array = as_plain(array)
         if pa.types.is_nested(wanted):
-            converted = _nested(array, wanted, column)
+            converted = _nested(array, wanted, column, exact_case)
         else:
             converted = None if pa.types.is_nested(array.type) else cast_plain(array, wanted)
     except (CannotCast, pa.ArrowException) as error:
@@ -266,23 +267,23 @@ def conform_array(array: pa.Array, field: pa.Field, column: str) -> pa.Array:
     return converted
 
 
-def _nested(array: pa.Array, wanted: pa.DataType, column: str) -> pa.Array | None:
+def _nested(array: pa.Array, wanted: pa.DataType, column: str, exact_case: bool) -> pa.Array | None:
     """An array as a nested type; ``None`` if the types are not both nested in the same way."""
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), wanted)
     if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
-        return _struct(array, wanted, column)
+        return _struct(array, wanted, column, exact_case)
     if pa.types.is_map(wanted) and pa.types.is_map(array.type):
-        return _map(array, wanted, column)
+        return _map(array, wanted, column, exact_case)
     if pa.types.is_list(wanted) and pa.types.is_list(array.type):
-        return _list(array, wanted, column)
+        return _list(array, wanted, column, exact_case)
     return None
 
 
-def _struct(array: pa.StructArray, wanted: pa.StructType, column: str) -> pa.Array:
+def _struct(array: pa.StructArray, wanted: pa.StructType, column: str, exact_case: bool) -> pa.Array:
     kind = array.type
     fields = [wanted.field(place) for place in range(wanted.num_fields)]
-    places = match_names([kind.field(place).name for place in range(kind.num_fields)], [field.name for field in fields])
+    places = match_names([part.name for part in kind], [field.name for field in fields], exact_case=exact_case)
     mask = array.is_null() if array.null_count else None
     # Below a null struct a dictionary may have invalid indices.
     found_children = [array.field(place) for place in range(kind.num_fields)] if mask is None else array.flatten()
@@ -298,7 +299,7 @@ def _struct(array: pa.StructArray, wanted: pa.StructType, column: str) -> pa.Arr
                 )
             children.append(pa.nulls(len(array), field.type))
             continue
-        child = conform_array(found_children[place], below, name)
+        child = conform_array(found_children[place], below, name, exact_case)
         if mask is not None and not field.nullable:
             _check_under(child, mask, name)
         children.append(child)
@@ -313,17 +314,17 @@ def _check_under(child: pa.Array, mask: pa.BooleanArray, column: str) -> None:
         )
 
 
-def _list(array: pa.ListArray, wanted: pa.ListType, column: str) -> pa.Array:
+def _list(array: pa.ListArray, wanted: pa.ListType, column: str, exact_case: bool) -> pa.Array:
     offsets, low, high = _offsets(array)
-    values = conform_array(array.values.slice(low, high - low), wanted.value_field, f"{column}.element")
+    values = conform_array(array.values.slice(low, high - low), wanted.value_field, f"{column}.element", exact_case)
     mask = array.is_null() if array.null_count else None
     return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=mask)
 
 
-def _map(array: pa.MapArray, wanted: pa.MapType, column: str) -> pa.Array:
+def _map(array: pa.MapArray, wanted: pa.MapType, column: str, exact_case: bool) -> pa.Array:
     offsets, low, high = _offsets(array)
-    keys = conform_array(array.keys.slice(low, high - low), wanted.key_field, f"{column}.key")
-    items = conform_array(array.items.slice(low, high - low), wanted.item_field, f"{column}.value")
+    keys = conform_array(array.keys.slice(low, high - low), wanted.key_field, f"{column}.key", exact_case)
+    items = conform_array(array.items.slice(low, high - low), wanted.item_field, f"{column}.value", exact_case)
     mask = array.is_null() if array.null_count else None
     return pa.MapArray.from_arrays(offsets, keys, items, type=wanted, mask=mask)
 

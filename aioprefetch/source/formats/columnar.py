@@ -53,32 +53,32 @@ class Unknown:
         ] or None
 
 
-def unknown_of(file_type: pa.DataType, schema_type: pa.DataType) -> Unknown | None:
+def unknown_of(file_type: pa.DataType, schema_type: pa.DataType, exact_case: bool = False) -> Unknown | None:
     """The part of a file's type that the schema's type lacks, or ``None``. Names match as in ``conform``."""
-    return _unknown_of(plain_type(file_type), plain_type(schema_type))
+    return _unknown_of(plain_type(file_type), plain_type(schema_type), exact_case)
 
 
-def _unknown_of(file_type: pa.DataType, schema_type: pa.DataType) -> Unknown | None:
+def _unknown_of(file_type: pa.DataType, schema_type: pa.DataType, exact_case: bool) -> Unknown | None:
     types = pa.types
     if types.is_struct(file_type) and types.is_struct(schema_type):
-        return _of_struct(file_type, schema_type)
+        return _of_struct(file_type, schema_type, exact_case)
     if types.is_list(file_type) and types.is_list(schema_type):
-        part = _unknown_of(file_type.value_type, schema_type.value_type)
+        part = _unknown_of(file_type.value_type, schema_type.value_type, exact_case)
         return None if part is None else Unknown("list", (("", part),))
     if types.is_map(file_type) and types.is_map(schema_type):
-        part = _unknown_of(file_type.item_type, schema_type.item_type)
+        part = _unknown_of(file_type.item_type, schema_type.item_type, exact_case)
         return None if part is None else Unknown("map", (("", part),))
     return None
 
 
-def _of_struct(file_type: pa.StructType, schema_type: pa.StructType) -> Unknown | None:
+def _of_struct(file_type: pa.StructType, schema_type: pa.StructType, exact_case: bool) -> Unknown | None:
     names = [field.name for field in file_type]
     fields = list(schema_type)
-    places = match_names(names, [field.name for field in fields])
+    places = match_names(names, [field.name for field in fields], exact_case=exact_case)
     kinds = {place: field.type for place, field in zip(places, fields, strict=True) if place is not None}
     parts = []
     for place, field in enumerate(file_type):
-        part = Unknown() if place not in kinds else _unknown_of(field.type, kinds[place])
+        part = Unknown() if place not in kinds else _unknown_of(field.type, kinds[place], exact_case)
         if part is not None:
             parts.append((field.name, part))
     return Unknown("struct", tuple(parts)) if parts else None
@@ -103,9 +103,9 @@ class WantedColumns:
 
     def __init__(self, file_schema: pa.Schema, want: Wanted, *, path: str) -> None:
         names, policy = file_schema.names, want.options.unknown_fields
-        places = match_names(names, want.schema.names)
+        places = match_names(names, want.schema.names, exact_case=want.options.exact_case)
         self.wanted = list(dict.fromkeys(names[place] for place in places if place is not None))
-        self._unknown = {} if want.options.drops_unknown else _unknown_columns(file_schema, want.known_fields)
+        self._unknown = {} if want.options.drops_unknown else _unknown_columns(file_schema, want)
         unknown = [name for column, part in self._unknown.items() for name in part.names(column)]
         if policy == "fail" and unknown:
             raise Unsupported(
@@ -134,12 +134,13 @@ class WantedColumns:
         return json.dumps(fields, default=str, allow_nan=False) if fields else None
 
 
-def _unknown_columns(file_schema: pa.Schema, schema: pa.Schema) -> dict[str, Unknown]:
-    places = match_names(file_schema.names, schema.names)
+def _unknown_columns(file_schema: pa.Schema, want: Wanted) -> dict[str, Unknown]:
+    schema, exact_case = want.known_fields, want.options.exact_case
+    places = match_names(file_schema.names, schema.names, exact_case=exact_case)
     kinds = {place: field.type for place, field in zip(places, schema, strict=True) if place is not None}
     unknown = {}
     for place, field in enumerate(file_schema):
-        part = unknown_of(field.type, kinds[place]) if place in kinds else Unknown()
+        part = unknown_of(field.type, kinds[place], exact_case) if place in kinds else Unknown()
         if part is not None:
             unknown[field.name] = part
     return unknown

@@ -398,7 +398,7 @@ def _known(fields: Sequence[str], want: Wanted, path: str) -> tuple[str, ...]:
     """The names of a header, with the spelling of the schema if they differ only in case."""
     schema = want.known_fields
     try:
-        wanted_names = _names_by_place(fields, schema.names)
+        wanted_names = _names_by_place(fields, schema.names, want.options.exact_case)
     except Error as error:
         error.add_context(path=path)
         raise
@@ -413,16 +413,17 @@ def _known(fields: Sequence[str], want: Wanted, path: str) -> tuple[str, ...]:
     return tuple(wanted_names.get(place, name) for place, name in enumerate(names))
 
 
-def _names_by_place(fields: Sequence[str], wanted: Sequence[str]) -> dict[int, str]:
+def _names_by_place(fields: Sequence[str], wanted: Sequence[str], exact_case: bool) -> dict[int, str]:
     """The wanted name of each column by its position: the name in the header, otherwise the unique name."""
-    places = match_names(_named(fields), wanted)
+    places = match_names(_named(fields), wanted, exact_case=exact_case)
     names = {place: name for place, name in zip(places, wanted, strict=True) if place is not None}
     missing = [name for name, place in zip(wanted, places, strict=True) if place is None]
     generated = [
         (place, name) for place, name in enumerate(_unique(fields)) if name != fields[place] and place not in names
     ]
     if missing and generated:
-        for name, index in zip(missing, match_names([name for _, name in generated], missing), strict=True):
+        found = match_names([name for _, name in generated], missing, exact_case=exact_case)
+        for name, index in zip(missing, found, strict=True):
             if index is not None:
                 names[generated[index][0]] = name
     return names

@@ -105,7 +105,7 @@ class DirectoryLayout:
         self.want = Wanted(
             schema, task.format, task.read, bool(_WITH_OFFSETS.intersection(task.metadata)), known_fields
         )
-        self._conformer = Conformer(schema)
+        self._conformer = Conformer(schema, exact_case=task.format.exact_case)
         self.small = SmallFiles(operator, self.want)
         self._values: dict[Directories, dict[str, pa.Scalar]] = {}
 

@@ -216,12 +216,14 @@ async def plan_batch(
     files: AsyncIterable[SourceFile] | None = None,
     schema: pa.Schema | None = None,
     filters: Any = None,
+    has_zone: bool = True,
     open_file: Mapping[str, str] | None = None,
 ) -> list[list[FetchItem]]:
     """The items of each task: one partition for each slot, or two for much work, of similar bytes, none empty.
 
     ``partition_count`` chooses their number. ``files`` replaces a listing of the files below ``prefix``. ``filters``
-    refer to ``schema``; without a schema they leave nothing out. Settings of ``openFile`` apply to each file whose
+    refer to ``schema``; without a schema they leave nothing out. ``has_zone=False``: another zone may hold
+    when items are read, so no time in a path leaves a file out. Settings of ``openFile`` apply to each file whose
     footer is read here. Empty files are left out, also for ``format="binary"``, as in Spark. ``ConfigInvalid`` for a
     file whose format is unknown.
     """
@@ -231,7 +233,10 @@ async def plan_batch(
     if files is None:
         files = list_files(operator, format, glob=listing.glob, prefix=prefix, hidden_files=listing.hidden_files)
     clauses = None if schema is None else filters
-    directories = None if clauses is None or schema is None else DirectoryFilter(clauses, schema, format.time_zone)
+    directories = None
+    if clauses is not None and schema is not None:
+        decided = [field for field in schema if has_zone or not pa.types.is_timestamp(field.type)]
+        directories = DirectoryFilter(clauses, pa.schema(decided), format.time_zone)
     whole = [
         FetchItem(file)
         async for file in files

@@ -110,6 +110,7 @@ def test_files_of_configuration(tmp_path: Path) -> None:
         "spark.hadoop.fs.s3a.access.key=K\n"
         "spark.master local[2]\n"
         "spark.sql.session.timeZone America/New_York\n"
+        "spark.sql.caseSensitive true\n"
     )
     (tmp_path / "core-site.xml").write_text(
         "<configuration><property><name>fs.s3a.endpoint</name><value>https://from-hadoop</value></property>"
@@ -120,7 +121,7 @@ def test_files_of_configuration(tmp_path: Path) -> None:
     assert found.by_bucket == {
         ALL_BUCKETS: {"endpointurl": "https://from-spark", "accesskeyid": "K", "secretaccesskey": "S"}
     }
-    assert found.time_zone == "America/New_York"
+    assert (found.time_zone, found.exact_case) == ("America/New_York", True)
 
 
 def test_files_that_are_missing_or_broken_say_nothing(tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def test_names_are_exact_first_and_then_without_case() -> None:
     schema = pa.schema([("Name", pa.int64())])
     assert conform(batch_of(name=pa.array([1]), Name=pa.array([2])), schema).column(0).to_pylist() == [2]
     assert conform(batch_of(NAME=pa.array([1])), schema).column(0).to_pylist() == [1]
+    found = Conformer(schema, exact_case=True).conform(batch_of(NAME=pa.array([1]), name=pa.array([2])))
+    assert found.column(0).to_pylist() == [None]
     both = pa.schema([("a", pa.int64()), ("A", pa.int64())])
     assert conform(batch_of(a=pa.array([1])), both).to_pylist() == [{"a": 1, "A": None}]
     with pytest.raises(UntrustedMetadata, match="'NAME', 'name'"):
