@@ -14,8 +14,18 @@ Assign = Literal["hash", "size"]
 
 COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy")
 METADATA_COLUMNS = ("_file", "_offset", "_etag", "_mtime")
-# One struct for all of them, with the fields of Spark's own formats.
+# One struct for all of them: the parts that Spark's own formats have, and two more; each with what it is made of.
 METADATA_STRUCT = "_metadata"
+METADATA_PARTS = {
+    "file_path": "_file",
+    "file_name": "name",
+    "file_size": "size",
+    "file_block_start": "start",
+    "file_block_length": "length",
+    "file_modification_time": "_mtime",
+    "etag": "_etag",
+    "offset": "_offset",
+}
 # Under ``unknown_fields="rescue"``: JSON text of the fields of a record that the schema does not have.
 RESCUED_COLUMN = "_rescued"
 
@@ -80,6 +90,7 @@ class FormatOptions:
     ``time_zone`` is that of times in text (CSV, JSON) that have none: a name of IANA, or an offset such as ``+02:00``;
     ``None`` is UTC with a warning, once in a process, where there are such times.
     ``exact_case``: names of columns in Parquet, Lance and headers of CSV match in their exact case alone.
+    ``infer_types=False``: inferred columns of CSV are strings.
     ``sample_files`` is how many files an inferred schema is made of; see ``infer_schema``. ``unknown_fields=None`` is
     ``ignore``, and lets an engine choose another policy where the schema was inferred.
     """
@@ -99,6 +110,7 @@ class FormatOptions:
     line_separator: str | None = None
     # schema
     exact_case: bool = False
+    infer_types: bool = True
     sample_files: int | None = None
     sample_bytes: int = 1 << 20
     unknown_fields: UnknownFields | None = None

@@ -337,6 +337,7 @@ _OPTIONS = (
     Option("sessionTimeZone", "format", "time_zone", text),
     Option("multiLine", "format", "multi_line", flag),
     Option("lineSep", "format", "line_separator", separator),
+    Option("inferSchema", "format", "infer_types", flag),
     Option("inferSampleFiles", "format", "sample_files", count),
     Option("inferSampleBytes", "format", "sample_bytes", size_bytes),
     Option("unknownFields", "format", "unknown_fields", choice("ignore", "warn", "fail", "rescue")),
@@ -399,7 +400,15 @@ CREDENTIALS = frozenset({"accesskeyid", "secretaccesskey", "sessiontoken", "prof
 # Options of Spark's own file sources that do not exist here, and their replacements. Names are in lower case.
 _SPARKS: Mapping[str, str] = MappingProxyType(
     {
-        "inferschema": "a schema is inferred wherever none is given; inferSampleFiles and inferSampleBytes bound it",
+        **dict.fromkeys(("maxcolumns", "maxcharspercolumn"), "there is no such limit: leave it out"),
+        **dict.fromkeys(("nanvalue", "positiveinf", "negativeinf"), "read other texts as string, and convert them"),
+        **dict.fromkeys(("ignoreleadingwhitespace", "ignoretrailingwhitespace"), "texts keep their blanks: use trim()"),
+        **dict.fromkeys(("unescapedquotehandling", "chartoescapequoteescaping"), "see quote and escape"),
+        **dict.fromkeys(("primitivesasstring", "prefersdecimal", "dropfieldifallnull", "preferdate"), "give a schema"),
+        **dict.fromkeys(
+            ("datetimerebasemode", "int96rebasemode"), "dates of the old calendar are refused: leave it out"
+        ),
+        "locale": "dates and numbers are read in the same form everywhere: leave it out",
         "samplingratio": "use inferSampleFiles and inferSampleBytes",
         "mergeschema": "the schemas of inferSampleFiles files are merged always",
         "enforceschema": "columns are found by the names in the header; without one by position",
@@ -452,6 +461,8 @@ def find_option(name: str) -> Option:
     near = difflib.get_close_matches(name.lower(), OPTIONS, n=1, cutoff=0.7)
     if name.lower() in _SPARKS:
         hint = _SPARKS[name.lower()]
+    elif name.lower().startswith("allow"):
+        hint = "lines of JSON are read as RFC 8259 has them, with NaN and Infinity: leave it out"
     elif name.lower().startswith(("fs.s3a.", "spark.hadoop.fs.s3a.")):
         hint = (
             "settings of S3A belong into the session; for one DataFrame there are endpointUrl, accessKeyId and others"

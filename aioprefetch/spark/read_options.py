@@ -43,6 +43,7 @@ class SourceOptions(TypedDict, total=False):
     time_zone: str | None
     multi_line: bool | None
     line_sep: str | None
+    infer_schema: bool | None
     infer_sample_files: int | None
     infer_sample_bytes: ByteCount | None
     unknown_fields: UnknownFields | None

@@ -58,6 +58,7 @@ from aioprefetch.errors import ConfigInvalid, NotFound, StateConflict
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import logger
 from aioprefetch.source.columns.row_filter import compares_local_times
+from aioprefetch.source.differences import warn_of_difference
 from aioprefetch.source.fetch.cleaning import DEAD, CleanOptions, move_directories
 from aioprefetch.source.fetch.source import FileSource, StateLocation
 from aioprefetch.source.formats import can_split
@@ -121,6 +122,7 @@ class BatchReader(DataSourceReader):
         )
         if not parts and not settings.allow_empty:
             await self._check_files(operator, settings)
+        self._reader.note_directories(parts)
         root = settings.location.root
         return [ItemsPartition(items, root=root, label=f"{self._run}-{n}") for n, items in enumerate(parts)]
 
@@ -260,6 +262,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The items of a batch, the same for each call."""
         first, last = Offset.from_json(start), Offset.from_json(end)
         parts = self._run(self._partitions(first, last))
+        self._reader.note_directories(parts)
         return [ItemsPartition(items, root=self._root, label=f"{last.seq:012}-{n}") for n, items in enumerate(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -421,6 +424,16 @@ class TaskReader:
         """The fields that filters may name: those of the output, and those that only filters need."""
         return pa.schema([*self.schema, *(self.filter_schema or ())])
 
+    def note_directories(self, parts: Sequence[Sequence[FetchItem]]) -> None:
+        """Warn of directories of which Spark's own readers would make columns, or which they would pass over."""
+        settings = self.settings
+        found = {part for items in parts for item in items for part in item.file.key.split("/")[:-1]}
+        names = {name.partition("=")[0].lower() for name in found if "=" in name}
+        if any("=" not in name for name in found) and (settings.location.glob or "**/").startswith("**/"):
+            warn_of_difference("nested")
+        if settings.columns is None and not names <= {name.lower() for name in self.schema.names}:
+            warn_of_difference("directories")
+
     def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a partition. Leaving early, as under ``limit``, closes open files."""
         if not isinstance(partition, ItemsPartition):
@@ -443,12 +456,8 @@ class TaskReader:
         settings, properties = self.settings, worker.task_properties()
         formats = settings.formats
         zone = formats.time_zone if settings.has_zone else properties.get(TIME_ZONE) or formats.time_zone
-        is_batch = settings.state_location is None
-        if (
-            is_batch
-            and zone != formats.time_zone
-            and compares_local_times(settings.reading.filters, self.filtered_schema)
-        ):
+        is_planned = settings.state_location is None and zone != formats.time_zone
+        if is_planned and compares_local_times(settings.reading.filters, self.filtered_schema):
             raise _zone_unknown(f"they were planned in {formats.time_zone!r}, and the zone of the query is {zone!r}")
         exact_case = properties.get(CASE_SENSITIVE, str(formats.exact_case)).lower() == "true"
         return replace(formats, time_zone=zone, exact_case=exact_case)

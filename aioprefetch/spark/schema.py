@@ -43,7 +43,8 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.plan.patterns import literal_glob
-from aioprefetch.source.options import METADATA_STRUCT, RESCUED_COLUMN, UnknownFields
+from aioprefetch.source.differences import warn_of_difference
+from aioprefetch.source.options import METADATA_PARTS, METADATA_STRUCT, RESCUED_COLUMN, UnknownFields
 from aioprefetch.source.reading import infer_schema, list_files
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.spark.operators import locate, source_operator, state_operator
@@ -238,22 +239,11 @@ METADATA_FIELDS = {
     "_offset": StructField("_offset", LongType()),
     "_etag": StructField("_etag", StringType()),
     "_mtime": StructField("_mtime", TimestampType()),
-    "_metadata": StructField(
-        "_metadata",
-        StructType(
-            [
-                StructField("file_path", StringType()),
-                StructField("file_name", StringType()),
-                StructField("file_size", LongType()),
-                StructField("file_block_start", LongType()),
-                StructField("file_block_length", LongType()),
-                StructField("file_modification_time", TimestampType()),
-                StructField("etag", StringType()),
-                StructField("offset", LongType()),
-            ]
-        ),
-    ),
 }
+_PARTS = {"file_modification_time": TimestampType(), **dict.fromkeys(("file_path", "file_name", "etag"), StringType())}
+METADATA_FIELDS[METADATA_STRUCT] = StructField(
+    METADATA_STRUCT, StructType([StructField(name, _PARTS.get(name, LongType())) for name in METADATA_PARTS])
+)
 
 # A stream starts before a large bucket is listed to its end: its schema is inferred from at most this many keys.
 STREAM_KEYS_MAX = 100_000
@@ -330,6 +320,12 @@ def _check_added(settings: SourceSettings, schema: StructType) -> None:
         )
 
 
+_INSTEAD = {
+    RESCUED_COLUMN: "set unknownFields to ignore, warn or fail",
+    METADATA_STRUCT: "metadataColumns=true has columns of other names",
+}
+
+
 def _fields_of(field: StructField) -> set[str]:
     return set(getattr(field.dataType, "names", ()))
 
@@ -339,14 +335,9 @@ def _check_names(settings: SourceSettings, names: Sequence[str]) -> None:
     taken = {name.lower() for name in names}
     for field in _added(settings):
         if field.name in taken:
-            instead = "metadataColumns=_metadata has all in one struct, and a list has only some of them"
-            if field.name == RESCUED_COLUMN:
-                instead = "set unknownFields to ignore, warn or fail"
-            elif field.name == METADATA_STRUCT:
-                instead = "metadataColumns=true has columns of other names"
             raise ConfigInvalid(
                 f"files in {settings.url} have a field {field.name!r}, so no column that is added can have that name: "
-                f"{instead}",
+                f"{_INSTEAD.get(field.name, 'metadataColumns=_metadata has all in one struct, a list some of them')}",
                 operation="configure",
             )
 
@@ -396,6 +387,8 @@ async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int |
             on_corrupt=settings.failures.on_corrupt,
             keys_max=keys_max,
         )
+    if inferred.directories and not (listing.glob or "**/").startswith("**/"):
+        warn_of_difference("wildcards")
     return Inferred(spark_schema(inferred.schema), inferred.directories)
 
 

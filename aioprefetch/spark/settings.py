@@ -232,6 +232,7 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
         groups["format"]["exact_case"] = session.exact_case
         if session.time_zone is not None:
             groups["format"].setdefault("time_zone", session.time_zone)
+    groups["format"].setdefault("infer_types", False)  # As in Spark: without inferSchema columns of CSV are strings.
     source = groups["source"]
     if "path" not in source:
         why = "no path is given: load() takes a URL such as s3://bucket/prefix"

@@ -62,7 +62,7 @@ def test_formats_of_records(spark: SparkSession, tmp_path: Path) -> None:
             write(directory / f"part-{start}.{suffix}", records(start, start + 10))
         (directory / "_SUCCESS").touch()
         (directory / f".part-0.{suffix}.crc").write_bytes(b"checksum")
-        frame = read(spark, str(directory), header=True)
+        frame = read(spark, str(directory), header=True, infer_schema=True)
         assert [(field.name, field.dataType.simpleString()) for field in frame.schema.fields] == [
             ("id", "bigint"), ("name", "string"), ("price", "double"),
         ], suffix  # fmt: skip

@@ -26,7 +26,7 @@ def test_partitions_that_spark_wrote(spark: SparkSession, tmp_path: Path, kind: 
     frame = spark.range(8).selectExpr("id", "if(id = 5, null, id % 2) k", "concat('a/b ', id % 3) t")
     frame.repartition(1).write.partitionBy("k", "t").option("header", True).format(kind).save(path)
     theirs = spark.read.options(header=True, inferSchema=True).format(kind).load(path)
-    options: dict[str, Any] = {"format": kind, **({"header": True} if kind == "csv" else {})}
+    options: dict[str, Any] = {"format": kind, **({"header": True, "inferSchema": True} if kind == "csv" else {})}
     ours = read(spark, path, **options)
     assert ours.columns == theirs.columns == ["id", "k", "t"]
     assert rows(ours) == rows(theirs)

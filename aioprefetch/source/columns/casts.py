@@ -305,6 +305,16 @@ _LISTED = (datetime(1902, 1, 1), datetime(2037, 1, 1))
 _ZONED = r":.*(?:Z|[+-]\d\d(?::?\d\d)?)\s*$"
 
 
+# The largest offset of a time that Java knows, and a pattern of larger ones.
+OFFSET_MAX = timedelta(hours=18)
+_TOO_FAR = r":.*[+-](?:19|2\d|18:?(?:[1-5]\d|0[1-9]))(?::?\d\d)?\s*$"
+
+
+def has_far_offset(texts: pa.StringArray) -> bool:
+    """Whether a time has an offset beyond ``OFFSET_MAX``, which pyarrow would take."""
+    return bool(pc.any(pc.match_substring_regex(texts, _TOO_FAR)).as_py())
+
+
 def zone_named(name: str | None) -> tzinfo:
     """A zone by its name, or by an offset such as ``+02:00``; UTC without one. ``ConfigInvalid`` for an unknown one."""
     if name is None or name.lower() in _UTC_NAMES:
@@ -411,7 +421,9 @@ def _one_by_one(times: pa.TimestampArray, kind: pa.TimestampType, zone: ZoneInfo
 
 
 def parsed_instants(texts: pa.StringArray, kind: pa.TimestampType, zone: tzinfo) -> pa.TimestampArray:
-    """Texts with a zone or without one as instants. ``pa.ArrowInvalid`` if pyarrow cannot read one of them."""
+    """Texts with a zone or without one as instants. ``pa.ArrowInvalid`` if one of them cannot be read."""
+    if has_far_offset(texts):
+        raise pa.ArrowInvalid("an offset from UTC is beyond 18 hours")
     is_zoned = pc.match_substring_regex(texts, _ZONED)
     none = pa.scalar(None, texts.type)
     with_zone = pc.if_else(is_zoned, texts, none).cast(kind)

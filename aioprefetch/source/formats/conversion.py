@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid, Error, excerpt
-from aioprefetch.source.columns.casts import UNIT_NS, zone_of
+from aioprefetch.source.columns.casts import OFFSET_MAX, UNIT_NS, zone_of
+from aioprefetch.source.differences import warn_of_difference
 from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt, shown, unknown_field
 from aioprefetch.source.formats.record_format import FoundBatch, Wanted
 from aioprefetch.source.formats.records import LineEnds, Lines, starts_of
@@ -171,6 +172,20 @@ def _from_json_text(value: str, kind: pa.DataType, name: str, zone: tzinfo) -> A
     raise ConfigInvalid(f"the column {name!r} cannot be a {kind} in this format", operation="read_items")
 
 
+class Repeated(dict[str, Any]):
+    """A JSON object in which names are repeated: the last value counts, and its text has all of them."""
+
+    pairs: list[tuple[str, Any]]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) < len(pairs):
+        names = Repeated(names)
+        names.pairs = pairs
+    return names
+
+
 def json_text(value: Any) -> str:
     """A JSON value as text, with numbers as they were written. It is nested at most as deep as ``parse_record`` allows.
 
@@ -179,7 +194,8 @@ def json_text(value: Any) -> str:
     if isinstance(value, (Number, Integer)):
         return value.text
     if isinstance(value, dict):
-        return "{" + ",".join([f"{json_text(name)}:{_inner_text(item)}" for name, item in value.items()]) + "}"
+        pairs = value.pairs if isinstance(value, Repeated) else value.items()
+        return "{" + ",".join([f"{json_text(name)}:{_inner_text(item)}" for name, item in pairs]) + "}"
     if isinstance(value, list):
         return "[" + ",".join([_inner_text(item) for item in value]) + "]"
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -201,6 +217,8 @@ def is_unicode(text: str) -> bool:
 
 def _text(value: Any, kind: pa.DataType, name: str) -> str:
     """A JSON value for a string column. Any value is valid, as in Spark."""
+    if isinstance(value, (dict, list)):
+        warn_of_difference("objects")
     text = value if isinstance(value, str) else json_text(value)
     if not is_unicode(text):
         raise NotConvertible(name, value, kind)
@@ -284,6 +302,9 @@ def _timestamp(text: str, kind: pa.DataType, name: str, zone: tzinfo) -> int:
     if match is None or (match[8] and kind.tz is None):
         raise NotConvertible(name, text, kind)
     year, month, day, hour, minute, second = (int(digits or 0) for digits in match.groups()[:6])
+    offset = _offset(match[8] or "Z")
+    if abs(offset) > OFFSET_MAX:
+        raise NotConvertible(name, text, kind)
     microsecond = int((match[7] or "0").ljust(6, "0")[:6])
     try:
         moment = datetime(year, month, day, hour, minute, second, microsecond)
@@ -291,7 +312,7 @@ def _timestamp(text: str, kind: pa.DataType, name: str, zone: tzinfo) -> int:
         raise NotConvertible(name, text, kind) from None
     since = moment - datetime(1970, 1, 1)
     if kind.tz is not None:
-        since -= zone.utcoffset(moment) or timedelta() if match[8] is None else _offset(match[8])
+        since -= zone.utcoffset(moment) or timedelta() if match[8] is None else offset
     return since // timedelta(microseconds=1) * 1000 // UNIT_NS[kind.unit]
 
 
@@ -322,7 +343,7 @@ _OPENING, _CLOSING = np.frombuffer(b"{[", np.uint8), np.frombuffer(b"}]", np.uin
 
 _HALF_PAIR = "an unknown field contains an unpaired surrogate"
 
-_DECODER = json.JSONDecoder(parse_float=Number, parse_int=_json_integer)
+_DECODER = json.JSONDecoder(parse_float=Number, parse_int=_json_integer, object_pairs_hook=_object)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,16 @@ import pyarrow.csv as pv
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
-from aioprefetch.source.columns.casts import CannotCast, cast_plain, instants, note_local, warn_of_no_zone, zone_of
+from aioprefetch.source.columns.casts import (
+    CannotCast,
+    cast_plain,
+    has_far_offset,
+    instants,
+    note_local,
+    warn_of_no_zone,
+    zone_of,
+)
+from aioprefetch.source.differences import warn_of_difference
 from aioprefetch.source.formats.conversion import NotConvertible, first_unfit, from_text, json_text, unfit
 from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt
 from aioprefetch.source.formats.csv_records import (
@@ -98,6 +107,7 @@ class CsvParts:
             invalid_row_handler=self._note_ragged,
         )
         self._ragged: tuple[int, int, int] | None = None
+        self._is_searched = False
 
     def records(self, lines: Lines) -> FoundBatch | None:
         """The records of whole lines without the header; ``None`` without any record."""
@@ -106,6 +116,7 @@ class CsvParts:
             lines = self._without_header(lines)
         data = self._plain(lines)
         self._check_quotes(lines, data)
+        self._note_differences(data)
         data = self._quoting.doubled(data)
         if not data or data.isspace():
             data = data.strip(b"\r\n")
@@ -120,6 +131,21 @@ class CsvParts:
         unknown = _rescued(batch.select(self._unknown)) if self._options.unknown_fields == "rescue" else None
         offsets = self._starts(lines) if self._want.offsets else None
         return FoundBatch(batch.select([field.name for field in self._fields]), offsets, unknown)
+
+    def _note_differences(self, data: bytes) -> None:
+        """Warn of what Spark's own reader reads otherwise. Only the first part is searched."""
+        if self._is_searched:
+            return
+        self._is_searched = True
+        delimiter, quote = (re.escape((text or "").encode()) for text in (self._options.delimiter, self._options.quote))
+        start, end = rb"(?:^|%b)" % delimiter, rb"(?:$|[%b\r])" % delimiter
+        if quote and self._options.escape is None and re.search(rb"[^%b\n\r]%b%b" % (delimiter, quote, quote), data):
+            warn_of_difference("quotes")
+        if re.search(rb"(?m)%b(?: +[+-]?[0-9.]+ *|[+-]?[0-9.]+ +)%b" % (start, end), data):
+            warn_of_difference("blanks")
+        null = re.escape(self._options.null_value.encode())
+        if quote and re.search(rb"(?m)%b%b%b%b%b" % (start, quote, null, quote, end), data):
+            warn_of_difference("nulls")
 
     # --- at once ------------------------------------------------------------------------------------------------
 
@@ -233,13 +259,16 @@ class CsvParts:
             return None
         if pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, _HEX)).as_py():
             return None
+        is_instant = pa.types.is_timestamp(kind) and kind.tz is not None
+        if is_instant and has_far_offset(texts):
+            return None
         try:
             column = cast_plain(texts, kind) if pa.types.is_decimal(kind) else texts.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, CannotCast):
             return None
         if is_narrow(kind) and has_infinity(column):
             return None
-        if pa.types.is_timestamp(kind) and kind.tz is not None:
+        if is_instant:
             self._zoned.add(field.name)  # All values have an offset, so the next part is read that way at once.
         return column
 
@@ -365,6 +394,8 @@ class CsvFormat(LineFormat):
         layout = _layout_in(lines, options, None, file.key)
         if layout is None:
             return pa.schema([])
+        if not options.infer_types:
+            return pa.schema([(name, pa.string()) for name in layout.names])
         return await on_thread(
             operator, len(lines.data), partial(infer_csv, lines, layout, options, _quoting(options), file.key)
         )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from aioprefetch.errors import ConfigInvalid, Error
 from aioprefetch.source.columns.schemas import match_names
+from aioprefetch.source.differences import warn_of_difference
 from aioprefetch.source.formats.corruption import corrupt, shown, unknown_field, warn_of_unknown
 from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.formats.records import RECORD_BYTES_MAX, LineEnds, Lines
@@ -410,6 +411,8 @@ def _known(fields: Sequence[str], want: Wanted, path: str) -> tuple[str, ...]:
             path=path,
             offset=0,
         )
+    if any(schema.get_field_index(name) != place for place, name in wanted_names.items()):
+        warn_of_difference("header")
     return tuple(wanted_names.get(place, name) for place, name in enumerate(names))
 
 

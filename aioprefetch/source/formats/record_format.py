@@ -148,7 +148,7 @@ class RecordFormat(ABC):
 # --- formats by name and suffix ---------------------------------------------------------------------------------------
 
 # The fields of ``FormatOptions`` that every format uses.
-COMMON_OPTIONS = frozenset({"format", "time_zone", "sample_files", "sample_bytes", "unknown_fields"})
+COMMON_OPTIONS = frozenset({"format", "time_zone", "infer_types", "sample_files", "sample_bytes", "unknown_fields"})
 
 
 def is_dataset(file: SourceFile) -> bool:

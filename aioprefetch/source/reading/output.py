@@ -28,7 +28,7 @@ from aioprefetch.source.columns.schemas import Conformer, conform_array
 from aioprefetch.source.formats import FoundBatch, Wanted, format_of
 from aioprefetch.source.formats.line_stream import SmallFiles
 from aioprefetch.source.formats.records import JoinedRecords
-from aioprefetch.source.options import METADATA_STRUCT, RESCUED_COLUMN
+from aioprefetch.source.options import METADATA_PARTS, METADATA_STRUCT, RESCUED_COLUMN
 from aioprefetch.source.reading.task import ReadTask
 from aioprefetch.source.values import FetchItem
 
@@ -174,17 +174,6 @@ _BATCH_BYTES_MAX = 32 << 20
 _LARGE_SHARE = 2
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# The fields of ``METADATA_STRUCT``: those that Spark's own formats have, and two more; each with what it is made of.
-_STRUCT = {
-    "file_path": "_file",
-    "file_name": "name",
-    "file_size": "size",
-    "file_block_start": "start",
-    "file_block_length": "length",
-    "file_modification_time": "_mtime",
-    "etag": "_etag",
-    "offset": "_offset",
-}
 _WITH_OFFSETS = {"_offset", METADATA_STRUCT}
 _NUMBERS = ("size", "start", "length")
 
@@ -245,7 +234,8 @@ class Output:
 
     def _known(self, name: str, pieces: Sequence[Records]) -> pa.Array:
         if name == METADATA_STRUCT:
-            return pa.StructArray.from_arrays([self._known(part, pieces) for part in _STRUCT.values()], [*_STRUCT])
+            parts = [self._known(part, pieces) for part in METADATA_PARTS.values()]
+            return pa.StructArray.from_arrays(parts, [*METADATA_PARTS])
         if name == "_offset":
             return pa.concat_arrays([_or_nulls(piece.offsets, piece, pa.int64()) for piece in pieces])
         if name == RESCUED_COLUMN:

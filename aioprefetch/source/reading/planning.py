@@ -29,6 +29,7 @@ from aioprefetch.source.columns.directories import (
     with_directory_fields,
 )
 from aioprefetch.source.columns.schemas import united, with_texts_for_nulls
+from aioprefetch.source.differences import warn_of_difference
 from aioprefetch.source.fetch.partitioning import (
     check_partition_options,
     divide,
@@ -105,6 +106,8 @@ async def infer_schema(
     schema = united(with_fields, is_lenient=all(are_textual))
     if any(are_textual):
         schema = with_texts_for_nulls(schema)
+    elif any(len(own) < len(schema) for _, own in with_fields):
+        warn_of_difference("union")
     fields = columns.fields()
     if fields and columns.outside is not None:
         _warn_of_outside(columns, [field.name for field in fields])

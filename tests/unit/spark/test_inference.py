@@ -136,7 +136,7 @@ def test_times_without_a_zone_are_in_the_sessions_or_a_warning_tells(
     warn_of_no_zone.cache_clear()
     for kind, hour in ((Registered, 16), (DefaultSource, 12)):
         assert not caplog.records
-        (row,) = batch(of_kind(kind, tmp_path))
+        (row,) = batch(of_kind(kind, tmp_path, inferSchema="true"))
         assert row["_c0"] == dt.datetime(2024, 7, 1, hour, tzinfo=dt.UTC)
     assert "give the option timeZone, or call aioprefetch.spark.register(spark)" in caplog.text
     warn_of_no_zone.cache_clear()
@@ -158,6 +158,6 @@ def test_a_stream_keeps_which_columns_are_of_directories(tmp_path: Path) -> None
     write(tmp_path / "in", {"k=1/a.csv": "1,2\n", "stray.csv": "7,8\n"})
     state = str(tmp_path / "state")
     for _ in range(2):  # The second start has what the first one kept.
-        given = source(tmp_path / "in", stateLocation=state)
+        given = source(tmp_path / "in", stateLocation=state, inferSchema="true")
         rows = first_batch_of_a_stream(given)
         assert sorted((row["_c0"], row["k"] or 0) for row in rows) == [(1, 1), (7, 0)]

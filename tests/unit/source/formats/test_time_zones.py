@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioprefetch.errors import ConfigInvalid
+from aioprefetch.errors import ConfigInvalid, UntrustedMetadata
 from aioprefetch.source.columns.casts import instants, parsed_instants, warn_of_no_zone, zone_of
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import ReadTask, read_items
@@ -118,6 +118,30 @@ def test_times_at_the_end_of_the_calendar_and_in_gaps_leave_the_others_as_they_a
     assert found[:9000].to_pylist() == [one.replace(tzinfo=zone).astimezone(UTC) for one in usual]
     wanted = [253_402_315_200_000_000, None, 1_710_055_800_000_000, -8_520_318_238_000_000]
     assert found[9000:].cast(pa.int64()).to_pylist() == wanted
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("kind", ["csv", "mixed.csv", "nested.jsonl", "jsonl"])
+@pytest.mark.parametrize("offset", ["+18:00", "-1800", "+18", "+18:01", "-19:00", "+1900", "-23"])
+async def test_offsets_end_where_those_of_java_do(zone: str, kind: str, offset: str) -> None:
+    """In lines of JSON under UTC pyarrow reads times itself, where the others are known."""
+    if kind == "jsonl" and zone == "UTC":
+        return
+    is_nested = kind == "nested.jsonl"
+    text = f"2024-07-01 12:00:00{offset}"
+    data = {"csv": f"{text}\n", "mixed.csv": f"{text}\n2024-7-1\n", "jsonl": f'{{"at": "{text}"}}'}.get(
+        kind, f'{{"l": ["{text}"]}}'
+    )
+    schema = pa.schema([("l", pa.list_(INSTANT))]) if is_nested else AT
+    async with new_operator() as operator:
+        file = await put(operator, f"a.{kind}", data.encode())
+        if offset in ("+18:00", "-1800", "+18"):
+            (row, *_) = (await read(operator, file, schema, time_zone=zone)).rows
+            found = row["l"][0] if is_nested else row["at"]
+            assert found == datetime(2024, 7, 1, 12, tzinfo=UTC) - timedelta(hours=-18 if offset[0] == "-" else 18)
+        else:
+            with pytest.raises(UntrustedMetadata, match="is not a valid timestamp"):
+                await read(operator, file, schema, time_zone=zone)
 
 
 def test_names_of_zones() -> None:

@@ -1,0 +1,32 @@
+"""Where rows are others than those of Spark's own readers, and neither fails: a warning once of each in a process.
+
+docs/guides/spark.md has the same sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from aioprefetch.runtime.events import logger
+
+DIFFERENCES: Mapping[str, str] = MappingProxyType(
+    {
+        "header": "columns of CSV go by the names in the header, not by their positions",
+        "quotes": "a doubled quote in a quoted field of CSV is one quote, as if escape were the quote",
+        "nulls": "a null value or nothing in quotes is a text in CSV, and no null",
+        "blanks": "numbers of CSV may have blanks around them, and are no nulls",
+        "objects": "objects and lists of JSON in a column of strings have no blanks between their parts",
+        "union": "files have different columns, and all of them are read, as by mergeSchema",
+        "wildcards": "name=value directories that a wildcard matches are columns, as by basePath",
+        "nested": "files in directories below are read, as by recursiveFileLookup",
+        "directories": "name=value directories are no columns if a schema is given without them",
+    }
+)
+
+
+@cache
+def warn_of_difference(kind: str) -> None:
+    """Warn, once in a process, that rows are others than those of Spark's own readers."""
+    logger.warning("other rows than by Spark's own readers: %s", DIFFERENCES[kind])
