@@ -1,4 +1,4 @@
-"""Where rows are others than those of Spark's own readers, and neither fails: a warning once of each in a process.
+"""Differences in rows from Spark's own readers, without an error of either: a warning once of each in a process.
 
 docs/guides/spark.md has the same sentences.
 """
@@ -15,13 +15,13 @@ DIFFERENCES: Mapping[str, str] = MappingProxyType(
     {
         "header": "columns of CSV go by the names in the header, not by their positions",
         "quotes": "a doubled quote in a quoted field of CSV is one quote, as if escape were the quote",
-        "nulls": "a null value or nothing in quotes is a text in CSV, and no null",
-        "blanks": "numbers of CSV may have blanks around them, and are no nulls",
+        "nulls": "a null value or nothing in quotes is a text in CSV, not a null",
+        "blanks": "numbers of CSV with blanks around them are read as numbers, not as nulls",
         "objects": "objects and lists of JSON in a column of strings have no blanks between their parts",
         "union": "files have different columns, and all of them are read, as by mergeSchema",
         "wildcards": "name=value directories that a wildcard matches are columns, as by basePath",
         "nested": "files in directories below are read, as by recursiveFileLookup",
-        "directories": "name=value directories are no columns if a schema is given without them",
+        "directories": "name=value directories are not columns if a schema is given without them",
     }
 )
 

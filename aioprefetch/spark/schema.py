@@ -247,7 +247,7 @@ METADATA_FIELDS[METADATA_STRUCT] = StructField(
 
 # A stream starts before a large bucket is listed to its end: its schema is inferred from at most this many keys.
 STREAM_KEYS_MAX = 100_000
-# Of so many keys the last is looked at for fields whose names are those of requested columns.
+# The last of at most this number of keys is read for fields that have the names of requested columns.
 _NAMES_KEYS_MAX = 1000
 
 

@@ -425,8 +425,8 @@ def _names_by_place(fields: Sequence[str], wanted: Sequence[str], exact_case: bo
         (place, name) for place, name in enumerate(_unique(fields)) if name != fields[place] and place not in names
     ]
     if missing and generated:
-        found = match_names([name for _, name in generated], missing, exact_case=exact_case)
-        for name, index in zip(missing, found, strict=True):
+        places = match_names([name for _, name in generated], missing, exact_case=exact_case)
+        for name, index in zip(missing, places, strict=True):
             if index is not None:
                 names[generated[index][0]] = name
     return names
