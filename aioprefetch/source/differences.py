@@ -5,7 +5,7 @@ docs/guides/spark.md has the same sentences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
 
@@ -24,6 +24,12 @@ DIFFERENCES: Mapping[str, str] = MappingProxyType(
         "directories": "name=value directories are not columns if a schema is given without them",
     }
 )
+
+
+@cache
+def searches() -> Iterator[int]:
+    """The searches through data for differences that a process has left: they take time, and the first find most."""
+    return iter(range(256))
 
 
 @cache

@@ -427,9 +427,10 @@ class TaskReader:
     def note_directories(self, parts: Sequence[Sequence[FetchItem]]) -> None:
         """Warn of directories of which Spark's own readers would make columns, or which they would pass over."""
         settings = self.settings
-        found = {part for items in parts for item in items for part in item.file.key.split("/")[:-1]}
-        names = {name.partition("=")[0].lower() for name in found if "=" in name}
-        if any("=" not in name for name in found) and (settings.location.glob or "**/").startswith("**/"):
+        paths = {item.file.key.rpartition("/")[0] for items in parts for item in items} - {""}
+        directories = {name for path in paths for name in path.split("/")}
+        names = {name.partition("=")[0].lower() for name in directories if "=" in name}
+        if any("=" not in name for name in directories) and (settings.location.glob or "**/").startswith("**/"):
             warn_of_difference("nested")
         if settings.columns is None and not names <= {name.lower() for name in self.schema.names}:
             warn_of_difference("directories")

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from aioprefetch.errors import Error
-from aioprefetch.source.differences import DIFFERENCES, warn_of_difference
+from aioprefetch.source.differences import DIFFERENCES, searches, warn_of_difference
 from aioprefetch.spark.data_source import AioPrefetchDataSource
 from aioprefetch.spark.hadoop import SessionSettings
 from tests.benches.source_tree import ROOT
@@ -48,6 +48,7 @@ def test_rows_are_those_of_sparks_own_readers(
     for number, case in enumerate(case for case in CASES if case.format == kind and case.name not in REFUSED):
         directory = tmp_path / str(number)
         write(case, directory)
+        searches.cache_clear()
         warn_of_difference.cache_clear()
         caplog.clear()
         ours, theirs = ours_of(case, directory), theirs_of(spark, case, directory)

@@ -29,7 +29,7 @@ from aioprefetch.source.columns.casts import (
     warn_of_no_zone,
     zone_of,
 )
-from aioprefetch.source.differences import warn_of_difference
+from aioprefetch.source.differences import searches, warn_of_difference
 from aioprefetch.source.formats.conversion import NotConvertible, first_unfit, from_text, json_text, unfit
 from aioprefetch.source.formats.corruption import UNDECODABLE, corrupt
 from aioprefetch.source.formats.csv_records import (
@@ -133,19 +133,22 @@ class CsvParts:
         return FoundBatch(batch.select([field.name for field in self._fields]), offsets, unknown)
 
     def _note_differences(self, data: bytes) -> None:
-        """Warn of what Spark's own reader reads otherwise. Only the first part is searched."""
-        if self._is_searched:
+        """Warn of what Spark's own reader reads otherwise. Only the first lines of some items are searched."""
+        if self._is_searched or next(searches(), None) is None:
             return
-        self._is_searched = True
-        delimiter, quote = (re.escape((text or "").encode()) for text in (self._options.delimiter, self._options.quote))
-        start, end = rb"(?:^|%b)" % delimiter, rb"(?:$|[%b\r])" % delimiter
-        if quote and self._options.escape is None and re.search(rb"[^%b\n\r]%b%b" % (delimiter, quote, quote), data):
+        self._is_searched, data = True, data[:PIECE_BYTES]
+        options = self._options
+        quote, escaped = (options.quote or "").encode(), re.escape((options.quote or "").encode())
+        delimiter = re.escape(options.delimiter.encode())
+        start, end = rb"(?m)(?:^|%b)" % delimiter, rb"(?:$|[%b\r])" % delimiter
+        doubled = rb"[^%b\n\r]%b{2}" % (delimiter, escaped)
+        if self._has_text and quote and quote * 2 in data and options.escape is None and re.search(doubled, data):
             warn_of_difference("quotes")
-        if re.search(rb"(?m)%b(?: +[+-]?[0-9.]+ *|[+-]?[0-9.]+ +)%b" % (start, end), data):
-            warn_of_difference("blanks")
-        null = re.escape(self._options.null_value.encode())
-        if quote and re.search(rb"(?m)%b%b%b%b%b" % (start, quote, null, quote, end), data):
+        null = quote + options.null_value.encode() + quote
+        if self._has_text and quote and null in data and re.search(start + re.escape(null) + end, data):
             warn_of_difference("nulls")
+        if self._has_integers and b" " in data and re.search(start + rb"(?: +[+-]?\d+ *|[+-]?\d+ +)" + end, data):
+            warn_of_difference("blanks")
 
     # --- at once ------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the first test of these would pay for."""
+"""What these tests load before the first of them runs: an import takes longer than a loop may be held."""
 
 import pyarrow as pa
 

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from aioprefetch.source.differences import DIFFERENCES, warn_of_difference
+from aioprefetch.source.differences import DIFFERENCES, searches, warn_of_difference
 from aioprefetch.spark.data_source import AioPrefetchDataSource
 from tests.benches.source_tree import ROOT
 
@@ -20,7 +20,8 @@ from tests.benches.source_tree import ROOT
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """No warning was given before, nor counts after."""
-    warn_of_difference.cache_clear()
+    for cached in (searches, warn_of_difference):
+        cached.cache_clear()
     yield
     warn_of_difference.cache_clear()
 
@@ -39,13 +40,13 @@ FILES: dict[str, dict[str, str]] = {
     "header": {"a.csv": "b,a\n1,2\n"},
     "quotes": {"a.csv": 'a,b\n1,"x ""y"""\n'},
     "nulls": {"a.csv": 'a,b\n1,""\n'},
-    "blanks": {"a.csv": "a,b\n1, 2.5\n"},
+    "blanks": {"a.csv": "a,b,n\n1,2, 5\n"},
     "objects": {"a.json": '{"a": {"x": 1}, "b": "y"}'},
     "nested": {"d/a.csv": "a,b\n1,x\n"},
     "directories": {"k=1/a.csv": "a,b\n1,x\n"},
 }
 USUAL = {
-    "a.csv": 'a,b,c\n1,"x, y",z\n2,x y,\n-3,1.5 a, b\n',
+    "a.csv": 'a,b,n\n x ,"x, y",3\n2,x y,\n-3,1.5 a,4\n',
     "b.json": '{"a": "x", "b": 1}',
 }
 
@@ -60,7 +61,8 @@ def write(directory: Path, files: dict[str, str]) -> None:
 def test_a_difference_is_warned_of_once(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, FILES[kind])
     for _ in range(2):
-        assert len(rows(tmp_path, texts("a", "b"), header="true")) == 1
+        schema = texts("a", "b").add("n", IntegerType()) if kind == "blanks" else texts("a", "b")
+        assert len(rows(tmp_path, schema, header="true")) == 1
     assert [record.getMessage() for record in caplog.records] == [
         f"other rows than by Spark's own readers: {DIFFERENCES[kind]}"
     ]
@@ -83,7 +85,7 @@ def test_a_union_and_directories_of_a_wildcard_are_warned_of_where_a_schema_is_i
 
 def test_usual_files_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, USUAL)
-    assert len(rows(tmp_path, texts("a", "b", "c"), header="true")) == 4
+    assert len(rows(tmp_path, texts("a", "b").add("n", IntegerType()), header="true")) == 4
     assert not caplog.records
 
 
@@ -95,7 +97,7 @@ def test_the_page_has_the_sentence_of_each_difference() -> None:
 @pytest.mark.parametrize("name", ["a.csv", "a.json"])
 def test_columns_of_csv_are_strings_unless_their_types_are_inferred(name: str, tmp_path: Path) -> None:
     """Formats that have types of their own, or are always inferred, take the option too."""
-    header = {"header": "true"} if name == "a.csv" else {}
+    header: Any = {"header": "true"} if name == "a.csv" else {}
     (tmp_path / name).write_text("a,b\n007,1.5\n" if header else '{"a": 7, "b": 1.5}')
     assert rows(tmp_path, inferSchema="true", **header) == [{"a": 7, "b": 1.5}]
     strings = [{"a": "007", "b": "1.5"}] if header else [{"a": 7, "b": 1.5}]
