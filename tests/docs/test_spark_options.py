@@ -31,7 +31,7 @@ DEFAULTS: Mapping[str, object] = {
 GROUPS = ("Finding files", "Batches", "Formats", "Schema", "Failures", "Cleaning", "Tasks", "Store")
 WHERE = {"all": "both", "batch": "batch", "stream": "stream"}
 # Settings of a source itself that have a default, and one that a session gives.
-OWN: Mapping[str, object] = {"push_filters": False, "allow_empty": False, "clean": "off"}
+OWN: Mapping[str, object] = {"push_filters": False, "allow_empty": False, "clean": "off", "infer_types": False}
 OF_THE_SESSION = {"taskSlots"}
 
 PAGE_PATH = ROOT / PAGE
@@ -56,7 +56,7 @@ def test_default_place_and_group() -> None:
         option = BY_NAME[code(row[0])]
         assert row[3] == WHERE[option.scope], option.name
         assert (group == "Store") == (option.group == "operator"), option.name
-        if option.group in DEFAULTS and option.name not in OF_THE_SESSION:
+        if option.group in DEFAULTS and option.name not in OF_THE_SESSION and option.target not in OWN:
             default = getattr(DEFAULTS[option.group], option.target)
         else:
             default = OWN.get(option.target)

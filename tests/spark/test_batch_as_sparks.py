@@ -115,8 +115,8 @@ def test_zone_and_case_of_names_are_those_of_the_query(spark: SparkSession, tmp_
         ]
         for reader in (spark.read.format("parquet"), spark.read.format("aioprefetch")):
             assert rows(reader.schema("a int, A int").load(str(tmp_path / "names"))) == [(None, 1)]
-        stream = spark.readStream.format("aioprefetch").schema("t timestamp")
-        stream = stream.option("stateLocation", str(tmp_path / "state")).load(str(tmp_path / "in"))
+        streaming = spark.readStream.format("aioprefetch").option("stateLocation", str(tmp_path / "state"))
+        stream = streaming.schema("t timestamp").load(str(tmp_path / "in"))
         writer = stream.selectExpr("unix_micros(t)").writeStream.format("memory").queryName("zoned")
         writer.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "cp")).start().awaitTermination()
         assert rows(spark.table("zoned")) == [(1719802800000000,)]
