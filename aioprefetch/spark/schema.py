@@ -275,6 +275,8 @@ def projected(fields: Inferred, settings: SourceSettings) -> StructType:
     ``ConfigInvalid`` where a field has the name of one of them.
     """
     _check_names(settings, fields.schema.names)
+    if fields.directories and not (settings.location.glob or "**/").startswith("**/"):
+        warn_of_difference("wildcards")
     return with_metadata(_projected(fields.schema, settings), settings)
 
 
@@ -387,8 +389,6 @@ async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int |
             on_corrupt=settings.failures.on_corrupt,
             keys_max=keys_max,
         )
-    if inferred.directories and not (listing.glob or "**/").startswith("**/"):
-        warn_of_difference("wildcards")
     return Inferred(spark_schema(inferred.schema), inferred.directories)
 
 
