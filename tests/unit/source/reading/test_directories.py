@@ -42,6 +42,30 @@ async def test_values_in_directories_are_columns(kind: str) -> None:
             assert found == [{"k": "0"}, {"k": "1"}]
 
 
+@pytest.mark.parametrize(
+    ("zone", "offsets"), [("America/New_York", (-17_762, -18_000)), ("Asia/Tokyo", (33_539, 32_400))]
+)
+async def test_both_ends_of_the_calendar_are_values_in_every_zone(zone: str, offsets: tuple[int, int]) -> None:
+    """Together with others, and by a filter: in UTC they may lie in the year 0 or 10000."""
+    texts = ("0001-01-01 00:00:00", "9999-12-31 23:59:59")
+    schema = pa.schema([("t", pa.timestamp("us", "UTC"))])
+    async with Shelf() as shelf:
+        directories = (f"t={text.replace(':', '%3A')}" for text in texts)
+        files = [await shelf.put(f"{place}/a.txt", b"x\n") for place in directories]
+        instants = []
+        for filters in (None, [("t", ">", "9999-12-31 23:59:58")]):
+            read = ReadOptions(filters=filters)
+            batches = await shelf.read(
+                files, ReadTask(schema=schema, url=URL, format=FormatOptions(time_zone=zone), read=read)
+            )
+            instants.append([one for batch in batches for one in batch.column(0).cast(pa.int64()).to_pylist()])
+    wanted = [
+        (seconds - offset) * 1_000_000
+        for seconds, offset in zip((-62_135_596_800, 253_402_300_799), offsets, strict=True)
+    ]
+    assert instants == [wanted, wanted[1:]]
+
+
 async def test_text_and_binary_have_them_too() -> None:
     async with Shelf() as shelf:
         files = [await shelf.put(f"k={n}/{n}.txt", b"line\n") for n in range(2)]
