@@ -432,7 +432,8 @@ class TaskReader:
         names = {name.partition("=")[0].lower() for name in directories if "=" in name}
         if any("=" not in name for name in directories) and (settings.location.glob or "**/").startswith("**/"):
             warn_of_difference("nested")
-        if settings.columns is None and not names <= {name.lower() for name in self.schema.names}:
+        is_chosen = settings.columns is not None or settings.file_schema is not None
+        if not is_chosen and not names <= {name.lower() for name in self.schema.names}:
             warn_of_difference("directories")
 
     def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

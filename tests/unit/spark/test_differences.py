@@ -83,6 +83,17 @@ def test_a_union_and_directories_of_a_wildcard_are_warned_of_where_a_schema_is_i
     ]
 
 
+def test_directories_that_are_left_out_by_name_are_not_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, FILES["directories"])
+    everything = texts("k", "a", "b")
+    assert rows(tmp_path, everything, header="true") == [{"k": "1", "a": "1", "b": "x"}]
+    assert rows(tmp_path, texts("a"), header="true", fileSchema=everything.json()) == [{"a": "1"}]
+    assert rows(tmp_path, header="true", columns="a") == [{"a": "1"}]
+    assert not [record for record in caplog.records if "directories" in record.getMessage()]
+
+
 def test_usual_files_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, USUAL)
     assert len(rows(tmp_path, texts("a", "b").add("n", IntegerType()), header="true")) == 4
