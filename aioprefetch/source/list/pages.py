@@ -31,14 +31,14 @@ _IN_DIRECTORY = r"(?:(?:/[^/=]+=[^/]+)*/[^/]+)?"
 
 
 def file_of(entry: Entry) -> SourceFile:
-    """The file of an entry in a listing."""
+    """The file of an entry in a listing. Its time is cut to milliseconds, as Java does it."""
     modified = entry.last_modified
     return SourceFile(
         entry.path,
         entry.size or 0,
         entry.etag,
         entry.version,
-        None if modified is None else round(modified.timestamp() * 1000),
+        None if modified is None else int(modified.timestamp() // 1) * 1000 + modified.microsecond // 1000,
     )
 
 
