@@ -378,6 +378,7 @@ _OPTIONS = (
     Option("secretHeaders", "operator", "headers", mapping, secret=True),
     Option("authToken", "operator", "auth", text, secret=True),
     Option("followRedirects", "operator", "follow_redirects", flag),
+    Option("decode", "operator", "decode", flag),
     Option("followSymlinks", "operator", "follow_symlinks", flag),
     Option("memoryBytes", "operator", "memory_bytes", size_bytes),
     Option("blockBytes", "operator", "block_bytes", size_bytes),

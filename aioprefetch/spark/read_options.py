@@ -83,6 +83,7 @@ class SourceOptions(TypedDict, total=False):
     headers: Mapping[str, str] | None
     auth: str | None
     follow_redirects: bool | None
+    decode: bool | None
     follow_symlinks: bool | None
     memory_bytes: ByteCount | None
     block_bytes: ByteCount | None

@@ -122,7 +122,7 @@ class LoopThread:
             from concurrent.futures.thread import ThreadPoolExecutor
 
             # For other libraries: calls of ours go to threads of ours.
-            self.loop.set_default_executor(ThreadPoolExecutor(initializer=never_collect_here))
+            self.loop.set_default_executor(ThreadPoolExecutor(None, "asyncio", never_collect_here))
         collect_elsewhere()
         self._pid = os.getpid()
         self._calls: set[Call[Any]] = set()

@@ -99,10 +99,10 @@ def one_text(path: Path) -> None:
 WIDE: dict[str, Callable[[Path], object]] = {
     "wide.parquet": lambda path: parquet(wide(20_000), path),
     "wide.2.0.lance": lambda path: write_file(wide(20_000), "2.0", 32 << 20, path, batch_rows=5_000),
-    "wide.2.1.lance": lambda path: write_file(wide(20_000), "2.1", 32 << 20, path, batch_rows=5_000),
+    "wide.2.1.lance": lambda path: write_file(wide(20_000), "2.1", 128 << 20, path, batch_rows=10_000),
     "one_text.parquet": one_text,
 }
-WIDE_BYTES_MAX = 3 * BUDGET_BYTES
+WIDE_BYTES_MAX = 4 * BUDGET_BYTES
 
 
 def scanned(directory: Path, name: str, batch_rows: int) -> tuple[int, ...]:
