@@ -16,7 +16,7 @@ PROGRAM = """
 import io, sys, tempfile, threading, time
 import h5py, numpy
 import aioprefetch as ap, aioprefetch.fsspec
-from aioprefetch.testing import CountingS3Server
+from tests.benches.rclone_server import RcloneS3Server  # A process of its own: no collection stops it.
 
 made = io.BytesIO()
 with h5py.File(made, "w") as file:
@@ -36,8 +36,8 @@ def read(fs, path, until):
             assert file["big"][place] == place
 
 reads = []
-with CountingS3Server() as server, tempfile.TemporaryDirectory() as directory:
-    server.create_bucket("bucket")
+with RcloneS3Server() as server, tempfile.TemporaryDirectory() as directory:
+    (server.root / "bucket").mkdir()
     small = {"memory_bytes": 4 << 20, "block_bytes": 1 << 20}
     keys = {"key": server.access_key_id, "secret": server.secret_access_key}
     fs, path = {
