@@ -182,7 +182,7 @@ class TestRequests:
         fs.close()
 
     def test_where_blocks_may_be_on_a_disk(self, planted: PlantedBucket, tmp_path: Path) -> None:
-        """From there they are served without a request: so one byte is asked for before, whatever is in memory."""
+        """From there they are served without a request: so one byte is asked for before."""
         planted.plant({KEY: LARGE})
         door = Door(planted, is_arrow=False, disk_cache=str(tmp_path))
         footer_read(door, LARGE)
@@ -198,7 +198,7 @@ class TestRequests:
 
 class TestOthersWrite:
     def test_between_two_calls(self, door: Door) -> None:
-        """Each call sees what was written before it, whatever the one before has learned."""
+        """Each call sees what was written before it, and not what an earlier one has learned."""
         for data in (SMALL, OTHER, LARGE, SMALL):
             door.planted.plant({KEY: data})
             assert pq.read_table(KEY, columns=["c1"], filesystem=door.fs).equals(column(data))

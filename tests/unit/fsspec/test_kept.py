@@ -304,7 +304,7 @@ class TestNoVerbDecidesByIt:
         assert planted.objects()["copied/sub"] == b"an object now"
 
     def test_a_verb_believes_what_it_has_listed_itself(self, random_name: Callable[[], str]) -> None:
-        """A pattern is one listing, whatever the number of names, and also beside an old one."""
+        """A pattern is one listing for any number of names, and also beside an old one."""
         operator = ap.Operator.bare(ap.services.Memory(random_name())).layer(ap.testing.FaultLayer())
         fs = AioPrefetchFileSystem(operator)
         fs.pipe({f"d/x{number}": b"" for number in range(20)})

@@ -133,7 +133,7 @@ async def test_shared_threads_have_the_context_and_never_wait_for_each_other() -
 
 
 async def test_a_forked_child_has_shared_threads_of_its_own() -> None:
-    """Whatever those of its parent do."""
+    """Also while those of its parent are held."""
     released = threading.Event()
     waiting = [asyncio.ensure_future(in_thread(released.wait)) for _ in range(4)]
     await asyncio.sleep(0)
@@ -160,12 +160,12 @@ print("parent" if child else "child", value, flush=True)
 """
 
 WAITS = """
-import atexit, threading, time
+import threading
 from aioprefetch.runtime.threads import Threads
 threads, begun = Threads(1, "aioprefetch-files"), threading.Event()
 def write():
     begun.set()
-    time.sleep(0.2)
+    threading.main_thread().join()
     print("written", flush=True)
 threads.submit(write)
 threads.submit(print, "the one that waits too", flush=True)

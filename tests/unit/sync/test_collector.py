@@ -1,4 +1,4 @@
-"""No destructor of a caller's runs on a thread that callers wait for, whatever makes a collection due there.
+"""No destructor of a caller's runs on a thread that callers wait for, also where a collection is due there.
 
 Each in a process of its own: the collector is one for all that a process does.
 """

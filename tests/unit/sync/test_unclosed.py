@@ -1,4 +1,4 @@
-"""Files to write that nothing closes: they write nothing, whatever they were given to, and that is said."""
+"""Files to write that nothing closes: they write nothing, inside any wrapper, and an error in the log says so."""
 
 import gc
 import gzip
