@@ -12,7 +12,8 @@ from aioprefetch.testing.reader_suite import ReaderSuite
 from tests.benches.dict_store import NEEDED, OPTIONAL, DictStore
 from tests.benches.doc_pages import blocks_of
 from tests.benches.source_tree import ROOT
-from tests.benches.stacks import STACKS, EachStack
+from tests.benches.stacks import EachStack
+from tests.profile import chosen
 
 GUIDE = ROOT / "docs" / "guides" / "service.md"
 
@@ -28,9 +29,7 @@ def guide_module() -> ModuleType:
 
 
 class OnGuide(EachStack):
-    """The texts of the guide's service, under every stack."""
-
-    stacks = STACKS
+    """The texts of the guide's service."""
 
     @pytest.fixture
     def service(self) -> Any:
@@ -60,7 +59,7 @@ class TestReaderOfTheGuide(OnGuide, ReaderSuite):
 class OnDict(EachStack):
     """A dictionary that lists and writes, and has no times: what else it has differs."""
 
-    @pytest.fixture(params=["needed", "size alone", "all"])
+    @pytest.fixture(params=chosen(quick=["needed", "all"], full=["needed", "size alone", "all"]))
     def service(self, request: pytest.FixtureRequest) -> DictStore:
         """An empty store."""
         self.store = {
