@@ -1,4 +1,7 @@
-"""Both suites over obstore's stores: in memory, of local files, and S3 against moto; and over our own provider."""
+"""Both suites over obstore's stores: in memory, of local files, and S3 against moto; and over our own provider.
+
+The service is one, so the quick profile has one of the stores below it.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,6 +19,7 @@ from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
 from tests.benches.stacks import EachStack, MotoBucket, get_file, put_file
 from tests.conformance.test_s3_moto import OnMoto
+from tests.profile import IS_FULL
 
 SECRET = "a-secret-key-for-tests"
 LACKS = frozenset({"double_slash_keys"})
@@ -129,22 +133,34 @@ class TestMemoryReader(OnObstoreMemory, ReaderSuite):
 class TestLocalAccessor(OnObstoreLocal, AccessorSuite):
     """Operations."""
 
+    __test__ = IS_FULL
+
 
 class TestLocalReader(OnObstoreLocal, ReaderSuite):
     """Readers."""
+
+    __test__ = IS_FULL
 
 
 class TestS3Accessor(OnObstoreS3, AccessorSuite):
     """Operations."""
 
+    __test__ = IS_FULL
+
 
 class TestS3Reader(OnObstoreS3, ReaderSuite):
     """Readers."""
+
+    __test__ = IS_FULL
 
 
 class TestProviderAccessor(OnOurProvider, AccessorSuite):
     """Operations."""
 
+    __test__ = IS_FULL
+
 
 class TestProviderReader(OnOurProvider, ReaderSuite):
     """Readers."""
+
+    __test__ = IS_FULL
