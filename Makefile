@@ -19,7 +19,7 @@ DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,promet
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark test test-full test-spark-crash test-sweeps test-long test-lowest test-newest test-pythons
-.PHONY: mutants searches
+.PHONY: mutants searches coverage
 .PHONY: lint types docs examples requests extras dist bench bars bench-spark clean
 
 help: ## Show this list
@@ -31,11 +31,17 @@ demo: $(DEMO_STAMP) ## Run the demo against a local S3 server
 demo-spark: $(SPARK_STAMP) $(JAVA_STAMP) ## Kill a pipeline on Spark, start it again, and count (ARGS="--server moto")
 	$(BIN)/python examples/spark_demo.py $(ARGS)
 
-test: $(DEV_STAMP) $(JAVA_STAMP) ## Run the tests (ARGS="-k name" to choose)
-	$(BIN)/python -m tests.run $(ARGS)
+test: $(DEV_STAMP) $(if $(ARGS)$(ROOM),$(JAVA_STAMP)) ## Run the tests (ROOM=reader: of a room; ARGS="-k name" to choose)
+	$(BIN)/python -m tests.run $(if $(ROOM),--room $(ROOM)) $(ARGS)
 
 test-full: export AIOPREFETCH_TESTS = full
-test-full: test ## Run the tests with every combination, seed and example, as CI does
+test-full: $(JAVA_STAMP) test ## Run all tests: with Spark, a browser, other libraries, every combination and seed, as CI does
+
+# Beside the quick profile, so that a branch counts as covered where a test of ours takes it, and not by chance in Spark.
+coverage: $(DEV_STAMP) ## Measure which branches of the package the quick profile takes; fewer than before fails
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not spark and not full and not cost" \
+		--cov --cov-report=json:build/coverage.json -q $(ARGS)
+	$(BIN)/python -m tests.coverage_by_room build/coverage.json
 
 test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every durable step, then thousands without a JVM (half an hour)
 	AIOPREFETCH_SPARK_CRASH=all $(BIN)/python -m pytest -n auto --dist load tests/spark/crash $(ARGS) $(OR_NONE)

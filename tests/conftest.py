@@ -18,6 +18,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -38,6 +39,9 @@ THREADS_ALLOWED = (
     "fsspecIO",  # the same of fsspec, for its own file systems
     "zarr_io",  # the one loop thread of zarr lives on purpose
 )
+# What other libraries ask of us, and what needs a JVM: in the full profile alone.
+FULL_FOLDERS = ("libraries", "spark")
+TESTS = Path(__file__).parent
 JOIN_SECONDS_MAX = 2.0
 # No call of ours takes 50 ms of CPU without a turn of the loop. What else the machine does can double that.
 HELD_SECONDS_MAX = 0.1
@@ -109,7 +113,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Draw as many examples as the profile wants, also where a test says how many it wants."""
+    """Draw as many examples as the profile wants, also where a test says how many it wants; mark folders as `full`."""
+    for item in items:
+        if item.path.is_relative_to(TESTS) and item.path.relative_to(TESTS).parts[0] in FULL_FOLDERS:
+            item.add_marker("full")
     for test in {id(test): test for item in items if (test := _hypothesis_test(item)) is not None}.values():
         own: Any = test._hypothesis_internal_use_settings or settings.default
         test._hypothesis_internal_use_settings = settings(

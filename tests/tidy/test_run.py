@@ -1,28 +1,42 @@
-"""`make test` runs each test in one of its two parts, and fails if either part does."""
+"""`make test` runs each test in one of its parts, and fails if either part does; the quick profile has one part."""
 
 import subprocess
 import sys
 
 import pytest
 
-from tests.benches.source_tree import ROOT
-from tests.run import NO_TESTS, commands, main, outcome
+from tests.benches.source_tree import PACKAGE, ROOT
+from tests.run import NO_TESTS, commands, main, outcome, room_tests
 
 
 def test_each_test_is_in_one_part() -> None:
-    others, spark = commands([])
+    others, spark = commands([], is_full=True)
     assert others[others.index("-m", 3) + 1 :] == ["not spark"]
     assert spark[3:] == ["-m", "spark", "tests/spark", "tests/examples"]
 
 
-def test_arguments_choose_in_both_parts() -> None:
+def test_the_quick_profile_leaves_out_what_is_full() -> None:
+    [command] = commands(["-q"], is_full=False)
+    assert command[command.index("-m", 3) + 1 :] == ["not spark and not full", "-q"]
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_arguments_choose_in_both_parts(is_full: bool) -> None:
     for arguments, folders in (
         (["-k", "name"], ["tests/spark", "tests/examples"]),
         (["tests/unit/test_ranges.py"], []),
     ):
-        others, spark = commands(arguments)
+        others, spark = commands(arguments, is_full=is_full)
         assert others[-len(arguments) :] == arguments
         assert spark[3:] == ["-m", "spark", *folders, *arguments]
+
+
+def test_each_room_has_tests() -> None:
+    """`make test ROOM=reader` finds some for each folder of the package."""
+    rooms = [path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]
+    assert [room for room in rooms if not room_tests(room)] == []
+    assert room_tests("lance") == sorted(room_tests("lance"))
+    assert {"tests/unit/parquet", "tests/model/test_parquet_filters.py"} <= set(room_tests("parquet"))
 
 
 def test_a_part_without_tests_fails_unless_arguments_chose() -> None:
@@ -37,7 +51,7 @@ def test_either_part_fails_the_run(monkeypatch: pytest.MonkeyPatch, capfdbinary:
 
     for others, spark, status in ((0, 0, 0), (1, 0, 1), (0, 2, 2), (1, 2, 1), (0, NO_TESTS, 0)):
         both = (program("the others", others), program("a summary", spark))
-        monkeypatch.setattr("tests.run.commands", lambda arguments, both=both: both)
+        monkeypatch.setattr("tests.run.commands", lambda arguments, both=both: list(both))
         assert main(["-k", "name"]) == status
         shown = capfdbinary.readouterr().out
         assert b"the others" in shown

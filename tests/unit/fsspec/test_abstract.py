@@ -23,6 +23,8 @@ from aioprefetch.testing import CountingS3Server
 from tests.benches.rclone_server import RcloneS3Server
 from tests.profile import chosen
 
+pytestmark = pytest.mark.full
+
 
 class Fixtures(AbstractFixtures):  # type: ignore[misc]
     """Paths have slashes; directories come and go with what is in them."""

@@ -17,6 +17,7 @@ if CHROMIUM is None:
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install playwright")
 axe = pytest.importorskip("axe_core_python", reason="axe is missing: pip install axe-core-python")
 
+pytestmark = pytest.mark.full
 AXE = Path(axe.__file__).with_name("axe.min.js")
 REQUESTS = 10_000
 # On a busy machine it takes about a second.

@@ -15,6 +15,8 @@ from aioprefetch.testing import CountingS3Server
 from aioprefetch.zarr import Store
 from tests.benches.stacks import MotoBucket, get_file, put_file
 
+pytestmark = pytest.mark.full
+
 PREFIX = "below/the root"
 
 
