@@ -39,8 +39,8 @@ THREADS_ALLOWED = (
     "fsspecIO",  # the same of fsspec, for its own file systems
     "zarr_io",  # the one loop thread of zarr lives on purpose
 )
-# What other libraries ask of us, and what needs a JVM: in the full profile alone.
-FULL_FOLDERS = ("libraries", "spark")
+# What other libraries ask of us, what needs a JVM, and whole runs of type checkers: in the full profile alone.
+FULL_FOLDERS = ("libraries", "spark", "typed")
 TESTS = Path(__file__).parent
 JOIN_SECONDS_MAX = 2.0
 # No call of ours takes 50 ms of CPU without a turn of the loop. What else the machine does can double that.

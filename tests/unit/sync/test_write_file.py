@@ -33,6 +33,7 @@ from aioprefetch.sync.write_file import PIECE_BYTES
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.benches.packed_files import ZSTD
+from tests.profile import chosen, combinations
 
 zstd = importlib.import_module(ZSTD)
 
@@ -42,6 +43,8 @@ MODULES: dict[str, Any] = {"gzip": gzip, "bz2": bz2, "xz": lzma, "zstd": zstd}
 CODECS: dict[str, Callable[[bytes], bytes]] = {name: module.decompress for name, module in MODULES.items()}
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {name: module.compress for name, module in MODULES.items()}
 SUFFIXES = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst"}
+MODES = ["wb", "w", "xb", "x"]
+FAILING = chosen(quick=[*zip([None, *CODECS], [*MODES, "w"], strict=True)], full=combinations([None, *CODECS], MODES))
 
 
 @pytest.fixture(params=["memory", "fs"])
@@ -83,8 +86,7 @@ def drop(files: list[Any]) -> None:
     gc.collect()
 
 
-@pytest.mark.parametrize("mode", ["wb", "w", "xb", "x"])
-@pytest.mark.parametrize("compression", [None, *CODECS])
+@pytest.mark.parametrize(("compression", "mode"), FAILING)
 def test_a_failing_block_leaves_nothing(
     blocking: BlockingOperator, mode: str, compression: Any, unraisable: list[str]
 ) -> None:
