@@ -46,7 +46,7 @@ SWEEPS := $(addprefix tests/reliability/test_,$(addsuffix _writes.py,spoiled can
 	tests/libraries/test_hdf5_and_collections.py
 test-sweeps: export AIOPREFETCH_SEARCH_SECONDS ?= 3600
 test-sweeps: $(DEV_STAMP) ## Spoil, cancel and kill each verb in every way, and try its model (AIOPREFETCH_SEARCH_SECONDS=30)
-	$(BIN)/python -m pytest -n auto --dist load $(SWEEPS) $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist load --timeout 10800 $(SWEEPS) $(ARGS)
 
 test-long: test-spark-crash test-sweeps mutants ## Run what takes minutes: all kill points, sweeps and mutants
 
