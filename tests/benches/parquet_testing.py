@@ -60,4 +60,4 @@ if __name__ == "__main__" and folder() is None:
     try:
         fetch(*sys.argv[1:] or [ARCHIVE])
     except (URLError, TimeoutError) as error:
-        print(f"apache/parquet-testing is not compared: {ARCHIVE} is out of reach ({error})")
+        sys.stderr.write(f"apache/parquet-testing is not compared: {ARCHIVE} is out of reach ({error})\n")

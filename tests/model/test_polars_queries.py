@@ -1,6 +1,8 @@
 """Random queries of lazy frames over one file and many, ours beside those of polars itself on the same files."""
 
+import functools
 import tempfile
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ from tests.benches.polars_files import NESTED, frames, predicates, stored
 from tests.benches.search import searched
 
 c = pl.col
-Query = list[tuple[str, Any]]
+# Calls of methods, one after the other.
+Query = list[methodcaller]
+MADE = ("n", "new")
+STEPS = ["filter", "filter", "select", "with", "head", "slice", "tail", "sort", "group", "index", "compare"]
 
 
 @st.composite
@@ -33,60 +38,41 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, bytes], Query]:
 def queries(draw: st.DrawFn, names: list[str]) -> Query:
     """Steps of a query, each with names that the steps before leave."""
     query: Query = []
-    for _ in range(draw(st.integers(0, 5))):
-        plain = [name for name in names if name not in NESTED]
-        steps = ["filter", "filter", "select", "with", "head", "slice", "tail", "sort", "group", "index", "compare", "len"]
-        step = draw(st.sampled_from(steps))
-        how: Any = None
+    for step in draw(st.lists(st.sampled_from(STEPS), max_size=5)):
+        plain = [name for name in names if name not in NESTED and name not in MADE]
+        count = draw(st.integers(0, 30))
         if step == "filter":
-            how = draw(predicates([name for name in names if name not in ("n", "new")]))
+            query.append(methodcaller("filter", draw(predicates(plain))))
         elif step == "select":
-            how = names = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
-        elif step in ("head", "tail", "slice"):
-            how = (draw(st.integers(0, 30)), draw(st.integers(0, 30)))
-        elif step in ("with", "sort", "group", "compare"):
-            if not plain:
-                continue
-            how = (draw(st.sampled_from(plain)), draw(st.sampled_from(plain)), draw(st.booleans()))
-            names = {"with": [*names, "new"], "group": [how[0], "n", "new"]}.get(step, names)
-        elif step == "index":
-            names = [*names, "n"]
-        elif step == "len":
-            names = ["n"]
-        names = [*dict.fromkeys(names)]
-        query.append((step, how))
-        if step == "len":
-            break
-    return query
-
-
-def asked(frame: pl.LazyFrame, query: Query) -> pl.LazyFrame:
-    """The frame of a query."""
-    for step, how in query:
-        if step == "filter":
-            frame = frame.filter(how)
-        elif step == "select":
-            frame = frame.select(how)
-        elif step == "with":
-            frame = frame.with_columns(new=pl.when(c(how[0]).is_null() ^ how[2]).then(c(how[1])))
-        elif step == "head":
-            frame = frame.head(how[0])
-        elif step == "tail":
-            frame = frame.tail(how[0])
+            names = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+            query.append(methodcaller("select", names))
+        elif step in ("head", "tail"):
+            query.append(methodcaller(step, count))
         elif step == "slice":
-            frame = frame.slice(*how)
-        elif step == "sort":
-            frame = frame.sort(how[0], descending=how[2], maintain_order=True)
-        elif step == "group":
-            groups = frame.group_by(how[0], maintain_order=True)
-            frame = groups.agg(pl.len().alias("n"), c(how[1]).first().alias("new"))
+            query.append(methodcaller("slice", draw(st.integers(0, 30)), count))
         elif step == "index":
-            frame = frame.drop("n", strict=False).with_row_index("n")
-        elif step == "compare":
-            frame = frame.filter(c(how[0]).is_not_null() & (c(how[0]) == c(how[0]).first()) | c(how[1]).is_null())
-        else:
-            frame = frame.select(pl.len().alias("n"))
-    return frame
+            query += [methodcaller("drop", "n", strict=False), methodcaller("with_row_index", "n")]
+            names = ["n", *(name for name in names if name != "n")]
+        elif plain:
+            one, other, flag = c(draw(st.sampled_from(plain))), draw(st.sampled_from(plain)), draw(st.booleans())
+            if step == "with":
+                query.append(methodcaller("with_columns", new=pl.when(one.is_null() ^ flag).then(c(other))))
+                names = [*(name for name in names if name != "new"), "new"]
+            elif step == "sort":
+                query.append(methodcaller("sort", other, descending=flag, maintain_order=True))
+            elif step == "compare":
+                query.append(methodcaller("filter", one.is_not_null() & (one == one.first()) | c(other).is_null()))
+            else:
+                query += [
+                    methodcaller("group_by", other, maintain_order=True),
+                    methodcaller("agg", n=pl.len(), new=one.first()),
+                ]
+                names = [other, "n", "new"]
+    return [*query, methodcaller("select", n=pl.len())] if draw(st.integers(0, 9)) == 0 else query
+
+
+def answered(frame: pl.LazyFrame, query: Query) -> pl.LazyFrame:
+    return functools.reduce(lambda made, step: step(made), query, frame)
 
 
 def check(case: tuple[dict[str, bytes], Query], engine: Any) -> None:
@@ -97,8 +83,8 @@ def check(case: tuple[dict[str, bytes], Query], engine: Any) -> None:
         expected = pl.read_parquet(place / "**/*.parquet", hive_schema={"y": pl.Int32})
         ours = ap.polars.scan_parquet(place)
         assert ours.collect_schema() == expected.schema
-        found = asked(ours, query).collect(engine=engine)
-    wanted = asked(expected.lazy(), query).collect(engine="in-memory")
+        found = answered(ours, query).collect(engine=engine)
+    wanted = answered(expected.lazy(), query).collect(engine="in-memory")
     assert found.schema == wanted.schema
     assert found.equals(wanted)
 
