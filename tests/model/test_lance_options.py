@@ -103,7 +103,7 @@ class Life:
         peer = lance.dataset(self.path)
         names = [name for name in peer.schema.names if peer.schema.field(name) in [*rows_of(0, 1).schema]]
         if step in ("append", "overwrite"):
-            self.write(*how, names if step == "append" else None, mode=step)
+            self.write(how[0], how[1], names if step == "append" else None, mode=step)
         elif step == "delete":
             peer.delete(f"id % {how[0]} = 1 and id >= {how[1]}")
         elif step == "update":
