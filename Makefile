@@ -49,10 +49,12 @@ test-spark-crash: $(DEV_STAMP) $(JAVA_STAMP) ## Kill pipelines on Spark at every
 
 # A search ends when it has tried all, or after this number of seconds. The machine is shared by case, not by file.
 SWEEPS := $(addprefix tests/reliability/test_,$(addsuffix _writes.py,spoiled cancelled killed)) tests/model/verbs \
-	tests/libraries/test_hdf5_and_collections.py
+	tests/libraries/test_hdf5_and_collections.py $(addprefix tests/model/test_,$(addsuffix .py,parquet_filters \
+	parquet_datasets foreign_parquet polars_queries lance_options))
 test-sweeps: export AIOPREFETCH_SEARCH_SECONDS ?= 3600
-test-sweeps: $(DEV_STAMP) ## Spoil, cancel and kill each verb in every way, and try its model (AIOPREFETCH_SEARCH_SECONDS=30)
-	$(BIN)/python -m pytest -n auto --dist load $(SWEEPS) $(ARGS)
+test-sweeps: $(DEV_STAMP) ## Spoil, cancel and kill each verb, try its model, and compare rows (AIOPREFETCH_SEARCH_SECONDS=30)
+	$(BIN)/python -m tests.benches.parquet_testing
+	$(BIN)/python -m pytest -n auto --dist load --timeout 10800 $(SWEEPS) $(ARGS)
 
 test-long: test-spark-crash test-sweeps mutants ## Run what takes minutes: all kill points, sweeps and mutants
 

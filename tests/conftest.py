@@ -62,7 +62,7 @@ SKIPS_EXPECTED = re.compile(
     "|".join(
         (
             r"needs [a-z_, ]+|only without [a-z_, ]+",  # Of the conformance suites, where each is pinned by name too.
-            r"AIOPREFETCH_FOREIGN_PARQUET names no folder .*",
+            r"no copy of apache/parquet-testing: .*",
             r"AIOPREFETCH_S3FS_TESTS names no test file of s3fs",
             r"its pages are not fewer bytes than the chunk",
             # What CI's machines may lack: root, its rights, and a network with IPv6.

@@ -30,13 +30,14 @@ def seeds(rounds_max: int, clock: Callable[[], float] = time.monotonic) -> Itera
         yield SEED + number
 
 
-def searched(check: Callable[..., Any], *drawn: SearchStrategy[Any], examples: int) -> None:
+def searched(check: Callable[..., Any], *drawn: SearchStrategy[Any], examples: int, rounds: int = 1) -> None:
     """Try that number of examples, the same ones each time, in `make test`; in a search as many as its time allows.
 
-    That is the time of this process, so that a busy machine finds the same.
+    That is the time of this process, so that a busy machine finds the same. More ``rounds`` of examples are tried in
+    `make test`, too, as long as its five seconds last.
     """
     kept = settings(max_examples=examples, derandomize=False, database=None, phases=PHASES)
-    for number, one in enumerate(seeds(ROUNDS_MAX if IS_LONG else 1, time.process_time), 1):
+    for number, one in enumerate(seeds(ROUNDS_MAX if IS_LONG else rounds, time.process_time), 1):
         try:
             seed(one)(kept(given(tuples(*drawn))(lambda values: check(*values))))()
         except BaseException as error:

@@ -1,14 +1,11 @@
-"""Files of other writers: every ``*.parquet`` in the folder ``AIOPREFETCH_FOREIGN_PARQUET``, and some made here.
+"""Files of other writers: those of apache/parquet-testing, where they are here, and some made here.
 
-``AIOPREFETCH_FOREIGN_PARQUET=/path/to/parquet-testing/data pytest tests/model/test_foreign_parquet.py``. What pyarrow
-reads must be the same with us, with its schema and metadata; what pyarrow refuses must be a typed error.
+What pyarrow reads must be the same with us, with its schema and metadata; what is refused must be a typed error.
 """
 
 import asyncio
 import io
-import os
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -19,11 +16,11 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
+from tests.benches.parquet_testing import HASHES, REFUSED, checked, folder
+from tests.benches.search import SEED
 from tests.model.parquet_tables import ALL_KINDS, Random, column, same
 
-FOLDER = os.environ.get("AIOPREFETCH_FOREIGN_PARQUET")
-FILES = sorted(Path(FOLDER).rglob("*.parquet")) if FOLDER else []
-
+FOLDER = folder()
 ROWS = 3_000
 
 
@@ -34,18 +31,17 @@ async def operator() -> AsyncIterator[Operator]:
         yield made
 
 
-async def compare(operator: Operator, data: bytes) -> None:
-    """Read a file by pyarrow and by us."""
+async def compare(operator: Operator, data: bytes, **options: Any) -> pa.Table:
+    """Read a file by pyarrow, with its options, and by us. Returns its rows."""
     await operator.write("f", data)
-    try:
-        expected = pq.read_table(pa.BufferReader(data))
-    except (pa.ArrowException, OSError, ValueError):
-        with pytest.raises(ap.Error):
-            await ap.parquet.read_table(operator, "f")
-        return
-    found = await ap.parquet.read_table(operator, "f")
-    # Values that equal nothing (NaN) are compared as they are written.
-    assert same(found, expected) or written_out(found) == written_out(expected)
+    expected = pq.read_table(pa.BufferReader(data), **options)
+    assert alike(await ap.parquet.read_table(operator, "f"), expected)
+    return expected
+
+
+def alike(found: pa.Table, expected: pa.Table) -> bool:
+    """Values that equal nothing (NaN) are compared as they are written."""
+    return same(found, expected) or written_out(found) == written_out(expected)
 
 
 def written_out(table: pa.Table) -> tuple[str, str, object]:
@@ -53,10 +49,40 @@ def written_out(table: pa.Table) -> tuple[str, str, object]:
     return str(table.schema), repr(table.to_pylist()), table.schema.metadata
 
 
-@pytest.mark.skipif(not FILES, reason="AIOPREFETCH_FOREIGN_PARQUET names no folder with Parquet files")
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-async def test_a_foreign_file(operator: Operator, file: Path) -> None:
-    await compare(operator, await asyncio.to_thread(file.read_bytes))
+@pytest.mark.skipif(FOLDER is None, reason="no copy of apache/parquet-testing: AIOPREFETCH_PARQUET_TESTING names none")
+@pytest.mark.parametrize("path", HASHES if FOLDER else [])
+async def test_a_file_of_parquet_testing(operator: Operator, path: str) -> None:
+    """Whole; then some of its rows in small batches, each column, and rows by a value of it."""
+    assert FOLDER is not None
+    data = checked(path, await asyncio.to_thread((FOLDER / path).read_bytes))
+    if path in REFUSED:
+        await operator.write("f", data)
+        with pytest.raises((ap.UntrustedMetadata, ap.Unsupported)) as refused:
+            await ap.parquet.read_table(operator, "f")
+        assert REFUSED[path] in str(refused.value)
+        return
+    table, chance = await compare(operator, data, coerce_int96_timestamp_unit="us"), Random(SEED)
+    for name in {*table.column_names}:
+        only, start = table.select([name]), chance.randrange(table.num_rows + 1)
+        found = await ap.parquet.read_table(operator, "f", columns=[name], rows=(start, start + 70), batch_rows=7)
+        assert alike(found, only.slice(start, 70))
+        if not table.num_rows or pa.types.is_nested(only.schema[0].type):
+            continue
+        value = only.column(0)[chance.randrange(table.num_rows)].as_py()
+        for operation in ("==", "!=", "<", ">=", "in") if value is not None else ():
+            clause = (name, operation, [value] if operation == "in" else value)
+            await compare_filtered(operator, table, clause)
+
+
+async def compare_filtered(operator: Operator, table: pa.Table, clause: Any) -> None:
+    """A filter as pyarrow takes it, or refuses it."""
+    try:
+        expected = table.filter(pq.filters_to_expression([clause]))
+    except (pa.ArrowException, TypeError):
+        with pytest.raises(ap.InvalidArgument):
+            await ap.parquet.read_table(operator, "f", filters=[clause])
+        return
+    assert alike(await ap.parquet.read_table(operator, "f", filters=[clause]), expected)
 
 
 # --- made here --------------------------------------------------------------------------------------------------------

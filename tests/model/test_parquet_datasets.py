@@ -1,6 +1,7 @@
 """Random trees of Parquet files, read by us and by pyarrow.dataset: one schema, the same rows in the same order."""
 
 import asyncio
+import datetime as dt
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,26 @@ import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.parquet.dataset.files import NULL_VALUE
 from tests.benches.dataset_files import parquet_bytes, write_files
+from tests.benches.search import searched
 
-COLUMNS: dict[str, list[pa.DataType]] = {
-    "i": [pa.int32(), pa.int64()],
-    "f": [pa.float32(), pa.float64(), pa.int16()],
-    "s": [pa.string(), pa.large_string()],
-    "n": [pa.null(), pa.bool_()],
+DAY, NOON = dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 12)
+small, words = st.integers(-5, 5), st.text("abc", max_size=2)
+moments = st.integers(0, 9).map(lambda days: NOON + dt.timedelta(days=days))
+# The types of each column, and the values that all of them hold; nulls come by themselves.
+COLUMNS: dict[str, tuple[list[pa.DataType], st.SearchStrategy[Any]]] = {
+    "i": ([pa.int32(), pa.int64()], small),
+    "f": ([pa.float32(), pa.float64()], st.sampled_from([-1.5, 0.0, 2.25, 4.0, float("nan")])),
+    "m": ([pa.int16(), pa.float64()], small),
+    "s": ([pa.string(), pa.large_string()], words),
+    "n": ([pa.null(), pa.bool_()], st.booleans()),
+    "d": ([pa.date32()], moments.map(dt.datetime.date)),
+    "t": ([pa.timestamp("ms"), pa.timestamp("us")], moments),
+    "c": ([pa.dictionary(pa.int32(), pa.string()), pa.string()], words),
+    "l": ([pa.list_(pa.int32()), pa.list_(pa.int64())], st.lists(st.none() | small, max_size=3)),
+    "st": (
+        [pa.struct([("x", pa.int32()), ("y", pa.string())]), pa.struct([("x", pa.int64())])],
+        st.fixed_dictionaries({"x": st.none() | small, "y": st.none() | words}),
+    ),
 }
 HIDDEN = ("_SUCCESS", "_metadata", ".x.crc", "_temporary/f.parquet")
 
@@ -38,18 +53,9 @@ def tables(draw: st.DrawFn) -> pa.Table:
     rows = draw(st.integers(0, 12))
     columns = {}
     for name in names:
-        kind = draw(st.sampled_from(COLUMNS[name]))
-        values: Any
-        if pa.types.is_null(kind):
-            values = st.none()
-        elif pa.types.is_boolean(kind):
-            values = st.none() | st.booleans()
-        elif pa.types.is_integer(kind):
-            values = st.none() | st.integers(-5, 5)
-        elif pa.types.is_floating(kind):
-            values = st.none() | st.sampled_from([-1.5, 0.0, 2.25, 4.0, float("nan")])
-        else:
-            values = st.none() | st.text("abc", max_size=2)
+        kinds, values = COLUMNS[name]
+        kind = draw(st.sampled_from(kinds))
+        values = st.none() if pa.types.is_null(kind) else st.none() | values
         columns[name] = pa.array(draw(st.lists(values, min_size=rows, max_size=rows)), kind)
     return pa.table(columns)
 
@@ -77,7 +83,11 @@ def _quoted(value: str) -> str:
 CLAUSES: list[tuple[str, list[str], list[Any]]] = [
     ("i", ["==", "!=", "<", ">=", "in", "not in"], [-2, 0, 3]),
     ("f", ["==", "<", ">="], [0.0, 2.25]),
+    ("m", ["==", "!=", "<", ">="], [0, 3]),
     ("s", ["==", "!=", "in"], ["a", "ab", ""]),
+    ("d", ["==", "<", ">=", "in"], [DAY, DAY + dt.timedelta(days=4)]),
+    ("t", ["==", "!=", ">", "<="], [NOON, NOON + dt.timedelta(days=4)]),
+    ("c", ["==", "!=", "in"], ["a", "ab"]),
     ("y", ["==", "!=", "in", "not in"], [0, 1, -2, 7, "a b"]),
     ("z z", ["==", ">"], [1, "é"]),
 ]
@@ -104,35 +114,72 @@ def by_pyarrow(directory: Path, schema: pa.Schema | None = None) -> ds.Dataset:
     return ds.dataset(directory / "t", schema, format="parquet", partitioning=kind)
 
 
-@settings(max_examples=150, deadline=None)
-@given(trees(), st.none() | alternatives, st.booleans(), st.booleans())
-def test_as_pyarrow_reads_them(files: dict[str, bytes], filters: Any, as_expression: bool, ordered: bool) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        write_files(directory, files)
-        asyncio.run(_compare(directory, filters, as_expression=as_expression, ordered=ordered))
+options = st.fixed_dictionaries(
+    {"as_expression": st.booleans(), "ordered": st.booleans(), "batch_rows": st.sampled_from([1, 3, 1000])},
+    optional={
+        "columns": st.lists(st.integers(0, 20), max_size=4),
+        "rows": st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted),
+        "schema": st.just(True),
+    },
+)
 
 
-async def _compare(directory: Path, filters: Any, *, as_expression: bool, ordered: bool) -> None:
+def test_as_pyarrow_reads_them() -> None:
+    """Random datasets, each read whole and by filters, columns, ranges of rows and a schema."""
+
+    def check(files: dict[str, bytes], several: list[tuple[Any, dict[str, Any]]]) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            write_files(Path(name), files)
+            asyncio.run(_compare(Path(name), several))
+
+    reads = st.lists(st.tuples(st.none() | alternatives, options), min_size=1, max_size=4)
+    searched(check, trees(), reads, examples=30)
+
+
+async def _compare(directory: Path, several: list[tuple[Any, dict[str, Any]]]) -> None:
     async with ap.Operator.from_uri(f"file://{directory}") as operator:
-        expression = None if filters is None else pq.filters_to_expression(filters)
-        given_filters = expression if as_expression else filters
-        scan = ap.parquet.scan(operator, "t/", filters=given_filters, ordered=ordered, batch_rows=3)
-        found = await _table_or_error(scan)
         whole = await ap.parquet.scan(operator, "t/").schema()
-        if isinstance(found, InvalidArgument):
-            # Values that do not go with their column, or a column that files left out by their path alone have.
-            assert "no column" in str(found) or _refuses(by_pyarrow(directory, whole), expression)
-            return
-        # The schema is that of the files that the filters on partitions leave: fewer columns, of narrower types.
-        names = found.schema.names
-        assert names == [name for name in whole.names if name in names] or filters is not None
-        assert filters is not None or found.schema.equals(whole)
-        expected = by_pyarrow(directory, whole).to_table(columns=names, filter=expression)
-        rows, expected_rows = _plain(found), _plain(expected)
-        assert (rows if ordered else sorted(rows)) == (expected_rows if ordered else sorted(expected_rows))
+        for filters, wanted in several:
+            await _compare_read(operator, by_pyarrow(directory, whole), filters, **wanted)
+            assert operator.runtime().budget.used_bytes == 0
+
+
+async def _compare_read(
+    operator: ap.Operator, dataset: ds.Dataset, filters: Any, *, as_expression: bool, ordered: bool, **wanted: Any
+) -> None:
+    whole = dataset.schema
+    expression = None if filters is None else pq.filters_to_expression(filters)
+    given_filters = expression if as_expression else filters
+    if "columns" in wanted:
+        wanted["columns"] = list(dict.fromkeys(whole.names[place % len(whole)] for place in wanted["columns"]))
+    if "schema" in wanted:
+        wanted["schema"] = whole
+    found = await _table_or_error(ap.parquet.scan(operator, "t/", filters=given_filters, ordered=ordered, **wanted))
+    if isinstance(found, InvalidArgument):
+        # Values that do not go with their column, or a column that files left out by their path alone have.
+        assert "no column" in str(found) or _refuses(dataset, expression)
+        return
+    # The schema is that of the files that the filters on partitions leave: fewer columns, of narrower types.
+    names = found.schema.names
+    assert names == wanted["columns"] if "columns" in wanted else {*names} <= {*whole.names}
+    if filters is None or "schema" in wanted:
+        assert found.schema.equals(pa.schema([whole.field(name) for name in wanted.get("columns", whole.names)]))
+    expected = dataset.to_table(filter=expression)
+    if "rows" in wanted:
+        start, stop = wanted["rows"]
+        expected = dataset.to_table(filter=None if filters is None else _of_paths(filters)).slice(start, stop - start)
+        expected = expected if expression is None else expected.filter(expression)
+    else:
         assert await ap.parquet.count_rows(operator, "t/", filters=given_filters) == expected.num_rows
-        assert operator.runtime().budget.used_bytes == 0
+    assert found.num_rows == expected.num_rows
+    rows, expected_rows = _plain(found), _plain(expected.select(names))
+    assert (rows if ordered else sorted(rows)) == (expected_rows if ordered else sorted(expected_rows))
+
+
+def _of_paths(filters: Any) -> pc.Expression:
+    """Which files the filters leave by their paths: ``rows`` count through these."""
+    left = [[clause for clause in one if clause[0] in ("y", "z z")] for one in filters]
+    return pq.filters_to_expression(left) if all(left) else pc.scalar(True)
 
 
 async def _table_or_error(scan: ap.BatchScan) -> Any:

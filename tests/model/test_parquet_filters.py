@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.parquet import thrift
+from tests.benches.search import searched
 from tests.unit.parquet.parquet_files import chunk_of, tree_of, with_tree, written
 
 NAN = float("nan")
@@ -187,16 +187,19 @@ def rows_that_match(expression: pc.Expression) -> list[int] | None:
     return found
 
 
-@given(EXPRESSIONS, st.sampled_from(sorted(FILES)), st.sampled_from(["t/k.parquet", "t/"]))
-@settings(max_examples=400)
-def test_filters_lose_no_row(expression: pc.Expression, file: str, source: str) -> None:
-    """Of one file, and of a directory."""
+def check_filter(expression: pc.Expression, file: str, source: str) -> None:
     expected = rows_that_match(expression)
     if expected is None:
         with pytest.raises(ap.InvalidArgument):
             read(FILES[file], expression, source=source)
     else:
         assert read(FILES[file], expression, source=source)["row"].to_pylist() == expected
+
+
+def test_filters_lose_no_row() -> None:
+    """Of one file, and of a directory."""
+    sources = st.sampled_from(["t/k.parquet", "t/"])
+    searched(check_filter, EXPRESSIONS, st.sampled_from(sorted(FILES)), sources, examples=50, rounds=100)
 
 
 ABOVE, FALSE = pc.field("x") > 3, pc.scalar(False)

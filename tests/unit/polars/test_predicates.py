@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +16,7 @@ from polars.io.plugins import register_io_source
 
 import aioprefetch as ap
 from aioprefetch.polars.predicates import scan_filters
+from tests.benches.polars_files import frames, predicates, stored
 
 c = pl.col
 DAY, HOUR = date(2024, 5, 1), datetime(2024, 5, 1, 12)
@@ -142,92 +143,16 @@ def test_a_product_of_alternatives_keeps_one_side() -> None:
 
 # --- against polars itself --------------------------------------------------------------------------------------------
 
-# For each type what its values are; categories come out of four.
-WORDS = ["", "a", "ab", "z", "ä", "\U0001f600"]
-NUMBERS = [0.0, -0.0, 1.5, -1.5, float("inf"), float("-inf"), float("nan"), 1e300]
-TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
-    "i8": (pl.Int8, st.integers(-128, 127)),
-    "i64": (pl.Int64, st.integers(-5, 5) | st.integers(-(1 << 63), (1 << 63) - 1)),
-    "u32": (pl.UInt32, st.integers(0, 5) | st.integers(0, (1 << 32) - 1)),
-    "u64": (pl.UInt64, st.integers(0, 5) | st.integers(0, (1 << 64) - 1)),
-    "f32": (pl.Float32, st.sampled_from([number for number in NUMBERS if number != 1e300])),
-    "f64": (pl.Float64, st.sampled_from(NUMBERS) | st.floats()),
-    "s": (pl.String, st.sampled_from(WORDS) | st.text(max_size=3)),
-    "raw": (pl.Binary, st.binary(max_size=2)),
-    "b": (pl.Boolean, st.booleans()),
-    "day": (pl.Date, st.dates(date(1, 1, 1), date(9999, 1, 1))),
-    "ms": (pl.Datetime("ms"), st.datetimes().map(lambda time: time.replace(microsecond=0))),
-    "us": (pl.Datetime("us"), st.datetimes()),
-    "ns": (pl.Datetime("ns"), st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1))),
-    "utc": (pl.Datetime("us", "UTC"), st.datetimes(timezones=st.just(UTC))),
-    "long": (pl.Duration("us"), st.timedeltas(timedelta(-1000), timedelta(1000))),
-    "money": (pl.Decimal(10, 2), st.integers(-500, 500).map(lambda cents: Decimal(cents) / 100)),
-    "cat": (pl.Categorical, st.sampled_from(["x", "y", "z", ""])),
-    "kind": (pl.Enum(["z", "x", "", "y"]), st.sampled_from(["x", "y", "z", ""])),
-}
-
-
-@st.composite
-def predicates(draw: st.DrawFn, names: list[str], depth: int = 2) -> pl.Expr:
-    """Comparisons of columns, put together."""
-    if depth and draw(st.booleans()):
-        one, other = draw(predicates(names, depth - 1)), draw(predicates(names, depth - 1))
-        either: pl.Expr = draw(st.sampled_from([one & other, one | other, ~one]))
-        return either
-    name = draw(st.sampled_from(names))
-    dtype, values = TYPES[name]
-    column, value = c(name), draw(values)
-    literal = draw(st.sampled_from([value, pl.lit(value, dtype=dtype)]))
-    listed = pl.Series(draw(st.lists(st.none() | values, max_size=4)), dtype=dtype)
-    low, high = pl.lit(value, dtype=dtype), pl.lit(draw(values), dtype=dtype)
-    found = [
-        *(column == literal, column != literal, column < literal, column <= literal, column > literal),
-        *(column >= literal, column.is_null(), column.is_in(listed.implode()), column.eq_missing(literal)),
-        *(column.is_between(low, high, closed=closed) for closed in ("both", "left", "right", "none")),
-    ]
-    if name == "b":
-        found.append(column)
-    chosen: pl.Expr = draw(st.sampled_from(found))
-    return chosen
-
-
-@st.composite
-def files(draw: st.DrawFn) -> tuple[bytes, list[str]]:
-    """A file of some columns, as pyarrow or polars writes it, in small row groups and pages."""
-    names = draw(st.lists(st.sampled_from(list(TYPES)), min_size=1, max_size=3, unique=True))
-    rows = draw(st.integers(0, 24))
-    columns = {}
-    for name in names:
-        dtype, values = TYPES[name]
-        several = st.lists(draw(st.sampled_from([values, st.none() | values])), min_size=rows, max_size=rows)
-        column = pl.Series(draw(several), dtype=dtype)
-        columns[name] = column.sort() if draw(st.booleans()) else column
-    frame, sink = pl.DataFrame(columns), io.BytesIO()
-    if draw(st.booleans()):
-        frame.write_parquet(sink, row_group_size=draw(st.integers(1, 9)), data_page_size=1, statistics="full")
-    else:
-        pq.write_table(
-            frame.to_arrow(),
-            sink,
-            row_group_size=draw(st.integers(1, 9)),
-            write_page_index=draw(st.booleans()),
-            use_dictionary=draw(st.booleans()),
-            data_page_size=1,
-            write_batch_size=2,
-        )
-    return sink.getvalue(), names
-
-
 OPERATOR = ap.Operator.from_uri("memory://polars-predicates")
 
 
 @given(st.data())
 def test_no_row_is_lost_and_none_is_more(data: st.DataObject) -> None:
     """A filtered frame of ours equals that of polars on the same file, for all types, values and predicates."""
-    stored, names = data.draw(files())
-    predicate = data.draw(predicates(names))
-    ap.sync.run(OPERATOR.write("k", stored))
-    expected = pl.read_parquet(stored).filter(predicate)
+    raw = data.draw(frames().flatmap(stored))
+    predicate = data.draw(predicates(pl.read_parquet_schema(raw)))
+    ap.sync.run(OPERATOR.write("k", raw))
+    expected = pl.read_parquet(raw).filter(predicate)
     found = ap.polars.scan_parquet("k", operator=OPERATOR).filter(predicate).collect(engine="in-memory")
     assert found.equals(expected)
     assert found.schema == expected.schema
@@ -236,11 +161,11 @@ def test_no_row_is_lost_and_none_is_more(data: st.DataObject) -> None:
 @given(st.data())
 def test_filters_alone_leave_out_no_match(data: st.DataObject) -> None:
     """What the scan gives polars still has all rows that match; the rest is what polars takes away."""
-    stored, names = data.draw(files())
-    predicate = data.draw(predicates(names))
-    frame = pl.read_parquet(stored)
-    ap.sync.run(OPERATOR.write("k", stored))
-    schema: pa.Schema = pq.read_schema(io.BytesIO(stored))
+    raw = data.draw(frames().flatmap(stored))
+    predicate = data.draw(predicates(pl.read_parquet_schema(raw)))
+    frame = pl.read_parquet(raw)
+    ap.sync.run(OPERATOR.write("k", raw))
+    schema: pa.Schema = pq.read_schema(io.BytesIO(raw))
     filters = scan_filters(predicate, schema, frame.schema)
     read = ap.parquet.scan(OPERATOR, "k", filters=filters, filter_rows=False).to_reader().read_all()
     kept = pl.from_arrow(read)
