@@ -111,7 +111,6 @@ class FsAccessor(ServiceAccessor):
             job_bytes=JOB_BYTES if piece_bytes is None else piece_bytes,
             side_by_side=side_by_side or (SIDE_BY_SIDE if piece_bytes is None else 1),
         )
-        self.read_now = self._reads.read_now
         self._fsync = options.fsync
         self._place_lock = threading.Lock()
         self._suspended: OrderedDict[tuple[str, bool, str], Scan] = OrderedDict()

@@ -104,37 +104,6 @@ class FileReads:
             self._let_go(request, file)
         return ReadReply(head=head, received=head.size)
 
-    def read_now(self, request: ReadRequest, sink: Sink) -> ReadReply | None:
-        """Read what is in memory, see ``read_now_of``."""
-        if self._runtime.closed:
-            return None
-        kept = self._kept_for(request)
-        if kept is not None:
-            return self._deliver_now(request, kept, sink)
-        try:
-            file = self._find(request, self._names_of(request))
-        except Error:
-            return None
-        if file is None:
-            return None
-        try:
-            reply = self._deliver_now(request, file, sink)
-            if reply is not None:
-                self._keep(request, file)
-            return reply
-        finally:
-            self._let_go(request, file)
-
-    def _deliver_now(self, request: ReadRequest, file: OpenedFile, sink: Sink) -> ReadReply | None:
-        """The response from what is in memory of an open file."""
-        taken = self._take(request, file)
-        if taken is None:
-            return None
-        head, data = taken
-        sink.begin(head, path=request.path)
-        sink.feed(data)
-        return ReadReply(head=head, received=head.size)
-
     # --- opening ------------------------------------------------------------------------------------------------
 
     async def opened(self, request: ReadRequest) -> tuple[OpenedFile, ReadHead]:
@@ -291,7 +260,7 @@ class FileReads:
             return None
         room = self._room[:size]
         try:
-            is_there = file.read_now(cache, room, head.start) == size if size else file.is_current()
+            is_there = file.read_cached(cache, room, head.start) == size if size else file.is_current()
         except OSError:
             self._answers[file.status.st_dev] = False
             return None
