@@ -375,7 +375,8 @@ class OpenedFile:
             self._close_if_due()
 
     def __del__(self) -> None:
-        self.close()
+        if self._descriptor >= 0:
+            self.close()
 
     def _is_untouched(self, now: os.stat_result) -> bool:
         before = self.status

@@ -23,7 +23,7 @@ from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.opening import OpenObject, OpenPart
 from aioprefetch.reader.policy import Fill
 from aioprefetch.runtime.buffers import ResultStream
-from aioprefetch.runtime.statistics import Tier, Timer, count_as_before, count_for
+from aioprefetch.runtime.statistics import Tier, count_as_before, count_for
 from aioprefetch.runtime.task_group import PlainTaskGroup
 from aioprefetch.values import Lane
 
@@ -52,6 +52,8 @@ class LongRead:
         self._opened = reads.opened
         self._start = start
         self._memory = memory
+        self._task: asyncio.Task[object] | None = None
+        self._end_error: Exception | None = None
 
     @staticmethod
     async def collect(
@@ -75,7 +77,7 @@ class LongRead:
         opened, start = self._opened, self._start
         wanted = start, start + len(self._memory)
         gaps = gaps or opened.open_file().missing(*wanted)
-        resident = subtract(wanted, gaps)
+        resident = [] if gaps == [wanted] else subtract(wanted, gaps)
         try:
             if opened.passes_blocks:
                 await self._receive_here(gaps, resident)
@@ -87,19 +89,32 @@ class LongRead:
 
     async def _receive_here(self, gaps: list[Range], resident: list[Range]) -> None:
         """Receive the gaps one by one in the task of the caller, and then copy what is in blocks."""
-        opened = self._opened
-        ending = EndedRead()
-        opened.long_reads.append(ending)
-        token = count_for(opened.account)
+        opened, account = self._opened, self._opened.account
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling()
+        opened.long_reads.append(self)
+        token = count_for(account)
         try:
-            with ending:
-                for low, high in gaps:
-                    await opened.wait_for(self.read_part(low, high, self.sink_of(low, high), "demand"))
+            for low, high in gaps:
+                await opened.wait_for(self.read_part(low, high, self.sink_of(low, high), "demand"))
+        except asyncio.CancelledError:
+            if self._end_error is None or task.uncancel() > cancelling:
+                raise
+            raise copy_of(self._end_error) from None
         finally:
             count_as_before(token)
-            opened.long_reads.remove(ending)
+            opened.long_reads.remove(self)
+            del task
+            self._task = None  # It holds its error, whose traceback holds this frame.
         for low, high in resident:
             await self._copy(low, high)
+
+    def end(self, error: Exception) -> None:
+        """Cancel the task that receives in itself, and let it raise ``error``."""
+        if self._task is not None and self._end_error is None and self._task is not asyncio.current_task():
+            self._end_error = error
+            self._task.cancel()
 
     async def _receive(self, gaps: list[Range], resident: list[Range]) -> None:
         """Receive the gaps, and copy what is in blocks meanwhile. The waits for the two are counted, one by one."""
@@ -138,12 +153,17 @@ class LongRead:
         opened = self._opened
         sink.lane = lane
         error: str | None = Closed.__name__
+        counters, now = opened.account.counters, opened.runtime.loop.time
+        counters["stream_read_block_read"] += 1
+        started = now()
         try:
-            with Timer(opened.account.counters, "stream_read_block_read", opened.runtime.now):
-                await opened.receive(sink)
+            await opened.receive(sink)
             error = None
+            counters.succeeded("stream_read_block_read", now() - started)
         except Exception as failure:
             error = type(failure).__name__
+            if not isinstance(failure, Closed):
+                counters.failed("stream_read_block_read")
             raise
         finally:
             if opened.runtime.events.listeners:
@@ -164,33 +184,6 @@ class LongRead:
             await reads.deliver(start, end, waits, write, "exact", has_prefix=True)
         finally:
             self._opened.release(waits)
-
-
-class EndedRead:
-    """``with EndedRead():`` a wait of the current task that ``end`` ends with an error."""
-
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task: asyncio.Task[object] | None = task
-        self._cancelling = task.cancelling()
-        self._error: Exception | None = None
-
-    def end(self, error: Exception) -> None:
-        """Cancel the task; the block raises ``error`` instead, unless the task was cancelled for another reason too."""
-        if self._task is not None and self._error is None:
-            self._error = error
-            self._task.cancel()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        task, self._task = self._task, None  # Which holds the task's error, whose traceback may hold this.
-        if self._error is None or task is None:
-            return
-        if task.uncancel() <= self._cancelling and (error is None or isinstance(error, asyncio.CancelledError)):
-            raise copy_of(self._error) from None
 
 
 def stream_of(size: int) -> io.BytesIO:

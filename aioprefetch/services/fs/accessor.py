@@ -17,10 +17,10 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
@@ -141,8 +141,8 @@ class FsAccessor(ServiceAccessor):
         refuse_unless_regular(status, names[-1])
         return metadata_of(path, status)
 
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        return await self._reads.read(request, sink)
+    def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
+        return self._reads.read(request, sink)
 
     def _readable(self, request: ReadRequest) -> tuple[str, ...]:
         """The names of the file of a read."""
