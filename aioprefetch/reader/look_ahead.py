@@ -26,7 +26,7 @@ from aioprefetch.ranges import OFFSET_MAX, Range, overlaps
 from aioprefetch.reader.layout import END_BYTES, FOOTER_BYTES_MAX, ColumnRuns, Format, Layout, LayoutModule, format_of
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import MIB, TAIL_BYTES, Fill, extent
+from aioprefetch.reader.policy import MIB, Fill, extent
 from aioprefetch.reader.window import NOTHING_AHEAD, RANDOM_AFTER, SKIP_BYTES, Run, WindowDecision, Windows
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
@@ -267,8 +267,8 @@ class LookAhead:
 
     def learns_from(self, file: BlockFile, end: int) -> bool:
         """Whether a read up to ``end`` brings the end of the file, from which its layout may be learnt."""
-        is_tail = end > file.size - TAIL_BYTES and file.size > self._block_bytes
-        return is_tail and self.windows.policy.window == "grown" and self.layout.is_possible
+        is_end = end > file.size - END_BYTES and file.size > self._block_bytes
+        return is_end and self.windows.policy.window == "grown" and self.layout.is_possible
 
     def apply_beside(self, decision: WindowDecision, start: int, end: int) -> None:
         """``apply``, for a read of ``[start, end)`` past the blocks: the rest of its block is fetched ahead too."""

@@ -27,6 +27,7 @@ from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChange
 from aioprefetch.layers.lru_cache.entry import FOLDER, CacheEntry, ObjectFacts, Slot, is_entry_name, is_old_name
 from aioprefetch.runtime.eager_work import EagerWork
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, ReadHead, ReadRequest, WriteRequest
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class CacheCalls:
     ) -> T:
         """The result of ``call``, which gets the accessor of the cache. Raises ``SpillFailed`` and nothing else.
 
-        The call begins here, and ends here if it waits for nothing. Otherwise it goes on with the supervisor: one that
+        A read begins here, and ends here if it waits for nothing. All else goes on with the supervisor: a call that
         does not end in time, not even by a cancellation (a thread on a disk that hangs), is left behind there. So it
         must work on memory of its own; ``dispose`` gets a result that comes too late.
         """
@@ -95,8 +96,13 @@ class CacheCalls:
         if supervisor.closed:
             raise SpillFailed(_closed())
         outcome: asyncio.Future[T] = self._runtime.loop.create_future()
-        work = supervisor.start(self._run(call, outcome, dispose), self._runtime.loop, name=f"cache {what}")
-        work.start()
+        running, name = self._run(call, outcome, dispose), f"cache {what}"
+        work: EagerWork | Work
+        if what == "read":
+            work = supervisor.start(running, self._runtime.loop, name=name)
+            work.start()
+        else:
+            work = supervisor.spawn(running, name=name)
         try:
             if outcome.done():
                 result = outcome.result()
@@ -137,7 +143,7 @@ class CacheCalls:
 
     def _abandon(
         self,
-        work: EagerWork,
+        work: EagerWork | Work,
         outcome: asyncio.Future[T],
         dispose: Callable[[T], Coroutine[object, object, None]] | None,
     ) -> None:
