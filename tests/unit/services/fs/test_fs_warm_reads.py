@@ -4,9 +4,11 @@ import asyncio
 import errno
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -343,3 +345,49 @@ async def test_cancelled_at_every_suspension(operator: Operator, cache: Scripted
         await reader.aclose()
         with pytest.raises(errors.Closed):
             await task
+
+
+class HeldThreads:
+    """Reads of threads wait until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.gate = threading.Event(), threading.Event()
+        preadv, main = os.preadv, threading.get_ident()
+
+        def held(*arguments: Any) -> int:
+            if threading.get_ident() != main:
+                self.entered.set()
+                assert self.gate.wait(30)
+            return preadv(*arguments)
+
+        monkeypatch.setattr(os, "preadv", held)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_reader_that_is_closed_ends_its_reads(
+    operator: Operator, cache: ScriptedCache, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    """With ``Closed``; one that was cancelled before stays cancelled. Others are not disturbed."""
+    async with operator, await opened(operator, cache) as other:
+        reader = await opened(operator, cache)
+        cache.on_read = lambda number: -errno.EAGAIN
+        held = HeldThreads(monkeypatch)
+        reads = [asyncio.ensure_future(one.read_at(BLOCK_BYTES, 100)) for one in (reader, other)]
+        assert await asyncio.to_thread(held.entered.wait, 30)
+        if is_cancelled:
+            reads[0].cancel()
+        await reader.aclose()
+        held.gate.set()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else errors.Closed):
+            await reads[0]
+        assert await reads[1] == DATA[BLOCK_BYTES : BLOCK_BYTES + 100]
+        assert reads[0].cancelling() == is_cancelled
+
+
+async def test_a_reader_counts_its_own_reads_alone(operator: Operator, cache: ScriptedCache) -> None:
+    """Not those that its caller makes afterwards."""
+    async with operator, await opened(operator, cache) as reader:
+        assert await reader.read_at(BLOCK_BYTES, 100) == DATA[BLOCK_BYTES : BLOCK_BYTES + 100]
+        before = counts(reader)
+        assert await operator.read("k", size=5) == DATA[:5]
+        assert counts(reader) == before
