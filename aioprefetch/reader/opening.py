@@ -29,7 +29,7 @@ from aioprefetch.errors import (
 from aioprefetch.ranges import Range
 from aioprefetch.reader.openings import Opening, Openings
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import PLAIN, REQUEST_BYTES_MAX, FirstRequest, Policy, first_request, footer_start
+from aioprefetch.reader.policy import PLAIN, REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.runtime.statistics import TIER_NAMES, Account, Tier
 from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatRequest
@@ -282,14 +282,11 @@ class OpenObject:
         self.store.start(opening.fetch)
         return opening
 
-    @property
-    def _first_policy(self) -> Policy:
-        """The policy of the first request: of a local file only a footer is brought beside what is read."""
-        return PLAIN if self.passes_blocks and not self.policy.keeps_footer else self.policy
-
     def _first_range(self, offset: int | None, size: int) -> FirstRequest:
-        wanted = min(size, TURN_BYTES if self.passes_blocks else self.request_bytes_max)
-        end, policy = self._likely_size, self._first_policy
+        policy, end = self.policy, self._likely_size
+        wanted = min(size, self.request_bytes_max)
+        if self.passes_blocks:  # Beside what is read, of a local file only a footer is brought.
+            policy, wanted = policy if policy.keeps_footer else PLAIN, min(size, TURN_BYTES)
         if end is None:
             first = first_request(
                 policy, offset=offset, size=wanted, block_bytes=self._block_bytes, tail_bytes=self._tail_bytes
@@ -312,7 +309,7 @@ class OpenObject:
         request together are longer than half a block: otherwise the whole block costs nothing more.
         """
         start, end = first.start, first.end
-        if offset is not None and self._first_policy.fill != "exact":
+        if offset is not None and self.policy.fill != "exact" and not self.passes_blocks:
             start, end = self.within_share(offset, max(offset + 1, min(end, offset + size)), (start, end))
         split = self._split
         if split is not None and offset is not None and split[0] <= offset < split[1]:
