@@ -258,9 +258,10 @@ class ObjectReads:
         return filled
 
     def _brought(self, start: int, end: int) -> Segment | None:
-        """The segment with ``[start, end)`` if the first response has brought it, and nothing is looked ahead to."""
+        """The segment with ``[start, end)`` if the first response has brought it, and nothing is fetched ahead yet."""
         file = self.opened.file
-        if file is None or start >= end or not (file.is_whole or self.opened.policy.window == "none"):
+        is_alone = self.opened.passes_blocks or self.opened.policy.window == "none"
+        if file is None or start >= end or not (is_alone or file.is_whole):
             return None
         segment = file.find(start, end)
         if segment is not None and segment.filled == file.size:

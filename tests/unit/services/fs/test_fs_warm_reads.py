@@ -337,7 +337,7 @@ async def test_cancelled_at_every_suspension(operator: Operator, cache: Scripted
         suspension, cancelled = 0, True
         while cancelled:
             suspension += 1
-            cancelled = await was_cancelled(read_on(20), suspension)
+            cancelled = await was_cancelled(read_on(40), suspension)
             await read_on(1)
         assert suspension > 2
         task = asyncio.ensure_future(read_on(100))
