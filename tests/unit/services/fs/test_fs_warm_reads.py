@@ -391,3 +391,10 @@ async def test_a_reader_counts_its_own_reads_alone(operator: Operator, cache: Sc
         before = counts(reader)
         assert await operator.read("k", size=5) == DATA[:5]
         assert counts(reader) == before
+
+
+async def test_the_first_request_is_small(root: Path, cache: ScriptedCache) -> None:
+    """Also where blocks are large."""
+    async with Operator(WarmFs(str(root), cache=cache)) as operator, operator.reader("k") as reader:
+        assert await reader.read_at(5, 10) == DATA[5:15]
+        assert reader.statistics["stream_read_bytes_in_cache"] == TURN_BYTES
