@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -120,13 +119,12 @@ class RangeIterator(AsyncClosing):
             if not reads.has_room(len(self._active), in_flight, (piece.start, piece.end)):
                 return
             self._pending.popleft()
-            self._active.append((piece, reads.request_and_join(piece.start, piece.end, fill="exact")))
+            self._active.append((piece, reads.request(piece.start, piece.end)))
 
     async def _copy(self, plan: RangePlan, piece: MergedRange) -> None:
         """Copy a range step by step that is too large for memory, or was evicted before its turn."""
-        collected = io.BytesIO()
         try:
-            tier = await plan.reads.copy(piece.start, piece.end, collected.write)
+            collected, tier = await plan.reads.collect(piece.start, piece.end)
             if collected.tell() < piece.size:
                 size = plan.reads.opened.size
                 raise RangeNotSatisfied(

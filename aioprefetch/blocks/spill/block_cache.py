@@ -1,8 +1,8 @@
 """The block files of one directory: written whole or not at all, checked when read, the least used ones removed.
 
-Everything here blocks and belongs in a thread, except ``BlockCache.read_now``; any number of threads and processes may
-use one directory. No byte is ever wrong: a file that does not fit is a miss, and is removed. The key of a block gives
-the name of its file and the identity in the file's header.
+Everything here blocks and belongs in a thread, except ``BlockCache.read_cached``; any number of threads and processes
+may use one directory. No byte is ever wrong: a file that does not fit is a miss, and is removed. The key of a block
+gives the name of its file and the identity in the file's header.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class OpenBlock:
                 break
         return position - start
 
-    def read_now(self, room: memoryview) -> memoryview | None:
+    def read_cached(self, room: memoryview) -> memoryview | None:
         """All of the data, verified, in ``room``, if the kernel has the file in memory. Never waits."""
         key = self._key
         whole = room[: key.file_bytes]
@@ -364,7 +364,7 @@ class BlockCache:
             self._index.use(key.name, now)
         return block
 
-    def read_now(self, key: BlockKey, room: memoryview) -> memoryview | None:
+    def read_cached(self, key: BlockKey, room: memoryview) -> memoryview | None:
         """The data of a block, verified, in ``room``, if the kernel has its file in memory. Never waits.
 
         ``None`` if not, and also for every failure, which ``find`` meets again. The use is noted; ``touch`` makes it
@@ -375,7 +375,7 @@ class BlockCache:
             return None
         try:
             opened = directory.open_now(key.name)
-            data = None if opened is None else OpenBlock(*opened, key, self._calls).read_now(room)
+            data = None if opened is None else OpenBlock(*opened, key, self._calls).read_cached(room)
         except BadEntry:
             return None
         except OSError as error:
@@ -392,7 +392,7 @@ class BlockCache:
         return bool(self._uses or self._untouched)
 
     def touch(self) -> None:
-        """Set the times of the files that ``read_now`` has read."""
+        """Set the times of the files that ``read_cached`` has read."""
         with self._lock:
             self._note_uses()
             untouched, self._untouched = self._untouched, {}

@@ -194,7 +194,7 @@ class DiskTier:
                 break
             if turn.left_bytes <= 0:
                 await turn.end()
-            data = cache.read_now(key, self._room) if key.file_bytes <= NOW_BYTES else None
+            data = cache.read_cached(key, self._room) if key.file_bytes <= NOW_BYTES else None
             if data is not None:
                 self._deliver_now(fetch, file, data[position - low : stop - low])
             elif not await self._deliver(fetch, file, key, position - low, stop - low):

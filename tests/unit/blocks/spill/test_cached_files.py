@@ -339,7 +339,7 @@ def test_a_read_on_the_loop_counts_as_a_use(tmp_path: Path) -> None:
     for key in keys[:3]:
         put(cache, key)
     assert cache.find(keys[2]) is not None
-    data = cache.read_now(keys[0], memoryview(bytearray(NOW_BYTES)))
+    data = cache.read_cached(keys[0], memoryview(bytearray(NOW_BYTES)))
     assert data is not None
     assert bytes(data) == data_of(keys[0])
     put(cache, keys[3])
