@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -439,9 +440,7 @@ class ChunkColumns:
         self._path = path
         self._open_source = open_source
         self._page_options = pages or PageOptions()
-        self._first_rows = [0]
-        for parts in groups:
-            self._first_rows.append(self._first_rows[-1] + parts[0].rows)
+        self._first_rows = list(accumulate((parts[0].rows for parts in groups), initial=0))
         # The first row group that has not arrived, and the first that was not released.
         self._coming = 0
         self._released = 0

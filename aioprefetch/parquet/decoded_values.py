@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import Unsupported
 
-_NANOS = 1000
-# The least and the greatest microsecond whose nanoseconds may fit into 64 bits.
-_US_MIN, _US_MAX = -(1 << 63) // _NANOS, ((1 << 63) - 1) // _NANOS
+# Values that are compared together: what they become on the way stays in the cache of a core.
+_INT96_TOGETHER = 8192
 
 
 class Int96(NamedTuple):
@@ -83,18 +83,22 @@ def _is_ascii(array: pa.Array) -> bool:
 def check_int96(array: pa.Array, other: pa.Array, name: str) -> None:
     """Raise ``Unsupported`` for a value of a leaf that does not fit into its unit; ``other`` has the other unit."""
     is_micros = array.type.unit == "us"
-    us, ns = (each.view(pa.int64()) for each in ((array, other) if is_micros else (other, array)))
-    if is_micros:
-        is_lost = pc.not_equal(pc.multiply(us, _NANOS), ns)  # Both wrap around alike.
-        why = 'has nanoseconds below the microsecond: int96_unit="ns" reads them'
-    else:
-        is_far = pc.or_(pc.less(us, _US_MIN), pc.greater(us, _US_MAX))
-        is_lost = pc.or_(is_far, pc.not_equal(pc.less(us, 0), pc.less(ns, 0)))
-        why = 'is beyond the nanoseconds of 64 bits, 1677 to 2262: int96_unit="us" reads it'
-    place = pc.index(is_lost, True).as_py()
-    if place >= 0:
-        value = us[place].cast(pa.timestamp("us")).cast(pa.string())
-        raise Unsupported(f"column {name!r}: the INT96 timestamp {value} {why}", operation="scan")
+    us, ns = (_int64(each) for each in ((array, other) if is_micros else (other, array)))
+    for first in range(0, len(us), _INT96_TOGETHER):
+        micros, nanos = us[first : first + _INT96_TOGETHER], ns[first : first + _INT96_TOGETHER]
+        is_lost = micros * 1000 != nanos if is_micros else nanos // 1000 != micros  # Both products wrap around alike.
+        if is_lost.any():  # Unless it is null, which may be anything.
+            is_lost &= array.slice(first, len(micros)).is_valid().to_numpy(zero_copy_only=False)
+        if is_lost.any():
+            value = pa.scalar(int(micros[is_lost.argmax()]), pa.timestamp("us")).cast(pa.string())
+            why = 'is beyond the nanoseconds of 64 bits, 1677 to 2262: int96_unit="us" reads it'
+            if is_micros:
+                why = 'has nanoseconds below the microsecond: int96_unit="ns" reads them'
+            raise Unsupported(f"column {name!r}: the INT96 timestamp {value} {why}", operation="scan")
+
+
+def _int64(array: pa.Array) -> npt.NDArray[np.int64]:
+    return np.frombuffer(array.buffers()[1] or b"", np.int64, len(array), array.offset * 8)
 
 
 def check_cast(before: pa.Array, after: pa.Array, *, is_nullable: bool = True) -> None:

@@ -543,10 +543,8 @@ def merged(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     if len(arrays) == 1:
         return arrays[0]
     children: list[pa.Array] = []
-    for number in range(kind.num_fields):
-        field = kind.field(number)
+    for field in kind:
         having = [array for array in arrays if array.type.get_field_index(field.name) >= 0]
         children.append(merged([array.field(field.name) for array in having], field.type))
     nulls = arrays[0].is_null() if arrays[0].null_count else None
-    fields = [kind.field(number) for number in range(kind.num_fields)]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=nulls)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -168,7 +169,7 @@ class RowReader:
         piece.batch = batch
 
     def _take(self, rows_max: int) -> pa.RecordBatch:
-        """At least one and at most ``most`` of the next rows."""
+        """At least one and at most ``rows_max`` of the next rows."""
         batch, self._rest = self._pull(rows_max) if self._rest is None else self._rest, None
         if batch.num_rows > rows_max:
             batch, self._rest = batch.slice(0, rows_max), batch.slice(rows_max)
@@ -228,7 +229,6 @@ def open_reader(source: Any, metadata: Any, int96_unit: str | None = None, *, pa
 
     A ``ParquetFile`` around the reader would take no allocator, and build an unused table of all names.
     """
-    settings = {} if int96_unit is None else {"coerce_int96_timestamp_unit": int96_unit}
     reader = ParquetReader(memory_pool=decode_pool())
     reader.open(
         source,
@@ -236,7 +236,7 @@ def open_reader(source: Any, metadata: Any, int96_unit: str | None = None, *, pa
         pre_buffer=False,
         page_checksum_verification=page_checksums,
         arrow_extensions_enabled=True,  # As read_table does; a ParquetFile asks for it.
-        **settings,
+        coerce_int96_timestamp_unit=int96_unit,
     )
     return reader
 
@@ -413,9 +413,7 @@ class WindowsDecoder:
         self._windows = [window for window in windows if window.rows]
         self._schema = schema
         self._ends_with_window = has_dictionaries(schema)
-        self._firsts = [0]
-        for window in self._windows:
-            self._firsts.append(self._firsts[-1] + window.rows)
+        self._firsts = list(accumulate((window.rows for window in self._windows), initial=0))
         self._drained = 0
 
     def accept(self, column: int, page: Unit) -> None:

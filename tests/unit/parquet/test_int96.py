@@ -83,6 +83,22 @@ async def test_a_year_beyond_nanoseconds_is_never_another_year(read: str) -> Non
         assert found.replace_schema_metadata().equals(await ap.parquet.read_table(b.operator, "plain", **options))
 
 
+@pytest.mark.parametrize("wanted", ["us", "ns"])
+async def test_one_value_among_many(wanted: Any) -> None:
+    """They are compared some thousands at a time; where there is none, the bytes between values are any."""
+    kind, wrong = (NS, 1001) if wanted == "us" else (US, MOST // 1000 + 1)
+    good = [None if n % 7 == 0 else n * 1000 for n in range(20_000)]
+    async with bench() as b:
+        put(b, good=int96(pa.table({"t": pa.array(good, kind)})))
+        found = await ap.parquet.read_table(b.operator, "good", int96_unit=wanted)
+        assert found["t"].equals(pa.chunked_array([pa.array(good, kind).cast(pa.timestamp(wanted))]))
+        for place in (1, 8191, 8192, 19_999):
+            values = [*good[:place], wrong, *good[place + 1 :]]
+            put(b, bad=int96(pa.table({"t": pa.array(values, kind)})))
+            with pytest.raises(Unsupported, match="column 't': the INT96 timestamp"):
+                await ap.parquet.read_table(b.operator, "bad", int96_unit=wanted)
+
+
 async def test_nanoseconds_are_never_cut_off() -> None:
     async with bench() as b:
         put(b, fine=int96(FINE))
