@@ -14,7 +14,7 @@ from aioprefetch.accessor.counted_requests import latest_change
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, IsADirectory, NotADirectory, NotFound, Unsupported
 from aioprefetch.fsspec.kept import Info, Kept, Listing, parents_of
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import shared_twin
+from aioprefetch.operator.shared import operator_at
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.runtime.threads import in_thread
 from aioprefetch.services.fs.options import FsOptions
@@ -130,9 +130,8 @@ class Stores:
     def _operator(self, store: str) -> Operator:
         operator = self._operators.get(store)
         if operator is None:
-            alone = Operator.from_uri(store, **self._options)
             # Another thread may have been faster.
-            operator = self._operators.setdefault(store, shared_twin(alone) or alone)
+            operator = self._operators.setdefault(store, operator_at(store, self._options)[0])
             while len(self._operators) > OPERATORS_MAX:
                 self._operators.popitem(last=False)
         return operator
