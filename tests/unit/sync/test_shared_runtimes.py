@@ -118,7 +118,7 @@ ap.sync.run(server.__aexit__(None, None, None))
 
 # --- recipes of URLs --------------------------------------------------------------------------------------------------
 
-KEYS = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "canary5ecret", "region": "eu-west-1"}
+KEYS: dict[str, Any] = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "canary5ecret", "region": "eu-west-1"}
 
 
 @pytest.fixture

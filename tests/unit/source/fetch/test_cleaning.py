@@ -38,7 +38,7 @@ class Scene:
         self.service = Memory()
         self.root = Operator.bare(self.service)
         self.source = Operator.bare(Memory(root="in", _private=self.service.store)).layer(FaultLayer(faults))
-        self.state = FakeState()
+        self.state: Any = FakeState()  # as much of a state as is used
         self.options = CleanOptions(
             mode=mode, operator=self.root, source_directory="in/", target_directory="done/" if mode == "move" else ""
         )
@@ -362,13 +362,14 @@ def test_a_target_must_lie_in_the_store_and_outside_of_the_source() -> None:
         move_directories("s3://b", "s3://b/done")
     with pytest.raises(ConfigInvalid, match="same store"):
         move_directories("s3://b/in", "s3://c/done")
+    state: Any = FakeState()
     with pytest.raises(ConfigInvalid, match="needs a directory"):
-        Cleaner(FakeState(), Operator.bare(Memory()), (Operator.bare(Memory()), "m"), CleanOptions(mode="move"))
+        Cleaner(state, Operator.bare(Memory()), (Operator.bare(Memory()), "m"), CleanOptions(mode="move"))
     inside = CleanOptions(
         mode="move", operator=Operator.bare(Memory()), source_directory="in/", target_directory="in/done/"
     )
     with pytest.raises(ConfigInvalid, match="lies within the source"):
-        Cleaner(FakeState(), Operator.bare(Memory()), (Operator.bare(Memory()), "m"), inside)
+        Cleaner(state, Operator.bare(Memory()), (Operator.bare(Memory()), "m"), inside)
 
 
 async def test_cleaning_reads_the_list_that_a_task_writes() -> None:
