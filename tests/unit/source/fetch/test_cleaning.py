@@ -38,15 +38,16 @@ class Scene:
         self.service = Memory()
         self.root = Operator.bare(self.service)
         self.source = Operator.bare(Memory(root="in", _private=self.service.store)).layer(FaultLayer(faults))
-        self.state: Any = FakeState()  # as much of a state as is used
+        self.state = FakeState()
         self.options = CleanOptions(
             mode=mode, operator=self.root, source_directory="in/", target_directory="done/" if mode == "move" else ""
         )
         self.restart()
 
     def restart(self) -> None:
+        state: Any = self.state  # as much of a state as is used
         self.cleaner = Cleaner(
-            self.state, self.source, (self.root, f"state/{MARKER_NAME}"), self.options, **self.cleaner_options
+            state, self.source, (self.root, f"state/{MARKER_NAME}"), self.options, **self.cleaner_options
         )
 
     async def plan(self, *items: FetchItem) -> None:
