@@ -113,7 +113,7 @@ def shared_twin(operator: Operator) -> Operator | None:
 
 
 class _Recipe(NamedTuple):
-    """What an operator is made of, and the key of its family."""
+    """The parts of an operator, and the key of its family."""
 
     service: Service
     layers: tuple[Layer, ...]

@@ -1,4 +1,4 @@
-"""What to change: rules over a recording, each a sentence or ``None``, and settings for a store that was measured."""
+"""Advice: rules over a recording, each a sentence or ``None``; and settings for a store that was measured."""
 
 from __future__ import annotations
 
