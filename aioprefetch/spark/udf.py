@@ -88,6 +88,8 @@ def map_batches(
 
 
 def _mapped(fn: Callable[[X], Result[Y]], window: int, timeout_seconds: float | None) -> Mapped[X, Y]:
+    if not callable(fn):
+        raise InvalidType(f"map_batches() needs a function, not {fn!r}", operation="map_batches")
     mapping = BatchMapping(fn, window, timeout_seconds)
 
     # Pickled by value, so it refers only to modules that are imported in the worker.
