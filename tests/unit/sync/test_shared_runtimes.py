@@ -93,7 +93,7 @@ def test_few_stores_are_kept(server: FaultServer) -> None:
 
 
 def test_a_process_ends_with_kept_connections_and_after_a_fork() -> None:
-    """Without a warning, in the parent and in the child."""
+    """Without a warning, in the parent and in the child, which opens the same URL over a connection of its own."""
     source = """
 import os
 import aioprefetch as ap
@@ -104,8 +104,8 @@ with ap.sync.open(f"{server.url}/k") as file:
     assert len(file.read()) == 1000
 pid = os.fork()
 if not pid:
-    with ap.sync.open("memory://child/k", size=0) as file:
-        file.seek(0)
+    with ap.sync.open(f"{server.url}/k") as file:
+        assert len(file.read()) == 1000
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0
 with ap.sync.open(f"{server.url}/k") as file:
@@ -113,7 +113,7 @@ with ap.sync.open(f"{server.url}/k") as file:
 print(server.connections)
 ap.sync.run(server.__aexit__(None, None, None))
 """
-    assert run_program(source).split() == ["1"]
+    assert run_program(source).split() == ["2"]
 
 
 # --- recipes of URLs --------------------------------------------------------------------------------------------------
