@@ -97,15 +97,7 @@ def check_range(
         check_times(request, last_modified)
     if request.version is not None and version not in (None, request.version):
         raise _other_version(request, version)
-    bounds = resolve_range(request.offset, request.size, request.suffix, total)
-    if bounds is None:
-        raise RangeNotSatisfied(
-            f"{request.describe()} starts at or beyond the end of the object's {total} bytes",
-            total=total,
-            operation="read",
-            path=request.path,
-        )
-    start, end = bounds
+    start, end = due_range(request, total)
     return ReadHead(
         start=start,
         size=end - start,
@@ -116,6 +108,19 @@ def check_range(
         content_type=content_type,
         content_encoding=content_encoding,
     )
+
+
+def due_range(request: ReadRequest, total: int) -> Range:
+    """The bytes that a request is due of an object of ``total`` bytes. ``RangeNotSatisfied`` for one beyond its end."""
+    bounds = resolve_range(request.offset, request.size, request.suffix, total)
+    if bounds is None:
+        raise RangeNotSatisfied(
+            f"{request.describe()} starts at or beyond the end of the object's {total} bytes",
+            total=total,
+            operation="read",
+            path=request.path,
+        )
+    return bounds
 
 
 def check_etag(request: ReadRequest | StatRequest, etag: str | None) -> None:

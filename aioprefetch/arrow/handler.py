@@ -14,8 +14,8 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, PyFileSystem
 
+from aioprefetch import directories
 from aioprefetch.accessor.path_hints import hint_at_path
-from aioprefetch.arrow import tree
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, ObjectChanged, Unsupported
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import are_alike, checked_operator
@@ -232,7 +232,7 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
 
         But for URLs, at which nothing is: they raise ``NotFound``, which says that paths are relative to the store.
         """
-        found = _run(tree.find_all(self.operator, paths))
+        found = _run(directories.find_all(self.operator, paths))
         for path, metadata in zip(paths, found, strict=True):
             if metadata is None and "://" in path:
                 missing = NotFound("there is no such object or directory", operation="stat", path=path)
@@ -245,9 +245,9 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
         ``NotFound`` if there is none, unless ``allow_not_found``; ``NotADirectory`` for an object.
         """
         base = _key(selector.base_dir)
-        entries = _run(tree.below(self.operator, base, recursive=selector.recursive))
+        entries = _run(directories.below(self.operator, base, recursive=selector.recursive))
         if entries is None and not selector.allow_not_found:
-            raise tree.missing(self.operator, "directory", "list", selector.base_dir)
+            raise directories.missing(self.operator, "directory", "list", selector.base_dir)
         return [_info(entry.path, entry) for entry in entries or ()]
 
     # --- changes --------------------------------------------------------------------------------------------------
@@ -257,11 +257,11 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
 
         Without ``recursive`` it is ``NotFound`` if the parent is missing.
         """
-        _run(tree.create(self.operator, _key(path), recursive=recursive))
+        _run(directories.create(self.operator, _key(path), recursive=recursive))
 
     def delete_dir(self, path: str) -> None:
         """Delete a directory and all below it. ``NotFound``, ``NotADirectory``; ``InvalidPath`` for the root."""
-        _run(tree.remove(self.operator, _key(path)))
+        _run(directories.remove(self.operator, _key(path)))
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         """Delete all below a directory, which stays. ``NotFound`` if there is none, unless ``missing_dir_ok``."""
@@ -270,26 +270,26 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
             raise InvalidArgument(
                 "to delete all objects of the root, say accept_root_dir=True", operation="delete_dir_contents"
             )
-        _run(tree.empty(self.operator, key, missing_allowed=missing_dir_ok))
+        _run(directories.empty(self.operator, key, missing_allowed=missing_dir_ok))
 
     def delete_root_dir_contents(self) -> None:
         """Delete all objects."""
-        _run(tree.empty(self.operator, "", missing_allowed=False))
+        _run(directories.empty(self.operator, "", missing_allowed=False))
 
     def delete_file(self, path: str) -> None:
         """Delete an object. ``NotFound`` if there is none, ``IsADirectory`` for a directory."""
-        _run(tree.delete(self.operator, path))
+        _run(directories.delete(self.operator, path))
 
     def move(self, src: str, dest: str) -> None:
         """Move an object, or a directory with all below it, within the store where it can copy by itself.
 
         An object at ``dest`` is replaced by an object; a directory goes where there is none, or an empty one.
         """
-        _run(tree.move(self.operator, _key(src), _key(dest)))
+        _run(directories.move(self.operator, _key(src), _key(dest)))
 
     def copy_file(self, src: str, dest: str) -> None:
         """Copy an object, within the store where it can. One at ``dest`` is replaced."""
-        _run(tree.copy(self.operator, src, _key(dest)))
+        _run(directories.copy(self.operator, src, _key(dest)))
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -326,12 +326,12 @@ class OperatorHandler(FileSystemHandler):  # type: ignore[misc]  # pyarrow has n
         )
 
     def _opened(self, path: str, *, at_end: bool) -> pa.PythonFile:
-        key = _run(tree.key_of(self.operator, path)) if path.endswith("/") else path
+        key = _run(directories.key_of(self.operator, path)) if path.endswith("/") else path
         file = ReadFile(self.operator, key, self._footers)
         try:
             file.begin(at_end=at_end)
         except NotFound:
-            if _run(tree.find_directory(self.operator, key)) is None:
+            if _run(directories.find_directory(self.operator, key)) is None:
                 raise
             raise IsADirectory(
                 "the path is a directory's; ds.dataset reads the files in it", operation="open", path=path

@@ -134,8 +134,6 @@ class RangeApp:
         headers: Mapping[str, str | None] | None = None,
     ) -> None:
         checked_operator(operator, "serve")
-        if not isinstance(prefix, str):
-            raise InvalidType(f"prefix must be a string, not {prefix!r}", operation="serve")
         if prefix.startswith("/"):
             raise InvalidArgument(
                 f"prefix is the directory in the store, not a path of URLs: {prefix!r} must not begin with /",
@@ -396,8 +394,6 @@ def _checked_header(name: str, value: object) -> str | None:
 
 def _checked_headers(headers: Mapping[str, str | None] | None) -> list[tuple[bytes, bytes]]:
     """The fields of every response, as ASGI has them. Raises ``InvalidType`` and ``InvalidArgument``."""
-    if not isinstance(headers, Mapping | None):
-        raise InvalidType(f"headers must be a mapping of names to values, not {headers!r}", operation="serve")
     fields: dict[str, str | None] = {"x-content-type-options": "nosniff"}
     for name, value in (headers or {}).items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):

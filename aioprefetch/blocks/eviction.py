@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-from weakref import ref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from aioprefetch.blocks.block import Block, Segment, SegmentState
 from aioprefetch.blocks.fetch import count_eviction
-from aioprefetch.blocks.file import BlockFile, ReaderPosition
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.blocks.file import BlockFile, FileStore
 from aioprefetch.values import Lane
 
 if TYPE_CHECKING:
@@ -53,16 +51,6 @@ _LOOKS = 2
 _LOOKS_FOR_SPENT = 32
 
 
-class EvictionStore(Protocol):
-    """The part of a block store that eviction uses; see ``FileStore``."""
-
-    runtime: Runtime
-    files: dict[Hashable, BlockFile]
-    readers: set[ref[ReaderPosition]]
-    fetches: int
-    spent_bytes: int
-
-
 # A segment by its file and start, because the queue must not keep its memory.
 _Arrived = tuple[BlockFile, int]
 # One that is spent, with the last use of its block before it became so.
@@ -79,7 +67,7 @@ def _find(file: BlockFile, start: int) -> tuple[Block, Segment] | None:
 class Eviction:
     """The eviction of a block store. ``writer`` saves blocks to the disk before they go."""
 
-    def __init__(self, store: EvictionStore) -> None:
+    def __init__(self, store: FileStore) -> None:
         self.writer: WriteBehind | None = None
         self._store = store
         self._runtime = store.runtime

@@ -93,13 +93,14 @@ class Residency:
 
 
 class FileStore(Protocol):
-    """The part of a block store that its files use.
+    """The part of a block store that its files and their eviction use.
 
     ``readers`` have a file open, ``tick`` counts uses of blocks, ``fetches`` counts requests. ``spent_bytes`` is the
     memory of the segments that are ``is_spent``.
     """
 
     runtime: Runtime
+    files: dict[Hashable, BlockFile]
     readers: set[weakref.ref[ReaderPosition]]
     tick: int
     fetches: int

@@ -33,7 +33,6 @@ COMMANDS = {
     "scan": "inspecting",
     "plan": "inspecting",
     "doctor": "doctor",
-    "bench": "bench",
     "trace": "trace",
     "demo": "demo",
 }

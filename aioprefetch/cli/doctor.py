@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import math
 import secrets
 import statistics
 import time
@@ -26,6 +25,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import bytes_at_least
 from aioprefetch.services import S3
 from aioprefetch.sync import run
+from aioprefetch.trace.advice import settings_for
 from aioprefetch.verbs.listing import list_literally
 
 LATENCY_READS = 7
@@ -272,24 +272,6 @@ async def _measure(operator: Operator, path: str, size: int, limit: int, checks:
         checks.add("bandwidth", "ok", text, **facts)
         if part >= MIB:
             checks.settings |= settings_for(latency, single, together)
-
-
-def settings_for(latency_seconds: float, connection_bytes: float, total_bytes: float) -> dict[str, str | int]:
-    """Options for a store with such a time to the first byte and such rates, in bytes per second.
-
-    A block takes one connection four times as long as its first byte, so that waiting is a fifth of the time; as many
-    blocks are fetched ahead as connections are needed for the whole rate, and one for the wait; memory holds the blocks
-    of four such readers.
-    """
-    block_bytes = 1 << min(25, max(20, round(math.log2(max(4 * latency_seconds * connection_bytes, 1)))))
-    connections = max(1, math.ceil(total_bytes / max(connection_bytes, 1)))
-    prefetch_blocks = min(64, max(2, connections + 1))
-    memory_bytes = max(256 * MIB, 4 * block_bytes * prefetch_blocks)
-    return {
-        "block_bytes": f"{block_bytes // MIB}MiB",
-        "prefetch_blocks": prefetch_blocks,
-        "memory_bytes": f"{memory_bytes // MIB}MiB",
-    }
 
 
 async def _check_writes(operator: Operator, path: str, checks: Checks) -> None:

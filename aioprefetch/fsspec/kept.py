@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from aioprefetch.accessor.counted_requests import latest_change
+from aioprefetch.directories import parents_of
 from aioprefetch.ranges import at_least
 from aioprefetch.runtime.forks import free_in_child
 
@@ -53,16 +54,6 @@ class Listing(list[Info]):
     def has_directory(self, name: str) -> bool:
         """Whether there is a directory of that name."""
         return name in self._directories
-
-
-def parents_of(name: str, root: str) -> Iterable[str]:
-    """The directories above ``name``, up to and with ``root``, the nearest first."""
-    while len(name) > len(root):
-        above, slash, _ = name.rpartition("/")
-        if not slash or len(above) < len(root):
-            return
-        yield above
-        name = above
 
 
 class Kept(Mapping[str, Listing]):

@@ -11,16 +11,17 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from aioprefetch.accessor.counted_requests import latest_change
+from aioprefetch.directories import directory_of, find_directory, parents_of
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, IsADirectory, NotADirectory, NotFound, Unsupported
-from aioprefetch.fsspec.kept import Info, Kept, Listing, parents_of
+from aioprefetch.fsspec.kept import Info, Kept, Listing
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import shared_twin
+from aioprefetch.operator.shared import operator_at
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.runtime.threads import in_thread
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Entry, ListRequest, Metadata
 from aioprefetch.verbs.arguments import checked_path
-from aioprefetch.verbs.listing import Pages, delete_empty, list_literally, parent_of
+from aioprefetch.verbs.listing import Pages, delete_empty, list_literally
 from aioprefetch.verbs.requests import ObjectName
 
 # Operators that a file system keeps; of http each query is a store.
@@ -43,7 +44,7 @@ class Place(NamedTuple):
     @property
     def directory(self) -> str:
         """The key as that of a directory."""
-        return self.key if not self.key or self.key.endswith("/") else f"{self.key}/"
+        return directory_of(self.key)
 
     def error(self, kind: type[Error], what: str, operation: str, path: str) -> Error:
         """An error at a path of the file system, with the store that it names."""
@@ -130,9 +131,8 @@ class Stores:
     def _operator(self, store: str) -> Operator:
         operator = self._operators.get(store)
         if operator is None:
-            alone = Operator.from_uri(store, **self._options)
             # Another thread may have been faster.
-            operator = self._operators.setdefault(store, shared_twin(alone) or alone)
+            operator = self._operators.setdefault(store, operator_at(store, self._options)[0])
             while len(self._operators) > OPERATORS_MAX:
                 self._operators.popitem(last=False)
         return operator
@@ -291,7 +291,7 @@ class Tree:
         if path == self._root:
             return True
         place = self._place_of(path)
-        listing = self._kept.get(parent_of(path))
+        listing = self._kept.get(path.rpartition("/")[0])
         if path in self._kept or (listing is not None and listing.has_directory(path)):
             return True
         try:
@@ -431,7 +431,7 @@ class Tree:
         if not place.operator.capability.stat_directory:
             return not place.key
         if place.has_directories or (place.key and not self._kept.use_listings_cache):
-            return await _has_directory(place)
+            return await find_directory(place.operator, place.key) is not None
         began = monotonic()
         pages = _pages_of(place, place.directory)
         found: list[Info] = []
@@ -441,7 +441,7 @@ class Tree:
             self._keep(path, found, began)
         if found or pages.has_marker or not place.key:
             return True
-        return pages.has_marker is None and await _has_directory(place)
+        return pages.has_marker is None and await find_directory(place.operator, place.key) is not None
 
     async def _all_below(self, path: str, prefix: str) -> tuple[list[Info], list[str]]:
         """The objects below a path, and the directories that are listed with them: markers, or empty ones."""
@@ -502,11 +502,3 @@ async def _versions_of(place: Place, prefix: str, *, only: str | None = None) ->
         entries = [entry for entry in await pages.next() if only in (None, entry.path)]
         found += [(info_of if entry.is_directory else version_info)(place.base, entry) for entry in entries]
     return found
-
-
-async def _has_directory(place: Place) -> bool:
-    try:
-        await place.operator.stat(place.directory)
-    except ABSENT:
-        return False
-    return True

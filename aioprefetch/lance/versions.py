@@ -190,7 +190,7 @@ class WantedVersion:
         return root if self.branch is None else f"{root}tree/{self.branch}/"
 
 
-def wanted_version(version: object, tag: object, branch: object, *, operation: str, path: str) -> WantedVersion:
+def wanted_version(version: object, tag: str | None, branch: str | None, *, operation: str, path: str) -> WantedVersion:
     """Check the arguments of a call, without I/O.
 
     ``InvalidType`` and ``InvalidArgument`` for what names no version, ``ConfigInvalid`` for two of them.
@@ -217,9 +217,7 @@ def wanted_version(version: object, tag: object, branch: object, *, operation: s
     return WantedVersion(number=at_least(1, version, "version", operation=operation, path=path), branch=name)
 
 
-def _checked_tag(tag: object, operation: str, path: str) -> str:
-    if not isinstance(tag, str):
-        raise InvalidType(f"tag must be a name, not {tag!r}", operation=operation, path=path)
+def _checked_tag(tag: str, operation: str, path: str) -> str:
     if not is_reference(tag) or tag[0] == ".":
         raise InvalidArgument(
             f"tag={tag!r} is not the name of a tag: letters, digits, '.', '-' and '_' are allowed",
@@ -229,10 +227,8 @@ def _checked_tag(tag: object, operation: str, path: str) -> str:
     return tag
 
 
-def _checked_branch(branch: object, operation: str, path: str) -> str | None:
+def _checked_branch(branch: str, operation: str, path: str) -> str | None:
     """The name of a branch, ``None`` for the main one."""
-    if not isinstance(branch, str):
-        raise InvalidType(f"branch must be a name, not {branch!r}", operation=operation, path=path)
     if not is_branch(branch):
         raise InvalidArgument(
             f"branch={branch!r} is not the name of a branch: letters, digits, '.', '-', '_', and '/' between them are"

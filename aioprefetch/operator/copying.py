@@ -10,7 +10,7 @@ from aioprefetch.credentials import bare
 from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, InvalidType, printable, redact
 from aioprefetch.operator.from_uri import check_local, followed, split_local, split_url
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import shared_twin, with_own_hold
+from aioprefetch.operator.shared import operator_at, with_own_hold
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.runtime.options import check_count
 from aioprefetch.runtime.threads import in_thread
@@ -190,8 +190,7 @@ async def side_of(
         store, path = await in_thread(_split_local, file)
     else:
         store, path = split_url(text, path_required=False)
-    alone = Operator.from_uri(store, **(options or {}))
-    operator = shared_twin(alone) or alone
+    operator, _ = operator_at(store, options or {})
     is_name = is_literal or isinstance(place, os.PathLike)
     return operator, Side(operator=operator, path=path, label=label, name=file_name, is_literal=is_name)
 

@@ -3,14 +3,20 @@
 Two may share one if their keys are equal, as those of equal recipes of one principal are. Values are compared, not
 objects. A secret counts by a digest of its value as it is now, so that a variable that changes makes another key. What
 cannot be compared has no key and shares nothing: a function, and an object whose class has no ``__eq__`` of its own.
+
+A recipe that was made from a URL is kept, with its key, for the next caller with the same URL and options: a function
+of Spark opens an object for each row. A digest stands for both and for all variables of the process; files that decide
+about a recipe are looked at each time.
 """
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from aioprefetch.accessor.protocols import Layer, Service
 from aioprefetch.credentials import Secret
@@ -60,7 +66,7 @@ def comparable(value: Any) -> Hashable:
     if isinstance(value, list | tuple):
         return type(value), tuple(map(comparable, value))
     kind: type = type(value)
-    if "__eq__" not in _own_names(kind) and kind not in _LIKE_THEIR_FIELDS:
+    if kind not in _LIKE_THEIR_FIELDS and not any("__eq__" in vars(base) for base in kind.__mro__[:-1]):
         raise NotComparable
     if is_dataclass(value):
         return kind, tuple(comparable(getattr(value, field.name)) for field in fields(value) if field.compare)
@@ -73,11 +79,6 @@ def comparable(value: Any) -> Hashable:
     except TypeError:
         raise NotComparable from None
     return kind, value
-
-
-def _own_names(kind: type) -> set[str]:
-    """The names that a class or its bases define, those of ``object`` left out."""
-    return {name for base in kind.__mro__[:-1] for name in vars(base)}
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
@@ -108,10 +109,60 @@ def shared_twin(operator: Operator) -> Operator | None:
     with a function in it, or with an object that cannot be compared, which shares nothing.
     """
     key = family_key(operator.service, operator.layers, operator.options)
+    return None if key is None else _Recipe(operator.service, operator.layers, operator.options, key).operator()
+
+
+class _Recipe(NamedTuple):
+    """The parts of an operator, and the key of its family."""
+
+    service: Service
+    layers: tuple[Layer, ...]
+    options: RuntimeOptions
+    key: Hashable
+
+    def operator(self) -> Operator:
+        family = RuntimeFamily.find(("equal", self.key), self.options)
+        return Operator._of(*family.keep("equal", (self.service, self.layers)), Member(family))
+
+
+# --- recipes of URLs --------------------------------------------------------------------------------------------------
+
+RECIPES_MAX = 64
+# Options whose text says all about them.
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def operator_at(uri: str, options: Mapping[str, Any]) -> tuple[Operator, bool]:
+    """``Operator.from_uri``, as a ``shared_twin`` where it can be one; and whether it is."""
+    is_plain = all(type(value) in _PLAIN for value in options.values())
+    digest = _digest_of(uri, options) if is_plain else ""
+    kept = _kept_at(digest) if digest else []
+    for states, recipe in kept[:1]:
+        if recipe.service.file_states() == states:  # type: ignore[attr-defined]  # No other one is kept.
+            return recipe.operator(), True
+    alone = Operator.from_uri(uri, **options)
+    # The states first: after a change during the next call they are old, and all is made again.
+    file_states = getattr(alone.service, "file_states", None)
+    states = file_states() if file_states else ()
+    key = family_key(alone.service, alone.layers, alone.options)
     if key is None:
-        return None
-    family = RuntimeFamily.find(("equal", key), operator.options)
-    return Operator._of(*family.keep("equal", (operator.service, operator.layers)), Member(family))
+        return alone, False
+    recipe = _Recipe(alone.service, alone.layers, alone.options, key)
+    if digest and file_states and digest == _digest_of(uri, options):
+        kept[:] = [(states, recipe)]
+    return recipe.operator(), True
+
+
+def _digest_of(uri: str, options: Mapping[str, Any]) -> str:
+    """A digest of a URL, of options, and of the variables and the user of this process, some of which are secrets."""
+    variables = [(name, os.environ.get(name)) for name in os.environ]
+    return Secret(repr((uri, sorted(options.items()), variables, os.getuid()))).digest_here()
+
+
+@lru_cache(maxsize=RECIPES_MAX)
+def _kept_at(digest: str) -> list[tuple[object, _Recipe]]:
+    """The recipe under a digest, with the states of its files; empty until there is one."""
+    return []
 
 
 def with_own_hold(operator: Operator) -> Operator:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aioprefetch.errors import ConfigInvalid, InvalidType, IsADirectory, NotFound
+from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
 from aioprefetch.filters import Filters, check_expression, filter_expression, filtered
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
@@ -20,7 +20,6 @@ from aioprefetch.parquet.dataset.files import DatasetFile, checked_source, files
 from aioprefetch.parquet.dataset.scan import (
     DatasetRequest,
     checked_choice,
-    checked_schema,
     in_order,
     listed_footer,
     plan_dataset,
@@ -173,7 +172,7 @@ def scan(
         batch_rows=options.rows,
         page_checksums=Arguments("scan", name).flag("page_checksums", page_checksums),
         page_bytes_max=page_bytes_max,
-        schema=checked_schema(schema, name),
+        schema=schema,
         has_partitions=checked_choice("partitioning", partitioning, "hive", path=name) is not None,
         is_ordered=Arguments("scan", name).flag("ordered", ordered),
         filters_rows=filters_rows,
@@ -332,12 +331,8 @@ def _filter_and_project(
     return projection.apply(kept) if kept.num_rows else None
 
 
-def _checked_footer(footer: object, path: str) -> Footer | None:
-    if footer is None:
-        return None
-    if not isinstance(footer, Footer):
-        raise InvalidType(f"footer must be a Footer, not {footer!r}", operation="scan", path=path)
-    if footer.path != path:
+def _checked_footer(footer: Footer | None, path: str) -> Footer | None:
+    if footer is not None and footer.path != path:
         raise ConfigInvalid(f"the footer is that of {footer.path!r}, not of {path!r}", operation="scan", path=path)
     return footer
 
@@ -474,7 +469,7 @@ async def plan_files(
             name, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=None, slots=slots
         ),
         batch_rows=BATCH_ROWS,
-        schema=checked_schema(schema, name),
+        schema=schema,
         has_partitions=checked_choice("partitioning", partitioning, "hive", path=name) is not None,
     )
     return FilesPlan(name, tuple(await plan_dataset(operator, request)))

@@ -30,7 +30,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.from_uri import local_uri, split_local, split_uri, split_url
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import shared_twin
+from aioprefetch.operator.shared import operator_at
 from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.dataset.files import checked_source
 from aioprefetch.parquet.decoded_values import check_text
@@ -69,8 +69,7 @@ def place_of(source: Place | Sequence[Place], options: Mapping[str, Any]) -> tup
                 f"one scan reads one store, not {shown}; scan each, and put them together by polars.concat",
                 operation="scan_parquet",
             )
-    alone = Operator.from_uri(store, **options)
-    return shared_twin(alone) or alone, paths if is_list else paths[0]
+    return operator_at(store, options)[0], paths if is_list else paths[0]
 
 
 def _listed(source: object) -> list[object]:

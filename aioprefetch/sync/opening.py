@@ -19,7 +19,7 @@ from aioprefetch.operator.from_uri import (
     unknown_option,
 )
 from aioprefetch.operator.operator import Operator
-from aioprefetch.operator.shared import checked_operator, shared_twin
+from aioprefetch.operator.shared import checked_operator, operator_at
 from aioprefetch.reader.options import READER_OPTIONS
 from aioprefetch.sync.file import SyncFile
 from aioprefetch.verbs.requests import WRITE_OPTIONS
@@ -232,9 +232,9 @@ def _open_bytes(
             shown = printable(redact(url))
             raise unknown_option(each, names, of=f"a file at {scheme}://", operation="open", path=shown)
         own = {each: value for each, value in options.items() if each in own_options - shared_options}
-        alone = Operator.from_uri(store, **{each: value for each, value in options.items() if each not in own})
-        shared = shared_twin(alone)
-        operator, name, owns_operator, shares_runtime = shared or alone, redact(url), True, shared is not None
+        others = {each: value for each, value in options.items() if each not in own}
+        operator, shares_runtime = operator_at(store, others)
+        name, owns_operator = redact(url), True
     if mode.kind == "r":
         return SyncFile(operator, path, own, name=name, owns_operator=owns_operator, shares_runtime=shares_runtime)
     from aioprefetch.sync.write_file import SyncWriteFile

@@ -1,7 +1,8 @@
-"""Rules that look at a recording and say what to change. Each is a function: a sentence, or ``None``."""
+"""Advice: rules over a recording, each a sentence or ``None``; and settings for a store that was measured."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +27,7 @@ IN_FLIGHT_ALONE_MAX = 1.1
 BUSY_SHARE_MIN = 0.5
 MEMORY_WAIT_SHARE_MIN = 0.1
 METADATA_REQUESTS_MIN = 10
+MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +176,24 @@ RULES: tuple[Rule, ...] = (
     memory_waits,
     metadata_requests,
 )
+
+
+def settings_for(latency_seconds: float, connection_bytes: float, total_bytes: float) -> dict[str, str | int]:
+    """Options for a store with such a time to the first byte and such rates, in bytes per second.
+
+    A block takes one connection four times as long as its first byte, so that waiting is a fifth of the time; as many
+    blocks are fetched ahead as connections are needed for the whole rate, and one for the wait; memory holds the blocks
+    of four such readers.
+    """
+    block_bytes = 1 << min(25, max(20, round(math.log2(max(4 * latency_seconds * connection_bytes, 1)))))
+    connections = max(1, math.ceil(total_bytes / max(connection_bytes, 1)))
+    prefetch_blocks = min(64, max(2, connections + 1))
+    memory_bytes = max(256 * MIB, 4 * block_bytes * prefetch_blocks)
+    return {
+        "block_bytes": f"{block_bytes // MIB}MiB",
+        "prefetch_blocks": prefetch_blocks,
+        "memory_bytes": f"{memory_bytes // MIB}MiB",
+    }
 
 
 def unused_bytes(recording: Recording, request: TracedRequest) -> int:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from operator import attrgetter
 
 from aioprefetch.errors import (
     AlreadyExists,
@@ -23,6 +24,7 @@ from aioprefetch.errors import (
     Unsupported,
     copy_of,
 )
+from aioprefetch.plan.merge import Merge
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.runtime.events import logger
@@ -380,13 +382,11 @@ class Destination:
         if is_listed:
             self._lister = list_literally(side.operator, side.path, recursive=True)
         self.is_in_order = is_listed
-        self._on_passed = on_passed
+        self._on_passed = on_passed or (lambda entry: None)
         self._is_ordered = side.operator.capability.list_ordered and source.operator.capability.list_ordered
         self._all: dict[str, Entry] | None = None
-        self._next: Entry | None = None
-        self._last_found: Entry | None = None
-        self._last_asked = ""
-        self._is_at_end = False
+        self._there = Merge(attrgetter("path"), self._on_passed)
+        self._last_listed = self._last_asked = ""
 
     async def find(self, path: str) -> Entry | Metadata | None:
         """The object at a path, ``None`` if there is none. Each path is asked for once."""
@@ -396,12 +396,9 @@ class Destination:
             self._lister, self.is_in_order = None, False
             return await is_there(self._side.operator, path)
         self._last_asked = path
-        while not self._is_at_end and (self._next is None or self._next.path < path):
+        while self._there.is_before(path):
             await self._step(self._lister)
-        if self._next is None or self._next.path != path:
-            return None
-        self._last_found = self._next
-        return self._next
+        return self._there.find(path)
 
     async def pass_rest(self) -> None:
         """Pass the entries that are left, if all has been in order."""
@@ -409,8 +406,8 @@ class Destination:
             return
         if not self._is_ordered:
             for entry in (await self._listed(self._lister)).values():
-                self._pass(entry)
-        while self._is_ordered and not self._is_at_end:
+                self._on_passed(entry)
+        while self._is_ordered and not self._there.is_at_end:
             await self._step(self._lister)
 
     async def _listed(self, lister: Lister) -> dict[str, Entry]:
@@ -419,17 +416,8 @@ class Destination:
         return self._all
 
     async def _step(self, lister: Lister) -> None:
-        passed, self._next = self._next, None
-        if passed is not None and passed is not self._last_found:
-            self._pass(passed)
-        try:
-            self._next = await lister.__anext__()
-        except StopAsyncIteration:
-            self._is_at_end = True
-            return
-        if passed is not None and self._next.path <= passed.path:
-            self.is_in_order = False
-
-    def _pass(self, entry: Entry) -> None:
-        if self._on_passed is not None:
-            self._on_passed(entry)
+        entry = await anext(lister, None)
+        if entry is not None:
+            self.is_in_order = self.is_in_order and self._last_listed < entry.path
+            self._last_listed = entry.path
+        self._there.put(entry)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from aioprefetch.first_use import load_at_first_use
 
 if TYPE_CHECKING:
-    from aioprefetch.transport.client import HttpClient
     from aioprefetch.transport.connection import Connection, Destination
     from aioprefetch.transport.options import ClientOptions
     from aioprefetch.transport.origin import (
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         is_link_local_or_metadata,
         origin_of,
     )
+    from aioprefetch.transport.pool import HttpClient
     from aioprefetch.transport.responses import ResponseHead
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
 load_at_first_use(
     __name__,
     {
-        "client": ("HttpClient",),
         "connection": ("Connection", "Destination"),
         "options": ("ClientOptions",),
         "origin": (
@@ -54,6 +53,7 @@ load_at_first_use(
             "is_link_local_or_metadata",
             "origin_of",
         ),
+        "pool": ("HttpClient",),
         "responses": ("ResponseHead",),
     },
 )

@@ -46,11 +46,6 @@ _LOOKS_AT_ONCE = 64
 OnPassedOver = Callable[[str, str], object]
 
 
-def parent_of(path: str) -> str:
-    """The directory that a path is in, without a slash at its end; ``""`` is the root."""
-    return path.rstrip("/").rpartition("/")[0]
-
-
 class Pages:
     """The pages of one listing, each fetched on demand. After a failure the next call fetches the same page again.
 

@@ -20,7 +20,6 @@ from aioprefetch.errors import (
     AlreadyExists,
     ConditionNotMatch,
     InvalidArgument,
-    InvalidType,
     IsADirectory,
     NotFound,
     is_bucket_missing,
@@ -72,8 +71,6 @@ class Store(ZarrStore):
     def __init__(self, operator: Operator, prefix: str = "", *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
         checked_operator(operator, "open")
-        if not isinstance(prefix, str):
-            raise InvalidType(f"prefix must be a string, not {prefix!r}", operation="open")
         if prefix.startswith("/") or "://" in prefix:
             raise InvalidArgument(
                 f"prefix is a directory of the operator, such as 'data/a.zarr', not {printable(redact(prefix))!r}:"

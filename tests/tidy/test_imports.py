@@ -32,7 +32,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("transfer",),
     ("operator",),
     ("sync",),
-    ("scan",),
+    ("scan", "directories"),
     ("expressions",),
     ("filters",),
     ("parquet", "lance"),

@@ -25,7 +25,6 @@ from aioprefetch.errors import (
     ConditionNotMatch,
     Error,
     InvalidArgument,
-    InvalidType,
     IsADirectory,
     NotFound,
     ObjectChanged,
@@ -190,13 +189,6 @@ class DatasetRequest:
         """How pages are checked, in a runtime of ``memory_bytes``."""
         page_bytes = self.page_bytes_max or min(PAGE_BYTES_DEFAULT, memory_bytes)
         return PageOptions(self.page_checksums, page_bytes, max(page_bytes, memory_bytes))
-
-
-def checked_schema(schema: object, path: str) -> pa.Schema | None:
-    """``schema=`` of a caller. ``InvalidType`` for anything but a schema of pyarrow."""
-    if schema is None or isinstance(schema, pa.Schema):
-        return schema
-    raise InvalidType(f"schema must be a pyarrow.Schema, not {schema!r}", operation="scan", path=path)
 
 
 def checked_choice(name: str, value: object, *choices: str, path: str) -> str | None:

@@ -56,6 +56,10 @@ class FsOptions:
     def info(self) -> ServiceInfo:
         return ServiceInfo(scheme="file", root=self.root)
 
+    def file_states(self) -> object:
+        """Nothing: no file decides about the recipe."""
+        return ()
+
     @property
     def capability(self) -> Capability:
         return CAPABILITY

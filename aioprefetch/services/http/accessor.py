@@ -12,11 +12,10 @@ from aioprefetch.accessor.http_headers import (
     range_header,
     time_conditions,
 )
-from aioprefetch.accessor.response_check import check_reply
+from aioprefetch.accessor.response_check import check_reply, due_range
 from aioprefetch.accessor.service_base import ServiceAccessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import Error, ProtocolError, RangeNotSatisfied, Unsupported
-from aioprefetch.ranges import resolve_range
+from aioprefetch.errors import Error, ProtocolError, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.exchange import (
     SUCCESS_STATUSES,
@@ -188,7 +187,7 @@ class _SinkRead:
 
     def _receive_part(self, response: ResponseHead, total: int, connection: Connection) -> Destination | None:
         """Take the wanted part of a whole object that was sent instead of a range, if the part is near."""
-        bounds = start, end = _bounds(self._request, total)
+        bounds = start, end = due_range(self._request, total)
         head = _checked_part(self._request, unchecked_head(response), bounds, total)
         if start > self._options.skip_bytes_max:
             self.too_far = bounds
@@ -208,7 +207,7 @@ class _SinkRead:
         unsized, response = self._unsized, self._unsized_head
         if unsized is not None and response is not None:
             unsized.check_end()
-            bounds = _bounds(self._request, unsized.received)
+            bounds = due_range(self._request, unsized.received)
             # Without a total in every response no ETag can be made that is the same in each: only a real one counts.
             described = replace(unchecked_head(response), etag=etag_of(response, None))
             self._begin(
@@ -271,15 +270,3 @@ def _checked_part(
     whole = "*" if total is None else total
     part = replace(response, status=206, content_range=f"bytes {start}-{end - 1}/{whole}", content_length=end - start)
     return check_reply(replace(request, first_bytes=None), part)
-
-
-def _bounds(request: ReadRequest, total: int) -> tuple[int, int]:
-    bounds = resolve_range(request.offset, request.size, request.suffix, total)
-    if bounds is None:
-        raise RangeNotSatisfied(
-            f"{request.describe()} starts at or beyond the end of the object's {total} bytes",
-            total=total,
-            operation="read",
-            path=request.path,
-        )
-    return bounds

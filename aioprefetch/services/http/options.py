@@ -315,6 +315,10 @@ class HttpOptions:
             principal=self.identity.principal_at(str(self.origin)),
         )
 
+    def file_states(self) -> object:
+        """Nothing: no file decides about the recipe."""
+        return ()
+
     @property
     def surroundings(self) -> str:
         """A digest of the variables that decide about connections. Operators share these where it is equal."""

@@ -251,13 +251,15 @@ def ambient(profile: str | None, *, has_identity: bool, files: bool = True) -> A
 
     ``has_identity``: the recipe has keys or needs none, so that no profile is named but its own.
     """
-    environ = os.environ
-    variables = tuple((name, value) for name in _ALL_VARIABLES if (value := environ.get(name)))
-    names = [environ.get(name) or default for name, default in _FILES if environ.get(name, default)]
+    variables = tuple((name, value) for name in _ALL_VARIABLES if (value := os.environ.get(name)))
+    return _resolved(profile, has_identity, variables, file_states(files=files))
+
+
+def file_states(*, files: bool = True) -> tuple[FileAt, ...]:
+    """The configuration files of AWS here, each with its state; ``None`` without ``files``."""
+    names = [os.environ.get(name) or default for name, default in _FILES if os.environ.get(name, default)]
     paths = [os.path.expanduser(os.path.expandvars(name)) for name in names]
-    return _resolved(
-        profile, has_identity, variables, tuple((path, state_of(path) if files else None) for path in paths)
-    )
+    return tuple((path, state_of(path) if files else None) for path in paths)
 
 
 @lru_cache(maxsize=64)

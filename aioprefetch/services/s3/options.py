@@ -24,7 +24,7 @@ from aioprefetch.runtime.options import checked_file, checked_seconds, keep_byte
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key, is_directory_bucket
 from aioprefetch.services.proxies import ambient_network, check_transport
 from aioprefetch.services.s3.endpoint import address_at_aws
-from aioprefetch.services.s3.environment import Ambient, ambient
+from aioprefetch.services.s3.environment import Ambient, ambient, file_states
 from aioprefetch.transport import is_link_local_or_metadata
 from aioprefetch.values import Capability, Checksum, ServiceInfo
 
@@ -177,6 +177,10 @@ class S3Options:
         found = self.ambient(files=True)
         settings = found.ca_bundle, found.addressing_style, found.asked, found.refused, found.problem
         return *settings, ambient_network()
+
+    def file_states(self) -> object:
+        """The states of the files that decide about the recipe: from equal ones its keys and settings follow alike."""
+        return file_states()
 
     def ambient(self, *, files: bool) -> Ambient:
         """The settings for this recipe in variables, and with ``files`` in the files of AWS, as they are now."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from aioprefetch.errors import (
@@ -28,6 +28,7 @@ from aioprefetch.errors import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.options import CleanSource
+from aioprefetch.source.state import SourceState
 from aioprefetch.source.stored_json import damaged, each, fields_of, integer, listed, optional, parsed, text
 from aioprefetch.source.values import Record, SourceFile
 from aioprefetch.transfer.moving import have_same_bytes
@@ -80,18 +81,6 @@ class CleanOptions:
     source_directory: str = ""
     target_directory: str = ""
     in_flight: int = 16
-
-
-class CleanerState(Protocol):
-    """The part of a ``SourceState`` that cleaning uses."""
-
-    async def records(self, after: int, through: int) -> list[Record]:
-        """The records above ``after`` and up to ``through``."""
-        ...
-
-    async def newest(self) -> Record | None:
-        """Look at the log. ``StateConflict`` if another writer has taken over."""
-        ...
 
 
 def move_directories(source_url: str, target_url: str) -> tuple[str, str, str]:
@@ -153,7 +142,7 @@ class Cleaner:
 
     def __init__(
         self,
-        records: CleanerState,
+        records: SourceState,
         operator: Operator,
         marker: tuple[Operator, str],
         options: CleanOptions,

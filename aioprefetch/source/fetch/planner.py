@@ -10,12 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.errors import Error, ObjectChanged
 from aioprefetch.source.fetch.partitioning import Admission, BatchLimits, CanSplit
 from aioprefetch.source.options import Overwrites
+from aioprefetch.source.state import SourceState
 from aioprefetch.source.values import (
     EMPTIED_BYTES,
     REST_SECONDS_MAX,
@@ -24,7 +25,6 @@ from aioprefetch.source.values import (
     Diff,
     Feed,
     FetchItem,
-    FileIndex,
     Follow,
     FoundPage,
     KnownFile,
@@ -76,35 +76,12 @@ class Trigger:
         return self.pages < options.list_pages_max and now_seconds < self.deadline_seconds
 
 
-class PlannerState(Protocol):
-    """The part of a ``SourceState`` that a planner uses."""
-
-    @property
-    def writer(self) -> str:
-        """The id that records name as their writer."""
-        ...
-
-    @property
-    def head(self) -> Record | None:
-        """The newest record."""
-        ...
-
-    @property
-    def index(self) -> FileIndex:
-        """The known files of all records up to the head."""
-        ...
-
-    async def append(self, record: Record) -> None:
-        """Make the next record durable; appending the same one again has no effect."""
-        ...
-
-
 class Planner:
     """Plans the batches of one source, one call at a time. After a crash its memory is found again by listing."""
 
     def __init__(
         self,
-        state: PlannerState,
+        state: SourceState,
         feed: Feed,
         can_split: CanSplit,
         options: PlanOptions,

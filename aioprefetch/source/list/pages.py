@@ -17,6 +17,7 @@ from operator import attrgetter, lt
 
 from aioprefetch.errors import ConfigInvalid, Error, ProtocolError
 from aioprefetch.operator.operator import Operator
+from aioprefetch.plan.merge import Merge
 from aioprefetch.plan.patterns import compile_glob, is_literal, literal_prefix
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.supervisor import Work
@@ -198,23 +199,24 @@ def _without_same(
 
 def compare(files: Iterable[SourceFile], known_files: Sequence[KnownFile]) -> Iterator[Change]:
     """The changes from known files to listed files, both sorted, over the same range of keys."""
-    position, count = 0, len(known_files)
+    unlisted: list[KnownFile] = []
+    known, rest = Merge(attrgetter("file.key"), unlisted.append), iter(known_files)
     for file in files:
-        key = file.key
-        while position < count and known_files[position].file.key < key:
-            if known_files[position].gone_ms is None:
-                yield Change("gone", known_files[position].file)
-            position += 1
-        before = None
-        if position < count and known_files[position].file.key == key:
-            before = known_files[position]
-            position += 1
-        kind = kind_of(file, before)
+        while known.is_before(file.key):
+            known.put(next(rest, None))
+        yield from _gone(unlisted)
+        kind = kind_of(file, known.find(file.key))
         if kind is not None:
             yield Change(kind, file)
-    for rest in known_files[position:]:
-        if rest.gone_ms is None:
-            yield Change("gone", rest.file)
+    while not known.is_at_end:
+        known.put(next(rest, None))
+    yield from _gone(unlisted)
+
+
+def _gone(unlisted: list[KnownFile]) -> list[Change]:
+    changes = [Change("gone", before.file) for before in unlisted if before.gone_ms is None]
+    unlisted.clear()
+    return changes
 
 
 def kind_of(file: SourceFile, before: KnownFile | None) -> ChangeKind | None:

@@ -356,7 +356,6 @@ async def test_other_protocols_are_refused() -> None:
         ({"memory_share": 0}, ap.ConfigInvalid, "memory_share"),
         ({"memory_share": 1.01}, ap.ConfigInvalid, "memory_share"),
         ({"memory_share": "half"}, ap.ConfigInvalid, "memory_share"),
-        ({"headers": [("X", "y")]}, ap.InvalidType, "headers"),
         ({"headers": {"X y": "z"}}, ap.InvalidArgument, "X y"),
         ({"headers": {"Content-Length": "7"}}, ap.InvalidArgument, "Content-Length"),
         ({"headers": {"ETag": "7"}}, ap.InvalidArgument, "ETag"),
@@ -373,11 +372,8 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], error: ty
 
 def test_what_is_no_operator_is_refused() -> None:
     wrong: Any = "s3://bucket"
-    number: Any = 7
     with pytest.raises(ap.InvalidType):
         ap.asgi.RangeApp(wrong)
-    with pytest.raises(ap.InvalidType):
-        ap.asgi.RangeApp(ap.Operator(ap.services.Memory()), prefix=number)
     with pytest.raises(ap.ConfigInvalid):
         ap.asgi.RangeApp(ap.Operator(ap.services.Memory()), chunk_bytes=0)
     with pytest.raises(ap.InvalidArgument, match="must not begin with /"):

@@ -156,7 +156,6 @@ def test_no_output_holds_a_secret(bucket: Bucket, monkeypatch: pytest.MonkeyPatc
         ["ls", "--endpoint-url", f"http://u:{CANARY}@127.0.0.1:9", *fast, bucket.url()],
         ["doctor", "--json", "-o", "secret_access_key=env:OWN_SECRET", "-o", f"access_key_id={CANARY}", bucket.url()],
         ["--debug", "doctor", bucket.url("k")],
-        ["--debug", "bench", *fast, signed],
     ):
         result = CliRunner().invoke(app, arguments)
         assert CANARY not in result.output + result.stderr, arguments

@@ -304,7 +304,6 @@ async def test_filters_go_with_the_types_even_of_no_rows(b: Bench, filters: Any)
         ({"filters": []}, InvalidArgument),
         ({"filters": [("i", "~", 5)]}, InvalidArgument),
         ({"filters": [("i", "in", 5)]}, InvalidType),
-        ({"footer": 5}, InvalidType),
     ],
 )
 async def test_invalid_options_are_refused_at_once(b: Bench, options: Any, error: type[Exception]) -> None:

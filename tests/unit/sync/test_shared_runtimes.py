@@ -1,6 +1,10 @@
 """Files opened by URL share one runtime: connections, memory and statistics, while one is open and shortly after."""
 
+import gc
+import secrets
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +12,7 @@ import aioprefetch as ap
 from aioprefetch.sync.file import OPERATORS_MAX, KeptOperators
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.testing import FaultServer
+from tests.benches.calls import counted_calls
 from tests.benches.programs import run_program
 
 DATA = bytes(range(256)) * 64
@@ -88,7 +93,7 @@ def test_few_stores_are_kept(server: FaultServer) -> None:
 
 
 def test_a_process_ends_with_kept_connections_and_after_a_fork() -> None:
-    """Without a warning, in the parent and in the child."""
+    """Without a warning, in the parent and in the child, which opens the same URL over a connection of its own."""
     source = """
 import os
 import aioprefetch as ap
@@ -99,8 +104,8 @@ with ap.sync.open(f"{server.url}/k") as file:
     assert len(file.read()) == 1000
 pid = os.fork()
 if not pid:
-    with ap.sync.open("memory://child/k", size=0) as file:
-        file.seek(0)
+    with ap.sync.open(f"{server.url}/k") as file:
+        assert len(file.read()) == 1000
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0
 with ap.sync.open(f"{server.url}/k") as file:
@@ -108,4 +113,83 @@ with ap.sync.open(f"{server.url}/k") as file:
 print(server.connections)
 ap.sync.run(server.__aexit__(None, None, None))
 """
-    assert run_program(source).split() == ["1"]
+    assert run_program(source).split() == ["2"]
+
+
+# --- recipes of URLs --------------------------------------------------------------------------------------------------
+
+KEYS: dict[str, Any] = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "canary5ecret", "region": "eu-west-1"}
+
+
+@pytest.fixture
+def endpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FaultServer]]:
+    """Two stores, each with its number in the object ``bucket/k``, and no settings of AWS but those of a test."""
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/dev/null")
+    servers = [FaultServer({"bucket/k": f"store {number}".encode()}) for number in range(2)]
+    for server in servers:
+        ap.sync.run(server.__aenter__())
+    yield servers
+    for server in servers:
+        ap.sync.run(server.__aexit__(None, None, None))
+
+
+def content(**options: Any) -> bytes:
+    """What is in the object of the store that the recipe of its URL leads to."""
+    with ap.sync.open("s3://bucket/k", **options) as file:
+        data: bytes = file.read()
+    return data
+
+
+@pytest.mark.parametrize("options", [{}, KEYS, {**KEYS, "endpoint_url": "http://127.0.0.1:9"}], ids=len)
+def test_a_url_that_was_open_costs_few_calls(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a function that opens an object for each row. Nothing is sent before the first read."""
+    monkeypatch.setenv("AIOPREFETCH_MEMORY_BYTES", "64MiB")
+    for url in ("s3://bucket/k", "http://127.0.0.1:9/folder/k", "file:///folder/k"):
+        given = options if url.startswith("s3") else {}
+        ap.sync.open(url, **given).close()
+        with counted_calls(of_package=True) as calls:
+            file = ap.sync.open(url, **given)
+        file.close()
+        assert calls.number <= 150, url
+
+
+def test_a_changed_variable_is_seen(endpoints: list[FaultServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of ours, one of AWS, and one that holds a key; and what was there before is found again."""
+    first, second = (server.url for server in endpoints)
+    for variable in ("AIOPREFETCH_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        for url, expected in ((first, b"store 0"), (first, b"store 0"), (second, b"store 1"), (first, b"store 0")):
+            monkeypatch.setenv(variable, url)
+            assert content(**KEYS) == expected
+        monkeypatch.delenv(variable)
+    keys = {**KEYS, "secret_access_key": "env:OWN_SECRET", "endpoint_url": first}
+    runtimes = []
+    for secret in ("one", "one", "two", "one"):
+        monkeypatch.setenv("OWN_SECRET", secret)
+        with ap.sync.open("s3://bucket/k", **keys) as file:
+            runtimes.append(ap.sync.run(runtime_of(file.operator)))
+            file.read()
+    assert len(set(map(id, runtimes))) == 2
+    assert runtimes[0] is runtimes[1] is runtimes[3]
+
+
+def test_a_changed_file_of_profiles_is_seen(
+    endpoints: list[FaultServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "config"
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(configuration))
+    for number in (0, 0, 1, 0):
+        written = tmp_path / "written"
+        written.write_text(f"[profile work]\nendpoint_url = {endpoints[number].url}\n")
+        written.replace(configuration)
+        assert content(**KEYS, profile="work") == f"store {number}".encode()
+
+
+def test_what_is_kept_of_a_url_shows_no_secret() -> None:
+    """No text of a key stands in any collection of this process when the file is closed."""
+    secret = secrets.token_hex(16)
+    ap.sync.open("s3://bucket/k", **{**KEYS, "secret_access_key": secret}).close()
+    gc.collect()
+    for item in gc.get_objects():
+        texts = [*item, *item.values()] if type(item) is dict else item if type(item) in (list, tuple) else ()
+        assert not any(type(text) is str and secret in text for text in texts)

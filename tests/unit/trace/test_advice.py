@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aioprefetch.trace.advice import RULES, advise
+from aioprefetch.trace.advice import RULES, advise, settings_for
 from tests.unit.trace.recordings import KiB, MiB, Script
 
 
@@ -113,3 +113,11 @@ def test_no_rule_applies(make: Callable[[], Script]) -> None:
 def test_every_rule_has_a_case() -> None:
     (cases,) = (mark for mark in test_the_rule_applies.pytestmark if mark.name == "parametrize")  # type: ignore[attr-defined]
     assert {case[1] for case in cases.args[1]} == {rule.__name__ for rule in RULES}
+
+
+def test_settings_grow_with_latency_and_bandwidth() -> None:
+    """A block takes four times the wait for its first byte; there is a connection for each part of the rate."""
+    near = settings_for(0.001, 100e6, 200e6)
+    far = settings_for(0.08, 90e6, 1200e6)
+    assert near == {"block_bytes": "1MiB", "prefetch_blocks": 3, "memory_bytes": "256MiB"}
+    assert far == {"block_bytes": "32MiB", "prefetch_blocks": 15, "memory_bytes": "1920MiB"}

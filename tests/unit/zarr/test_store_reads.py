@@ -544,9 +544,6 @@ class TestLife:
         operator: Any = "s3://bucket"
         with pytest.raises(ap.InvalidType, match="from_uri"):
             Store(operator)
-        prefix: Any = 7
-        with pytest.raises(ap.InvalidType, match="prefix"):
-            Store(ap.Operator.from_uri("memory://"), prefix)
         for text in ("/data", "s3://bucket/data"):
             with pytest.raises(ap.InvalidArgument, match="prefix is a directory of the operator"):
                 Store(ap.Operator.from_uri("memory://"), text)

@@ -22,7 +22,7 @@ class Scene:
     """A planner over the fakes, with a clock that stands still."""
 
     def __init__(self, **options: Any) -> None:
-        self.state = FakeState()
+        self.state: Any = FakeState()  # as much of a state as is used
         self.feed = FakeFeed(self.state)
         self.now_seconds = 0.0
         self.options = PlanOptions(**options)

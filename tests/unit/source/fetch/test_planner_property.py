@@ -40,7 +40,7 @@ class Bucket:
     """Files that come and go, and a planner that is interrupted."""
 
     def __init__(self, overwrites: Literal["ignore", "reread"], page_files: int) -> None:
-        self.state = FakeState()
+        self.state: Any = FakeState()  # as much of a state as is used
         self.feed = FakeFeed(self.state, page_files=page_files)
         self.options = PlanOptions(overwrites=overwrites, learned_max=3, list_pages_max=3)
         self.versions = 0

@@ -1,12 +1,12 @@
-"""Arrow's view of a store as a tree: what is at a path and below it, and changes of whole directories.
+"""A store as a tree of directories: what is at a path and below it, and changes of whole directories.
 
-Arrow's paths have no slash at their end. A directory of a store without directories is there as long as an object lies
-below it, or an empty one that stands for it.
+Paths have no slash at their end. A directory of a store without directories is there as long as an object lies below
+it, or an empty one that stands for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from aioprefetch.accessor.path_hints import hint_at_path
@@ -14,7 +14,7 @@ from aioprefetch.errors import AlreadyExists, Error, InvalidPath, IsADirectory, 
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.values import Entry, Metadata
-from aioprefetch.verbs.listing import delete_below, has_bytes, list_literally, parent_of
+from aioprefetch.verbs.listing import delete_below, has_bytes, list_literally
 
 # Requests of one call that are made side by side.
 LOOKS_AT_ONCE = 64
@@ -22,7 +22,17 @@ LOOKS_AT_ONCE = 64
 
 def directory_of(path: str) -> str:
     """The path as that of a directory; ``""`` is the root."""
-    return f"{path}/" if path else ""
+    return path if not path or path.endswith("/") else f"{path}/"
+
+
+def parents_of(path: str, root: str) -> Iterator[str]:
+    """The directories above a path, up to and with ``root``, the nearest first."""
+    while len(path) > len(root):
+        above, slash, _ = path.rpartition("/")
+        if not slash or len(above) < len(root):
+            return
+        yield above
+        path = above
 
 
 async def key_of(operator: Operator, path: str) -> str:
@@ -81,7 +91,7 @@ async def check_object(operator: Operator, path: str, operation: str) -> None:
 
 
 async def below(operator: Operator, base: str, *, recursive: bool) -> list[Entry] | None:
-    """The entries of a directory, or with ``recursive`` all below it, directories among them. Their paths are Arrow's.
+    """The entries of a directory, or with ``recursive`` all below it, directories among them.
 
     An object whose key ends with ``/`` has that slash in its path, and is in the directory of its name. ``None`` if
     there is nothing at ``base``; ``NotADirectory`` for an object.
@@ -89,10 +99,9 @@ async def below(operator: Operator, base: str, *, recursive: bool) -> list[Entry
     found: dict[str, Entry] = {}
     async for entry in list_literally(operator, directory_of(base), recursive=recursive):
         path = entry.path.removesuffix("/") if entry.is_directory else entry.path
-        above = path.rpartition("/")[0]
-        while len(above) > len(base) and above not in found:
-            found[above] = Entry(path=above, kind="directory")
-            above = parent_of(above)
+        for above in parents_of(path, base):
+            if above != base:
+                found.setdefault(above, Entry(path=above, kind="directory"))
         if not entry.is_directory or path not in found:
             found[path] = Entry(
                 path=path, kind=entry.kind, size=entry.size, etag=entry.etag, last_modified=entry.last_modified
@@ -116,7 +125,7 @@ async def create(operator: Operator, path: str, *, recursive: bool) -> None:
         return
     if there is not None:
         raise AlreadyExists("an object of that name is there", operation="create_dir", path=path)
-    parent = parent_of(path)
+    parent = path.rpartition("/")[0]
     if parent and not recursive:
         await check_directory(operator, parent, "create_dir")
     await operator.create_dir(directory_of(path))

@@ -1,13 +1,11 @@
-"""``doctor`` and ``bench``: what they find on stores that are known, and what they leave behind."""
+"""``doctor``: what it finds on stores that are known, and what it leaves behind."""
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aioprefetch.cli.doctor import settings_for
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.faults import Fault, Rule
 from tests.unit.cli.commands import Bucket, objects, run
@@ -70,27 +68,3 @@ async def test_doctor_of_a_store_that_ignores_what_it_is_asked(monkeypatch: pyte
         assert outcomes(report)["If-Match"] == "warning"
         (report,) = await asyncio.to_thread(lambda: objects("doctor", "--json", f"{server.url}/none", code=1))
         assert outcomes(report)["object"] == "failed"
-
-
-def test_settings_grow_with_latency_and_bandwidth() -> None:
-    """A block takes four times the wait for its first byte; there is a connection for each part of the rate."""
-    near = settings_for(0.001, 100e6, 200e6)
-    far = settings_for(0.08, 90e6, 1200e6)
-    assert near == {"block_bytes": "1MiB", "prefetch_blocks": 3, "memory_bytes": "256MiB"}
-    assert far == {"block_bytes": "32MiB", "prefetch_blocks": 15, "memory_bytes": "1920MiB"}
-
-
-def test_bench_beside_what_is_installed(bucket: Bucket, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket.put(k=bytes(MIB))
-    peers = [text for name in ("obstore", "pyarrow", "boto3") for text in ("--peer", name)]
-    (report,) = objects("bench", "--json", "--rounds", 1, *peers, bucket.url("k"))
-    names = [name.partition(" ")[0] for name in report["libraries"]]
-    assert names == ["aioprefetch", "obstore", "pyarrow", "boto3"]
-    assert all(figures["bytes_per_second"] > 0 for figures in report["libraries"].values())
-    result = run("bench", "--rounds", 1, "--peer", "pyarrow", folder / "big")
-    assert "aioprefetch" in result.stdout
-    assert "pyarrow" in result.stdout
-    monkeypatch.setitem(sys.modules, "obstore", None)
-    result = run("bench", "--rounds", 1, "--peer", "obstore", "--peer", "s3fs", folder / "big", code=1)
-    assert result.stderr.splitlines() == ["aioprefetch: obstore: not installed", "aioprefetch: s3fs: not for file://"]
-    assert "are needed" in run("bench", folder / "a b.txt", code=2).stderr
