@@ -156,10 +156,6 @@ class KnownFile:
 class FileIndex(Protocol):
     """The known files of one source. Memory is bounded for any number of files."""
 
-    async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        """The known files with keys above ``after`` and up to ``through``, sorted by key."""
-        ...
-
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
         """The known files of these keys, which may come in any order."""
         ...
@@ -274,10 +270,6 @@ class FoundPage:
 
 class Feed(Protocol):
     """A lister, or a follower of another source. Only its cursors must survive a restart; it keeps no other state."""
-
-    def first(self) -> Cursor:
-        """The cursor of a new source."""
-        ...
 
     async def page(self, cursor: Cursor) -> FoundPage:
         """The next changes after ``cursor``, from at most one page of the store and one lookup of known files.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
+from aioprefetch.source.list.diff_lister import DiffLister
 from aioprefetch.source.options import Overwrites
 from aioprefetch.source.values import Change, Cursor, Diff, Feed, KnownFile, TailAndSweep
 
@@ -29,11 +30,6 @@ class DictIndex:
             self._sorted, self._sorted_of = sorted(self.files), self.files
         return self._sorted
 
-    async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        """Implement ``FileIndex``."""
-        keys = self.keys()
-        return self._counted("between", [self.files[key] for key in keys if after < key <= through])
-
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
         """Implement ``FileIndex``."""
         self._counted("find", keys)
@@ -54,6 +50,11 @@ class DictIndex:
         """Remember what was decided on."""
         gone_ms = 1 if change.kind == "gone" else None
         self.files[change.file.key] = KnownFile(change.file, seq, gone_ms)
+
+
+def first_cursor(feed: Feed) -> Cursor:
+    """The cursor of a new source with this lister."""
+    return Diff() if isinstance(feed, DiffLister) else TailAndSweep()
 
 
 @dataclass(eq=False)
@@ -88,8 +89,7 @@ class Consumer:
         return taken
 
     async def _page(self, taken: list[Change], room: int) -> None:
-        cursor = self.feed.first() if self.cursor is None else self.cursor
-        page = await self.feed.page(cursor)
+        page = await self.feed.page(first_cursor(self.feed) if self.cursor is None else self.cursor)
         self.requests += page.requests
         self.is_idle = page.is_idle
         for change, after in page.changes:

@@ -239,10 +239,6 @@ class DiffLister:
         self._young = self._youngest_ms = 0
         self._begin()
 
-    def first(self) -> Diff:
-        """The cursor of a new source."""
-        return Diff()
-
     def begin_trigger(self) -> None:
         """Start a new trigger: again a share of pages without changes, and a new listing if the last one has ended."""
         self._begin()

@@ -150,10 +150,6 @@ class Follower:
         self._finish_ms: int | None = None
         self._finish_seq: int | None = None
 
-    def first(self) -> Follow:
-        """The cursor of a source that has found nothing yet."""
-        return Follow(state=self._state.uuid)
-
     def begin_trigger(self) -> None:
         """Start a new trigger."""
         self._has_changes = False

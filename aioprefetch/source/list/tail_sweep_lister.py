@@ -68,10 +68,6 @@ class TailSweepLister:
         self._sweep_is_next = False
         self._begin()
 
-    def first(self) -> TailAndSweep:
-        """The cursor of a new source."""
-        return TailAndSweep()
-
     def begin_trigger(self) -> None:
         """Start a new trigger: list the end of the bucket again, and continue the sweep."""
         self._begin()

@@ -35,10 +35,8 @@ from aioprefetch.source.options import StateOptions
 
 if TYPE_CHECKING:
     from aioprefetch.source.state.source_state import SourceState, StateStatistics
-    from aioprefetch.source.state.store import SideFiles, SourceIdentity
+    from aioprefetch.source.state.store import SourceIdentity
 
-__all__ = ["SideFiles", "SourceIdentity", "SourceState", "StateOptions", "StateStatistics"]
+__all__ = ["SourceIdentity", "SourceState", "StateOptions", "StateStatistics"]
 
-load_at_first_use(
-    __name__, {"store": ("SourceIdentity", "SideFiles"), "source_state": ("SourceState", "StateStatistics")}
-)
+load_at_first_use(__name__, {"store": ("SourceIdentity",), "source_state": ("SourceState", "StateStatistics")})

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from aioprefetch.errors import Error, InvalidArgument, StateConflict
 from aioprefetch.operator.operator import Operator
@@ -31,7 +30,6 @@ from aioprefetch.source.state.store import (
     KEPT_SNAPSHOTS,
     RUNS,
     SNAPSHOT,
-    SideFiles,
     SourceIdentity,
     StateMeta,
     StateStore,
@@ -280,7 +278,6 @@ class SourceState:
             self._index.refresh = self._journal.reload
         self._compactor = Compactor(store, self._files, meta.uuid, options)
         self._schedule = CompactionSchedule(self._data, self._compactor, clock_ms)
-        self._side_files = SideFiles(store.operator, store.directory)
 
     @classmethod
     async def open(
@@ -446,14 +443,6 @@ class SourceState:
     async def join(self) -> None:
         """Wait for the end of the compaction in the background, if one is in progress. Its error is not raised."""
         await self._schedule.join()
-
-    async def get_json(self, name: str) -> Any | None:
-        """The content of a small file beside the state, such as ``schema.json``; ``None`` if it does not exist."""
-        return await self._side_files.get_json(name)
-
-    async def put_json_if_absent(self, name: str, value: Any) -> Any:
-        """Write a small file beside the state if it is absent; returns its content afterwards."""
-        return await self._side_files.put_json_if_absent(name, value)
 
     async def aclose(self) -> None:
         """Cancel a compaction that is in progress and release local files. The store stays whole."""

@@ -63,9 +63,6 @@ class FakeState:
     async def committed(self, seq: int) -> None:
         self.commits.append(seq)
 
-    async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        return [self.files[key] for key in sorted(self.files) if after < key <= through]
-
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
         return {key: self.files[key] for key in keys if key in self.files}
 
@@ -91,9 +88,6 @@ class FakeFeed:
 
     def put(self, *keys: str, size: int = 10, etag: str = "1") -> None:
         self.files |= {key: file_of(key, size, etag) for key in keys}
-
-    def first(self) -> Cursor:
-        return TailAndSweep()
 
     def begin_trigger(self) -> None:
         self.share = self.sweep_pages

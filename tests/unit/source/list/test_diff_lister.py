@@ -280,7 +280,7 @@ async def test_the_rest_of_a_page_is_compared_with_changes_taken_meanwhile(
     bucket.put("b")
     known = DictIndex()
     lister = DiffLister(operator, "", EAGER, known)
-    page = await lister.page(lister.first())
+    page = await lister.page(Diff())
     (first, at), (second, _) = page.changes
     known.apply(first)
     known.apply(Change("new", replace(second.file, etag="another")))

@@ -23,7 +23,7 @@ EAGER = ListOptions(interval_seconds=0.0)
 def follower(state: FollowedState, page_files: int = KNOWN_FILES) -> Consumer:
     """A consumer that knows nothing yet."""
     known = DictIndex()
-    return Consumer(Follower(state, EAGER, known, page_files=page_files), known)
+    return Consumer(Follower(state, EAGER, known, page_files=page_files), known, cursor=Follow(state=state.uuid))
 
 
 def kinds_of(changes: list[object]) -> list[tuple[str, str]]:
@@ -97,7 +97,7 @@ async def test_a_file_gone_in_the_same_trigger_is_reported_as_gone() -> None:
     one = Follower(state, EAGER, DictIndex())
     state.append([FetchItem(state.file(f"k{number}")) for number in range(40)])
     one.begin_trigger()
-    page = await one.page(one.first())
+    page = await one.page(Follow(state=state.uuid))
     assert len(page.changes) == 40
     state.append(gone=["k3"])
     page = await one.page(page.after)
@@ -211,7 +211,7 @@ async def test_more_known_files_than_one_lookup_returns() -> None:
 @pytest.mark.virtual
 async def test_a_quiet_log_is_read_once_an_interval() -> None:
     state, known = FollowedState(), DictIndex()
-    one = Consumer(Follower(state, ListOptions(interval_seconds=60.0), known), known)
+    one = Consumer(Follower(state, ListOptions(interval_seconds=60.0), known), known, cursor=Follow(state=state.uuid))
     for _ in range(20):
         assert await one.trigger() == []
     assert state.looks <= 2

@@ -18,7 +18,7 @@ from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
-from tests.benches.dict_index import Consumer, DictIndex
+from tests.benches.dict_index import Consumer, DictIndex, first_cursor
 from tests.benches.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=2)
@@ -150,14 +150,14 @@ async def test_closing_ends_listing_ahead(kind: type[TailSweepLister] | type[Dif
         bucket.put(f"k{number:02}")
     async with bucket.operator() as operator:
         lister = kind(operator, "", OPTIONS, DictIndex())
-        await lister.page(lister.first())
+        await lister.page(first_cursor(lister))
         await lister.aclose()
         await lister.aclose()
         count = len(bucket.requests)
         for _ in range(10):
             await asyncio.sleep(0)
         assert len(bucket.requests) == count
-        assert (await lister.page(lister.first())).changes
+        assert (await lister.page(first_cursor(lister))).changes
         await lister.aclose()
 
 

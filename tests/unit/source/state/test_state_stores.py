@@ -205,7 +205,7 @@ async def test_a_store_that_lists_in_no_order_holds_a_state(unordered: ap.Operat
             assert await state.newest() == record
             await state.aclose()
         reader = await opened(operator, writer=False)
-        assert len(await reader.index.between("", "z")) == 8
+        assert len(await reader.index.page("", count=100)) == 8
         assert await reader.newest() == record
         await reader.aclose()
 
