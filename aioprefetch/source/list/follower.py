@@ -10,44 +10,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from aioprefetch.errors import Error, InvalidArgument, NotFound, StateConflict, excerpt
 from aioprefetch.source.list.pages import ChangeSteps, Selection, compare, kind_of
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.polling import PollTimer
 from aioprefetch.source.state.index import Changes, carried_files, changes_of
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import Change, Cursor, FileIndex, Follow, FoundPage, KnownFile, Record, SourceFile
 
 # Records read at once, at most.
 RECORDS = 16
-
-
-class Followed(Protocol):
-    """The part of the other source's ``SourceState``, opened for reading, that a follower uses."""
-
-    @property
-    def uuid(self) -> str:
-        """The id of the state."""
-        ...
-
-    @property
-    def head(self) -> Record | None:
-        """The newest record seen so far."""
-        ...
-
-    @property
-    def index(self) -> FileIndex:
-        """The known files of all records up to the head, or up to a later record."""
-        ...
-
-    async def newest(self) -> Record | None:
-        """Look at the log again; the head becomes the newest record."""
-        ...
-
-    async def records(self, after: int, through: int) -> list[Record]:
-        """The records in a range. ``NotFound`` if some were removed."""
-        ...
 
 
 class FollowedRecords:
@@ -57,7 +30,7 @@ class FollowedRecords:
     small.
     """
 
-    def __init__(self, state: Followed) -> None:
+    def __init__(self, state: SourceState) -> None:
         self._state = state
         # The last record returned, the files that it carried over, and the records read after it.
         self._seq = -1
@@ -130,7 +103,7 @@ class Follower:
 
     def __init__(
         self,
-        state: Followed,
+        state: SourceState,
         options: ListOptions,
         index: FileIndex,
         *,

@@ -1,11 +1,13 @@
-"""A state and a feed in memory, by the letter of the protocols, for tests of what stands between them."""
+"""A state and a feed in memory, for tests of what stands between them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from aioprefetch.errors import Error, StateConflict
+from aioprefetch.source.state import SourceState
 from aioprefetch.source.values import Change, ChangeKind, Cursor, FoundPage, KnownFile, Record, SourceFile, TailAndSweep
 
 
@@ -26,6 +28,10 @@ class FakeState:
         self.failures: list[tuple[bool, BaseException]] = []
         self.commits: list[int] = []
         self.lost: StateConflict | None = None
+
+    def as_state(self) -> SourceState:
+        """The part of a state that a cleaner uses."""
+        return cast("SourceState", self)
 
     @property
     def head(self) -> Record:

@@ -31,7 +31,12 @@ class Scene:
     def restart(self) -> None:
         self.feed.finish_by(None)
         self.planner = Planner(
-            self.state, self.feed, _is_jsonl, self.options, clock_ms=lambda: 5, now_seconds=lambda: self.now_seconds
+            self.state.as_state(),
+            self.feed,
+            _is_jsonl,
+            self.options,
+            clock_ms=lambda: 5,
+            now_seconds=lambda: self.now_seconds,
         )
 
     async def keys(self, limits: BatchLimits = ANY, **how: bool) -> list[str]:

@@ -82,43 +82,6 @@ async def test_overwritten_gone_and_returned_files_are_reported(bucket: Simulate
     assert [(change.file.key, change.kind) for change in await one.through()] == [("k05", "returned")]
 
 
-@checks("source:L10")
-async def test_certainly_new_keys_are_not_looked_up_and_others_are(bucket: SimulatedBucket, operator: Operator) -> None:
-    """After the first listing keys that are certainly new cost no look-up; no file is lost to the filter."""
-    for number in range(30):
-        bucket.put(f"k{number:02}")
-    one = consumer(operator)
-    await one.through()
-    looked_up: list[str] = []
-    find = one.known.find
-
-    async def counted(keys: list[str]) -> dict[str, object]:
-        looked_up.extend(keys)
-        return await find(keys)  # type: ignore[return-value]
-
-    one.known.find = counted  # type: ignore[method-assign, assignment]
-    for number in range(1000):
-        bucket.put(f"n{number:03}")
-    await one.through(1)
-    assert len(one.delivered) == 1030
-    assert len([key for key in looked_up if key.startswith("n")]) < 100
-    await one.through()
-    assert one.delivered.total() == 1030
-
-
-@checks("source:L10")
-async def test_a_filter_that_is_always_unsure_loses_nothing(
-    bucket: SimulatedBucket, operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioprefetch.source.list.diff_lister.BloomFilter.__contains__", lambda self, key: True)
-    one = consumer(operator)
-    for number in range(30):
-        bucket.put(f"k{number:02}")
-        await one.through(1)
-    await one.through()
-    assert len(one.delivered) == one.delivered.total() == 30
-
-
 async def test_another_process_starts_its_listing_again(bucket: SimulatedBucket, operator: Operator) -> None:
     """From a cursor in the middle of a listing; with what is known it tells nothing twice."""
     for number in range(50):

@@ -23,7 +23,9 @@ EAGER = ListOptions(interval_seconds=0.0)
 def follower(state: FollowedState, page_files: int = KNOWN_FILES) -> Consumer:
     """A consumer that knows nothing yet."""
     known = DictIndex()
-    return Consumer(Follower(state, EAGER, known, page_files=page_files), known, cursor=Follow(state=state.uuid))
+    return Consumer(
+        Follower(state.as_state(), EAGER, known, page_files=page_files), known, cursor=Follow(state=state.uuid)
+    )
 
 
 def kinds_of(changes: list[object]) -> list[tuple[str, str]]:
@@ -94,7 +96,7 @@ async def test_gone_and_returned_files_are_reported() -> None:
 
 async def test_a_file_gone_in_the_same_trigger_is_reported_as_gone() -> None:
     state = FollowedState()
-    one = Follower(state, EAGER, DictIndex())
+    one = Follower(state.as_state(), EAGER, DictIndex())
     state.append([FetchItem(state.file(f"k{number}")) for number in range(40)])
     one.begin_trigger()
     page = await one.page(Follow(state=state.uuid))
@@ -211,7 +213,9 @@ async def test_more_known_files_than_one_lookup_returns() -> None:
 @pytest.mark.virtual
 async def test_a_quiet_log_is_read_once_an_interval() -> None:
     state, known = FollowedState(), DictIndex()
-    one = Consumer(Follower(state, ListOptions(interval_seconds=60.0), known), known, cursor=Follow(state=state.uuid))
+    one = Consumer(
+        Follower(state.as_state(), ListOptions(interval_seconds=60.0), known), known, cursor=Follow(state=state.uuid)
+    )
     for _ in range(20):
         assert await one.trigger() == []
     assert state.looks <= 2
@@ -235,7 +239,7 @@ async def test_a_run_that_ends_goes_to_the_newest_record() -> None:
 
 async def test_other_states_and_older_copies_are_refused() -> None:
     state = FollowedState()
-    one = Follower(state, EAGER, DictIndex(), clock=hurried())
+    one = Follower(state.as_state(), EAGER, DictIndex(), clock=hurried())
     with pytest.raises(InvalidArgument, match="TailAndSweep"):
         await one.page(TailAndSweep())
     with pytest.raises(StateConflict, match="'else'"):
@@ -291,7 +295,7 @@ class World:
             self.gone.clear()
         elif action < 0.65:
             known = self.one.known
-            self.one.feed = Follower(self.state, EAGER, known)
+            self.one.feed = Follower(self.state.as_state(), EAGER, known)
         else:
             await self.one.trigger(self.chance.randint(1, 9))
 
