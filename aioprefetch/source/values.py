@@ -258,13 +258,12 @@ class FoundPage:
     """Changes in the order in which they must be taken, each with the cursor after it.
 
     A caller that takes only some of them continues from the cursor of the last one taken; after taking all, from
-    ``after``. ``requests`` counts the listing requests. ``is_idle`` means that there is no more to find now: the tail
-    is at its end, and no sweep is in progress or its share of this trigger is used up.
+    ``after``. ``is_idle`` means that there is no more to find now: the tail is at its end, and no sweep is in progress
+    or its share of this trigger is used up.
     """
 
     changes: tuple[tuple[Change, Cursor], ...]
     after: Cursor
-    requests: int
     is_idle: bool
 
 

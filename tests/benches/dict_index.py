@@ -68,7 +68,6 @@ class Consumer:
     delivered: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     reported: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)
-    requests: int = 0
     is_idle: bool = False
     triggers: int = 0
 
@@ -90,7 +89,6 @@ class Consumer:
 
     async def _page(self, taken: list[Change], room: int) -> None:
         page = await self.feed.page(first_cursor(self.feed) if self.cursor is None else self.cursor)
-        self.requests += page.requests
         self.is_idle = page.is_idle
         for change, after in page.changes:
             if len(taken) >= room:

@@ -123,7 +123,6 @@ class DiffLister:
     def __init__(
         self,
         operator: Operator,
-        prefix: str,
         options: ListOptions,
         index: FileIndex,
         *,
@@ -131,7 +130,7 @@ class DiffLister:
     ) -> None:
         self._operator = operator
         self._options = options
-        self._selection = Selection(prefix, options.glob, hidden_files=options.hidden_files)
+        self._selection = Selection(options.glob, hidden_files=options.hidden_files)
         self._index = index
         self._clock = clock or loop_seconds
         self._timer = PollTimer(options.interval_seconds, clock, lambda: operator.runtime().random.random())
@@ -140,7 +139,6 @@ class DiffLister:
         self._dropped: list[ReadAhead] = []
         self._held: FoundPage | None = None
         self._held_since = 0.0
-        self._requests = 0
         self._until_ms: int | None = None
         self._overrun = Overrun()
         self._done = False
@@ -178,7 +176,7 @@ class DiffLister:
         if rest is not None:
             return rest
         if self._timer.is_resting or self._is_idle():
-            return FoundPage((), cursor, 0, is_idle=True)
+            return FoundPage((), cursor, is_idle=True)
         await self._timer.wait()
         try:
             page = await self._next_page(cursor)
@@ -231,8 +229,7 @@ class DiffLister:
             (change, after if number == len(changes) else replace(cursor, taken=cursor.taken + number))
             for number, change in enumerate(changes, 1)
         )
-        requests, self._requests = self._requests, 0
-        self._held = FoundPage(pairs, after, requests, is_idle)
+        self._held = FoundPage(pairs, after, is_idle)
         return self._held
 
     def _is_idle(self) -> bool:
@@ -251,13 +248,10 @@ class DiffLister:
     def _begun(self) -> _CurrentListing:
         if self._listing is None:
             request = ListRequest(path=self._selection.prefix, recursive=True)
-            pages = ReadAhead(self._operator, request, self._options.ahead_pages, self._count_request)
+            pages = ReadAhead(self._operator, request, self._options.ahead_pages)
             self._listing = _CurrentListing(pages)
             self._overrun = Overrun()
         return self._listing
-
-    def _count_request(self) -> None:
-        self._requests += 1
 
     # --- the pages ----------------------------------------------------------------------------------------------
 

@@ -357,7 +357,7 @@ class StateIndex:
         async def look(view: IndexView) -> list[KnownFile]:
             files: list[KnownFile] = []
             position: str | None = after
-            for run in view.runs[_first_beyond(view.runs, after) :]:
+            for run in view.runs[bisect_right(view.runs, after, key=lambda run: run.last) :]:
                 while position is not None and position < run.last and len(files) < count:
                     rows, through = await self._stretch(run, position, limit)
                     merged, position = _step(view.delta, rows, position, through, limit)
@@ -401,8 +401,3 @@ def _step(
 def missing_run(run: RunInfo) -> Exception:
     """The error for a run of the snapshot that is not in the store."""
     return damaged(f"{SNAPSHOT} names a run that is missing, with {run.rows} files", run.name)
-
-
-def _first_beyond(runs: Sequence[RunInfo], key: str) -> int:
-    """The position of the first run with keys above ``key``."""
-    return bisect_right(runs, key, key=lambda run: run.last)

@@ -5,7 +5,6 @@ A state is found or made, checked, read, and claimed by the new writer.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ from functools import partial
 from aioprefetch.errors import Error, InvalidArgument, StateConflict
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.options import StateOptions
+from aioprefetch.source.polling import now_ms
 from aioprefetch.source.state.compaction import BACKLOG_MAX, CompactionSchedule, Compactor
 from aioprefetch.source.state.index import RunFiles, StateIndex
 from aioprefetch.source.state.journal import (
@@ -212,10 +212,6 @@ async def _create_snapshot(store: StateStore, state: str, cursor: Cursor) -> Non
     await store.create(SNAPSHOT, empty.to_bytes())
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
 # --- the state --------------------------------------------------------------------------------------------------------
 
 
@@ -288,7 +284,7 @@ class SourceState:
         *,
         first: Cursor,
         writer: bool = True,
-        clock_ms: Callable[[], int] = _now_ms,
+        clock_ms: Callable[[], int] = now_ms,
         options: StateOptions | None = None,
     ) -> SourceState:
         """Open the state in a directory of the operator (``""``, or a path that ends with ``/``).

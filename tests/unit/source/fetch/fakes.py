@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from aioprefetch.errors import Error, StateConflict
-from aioprefetch.source.state import SourceState
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import Change, ChangeKind, Cursor, FoundPage, KnownFile, Record, SourceFile, TailAndSweep
 
 
@@ -112,12 +112,12 @@ class FakeFeed:
         above = [key for key in sorted(self.files) if key > cursor.frontier][: self.page_files]
         if above:
             changes = tuple((Change("new", self.files[key]), replace(cursor, frontier=key)) for key in above)
-            return FoundPage(changes, replace(cursor, frontier=above[-1]), 1, False)
+            return FoundPage(changes, replace(cursor, frontier=above[-1]), False)
         return self._swept(cursor)
 
     def _swept(self, cursor: TailAndSweep) -> FoundPage:
         if self.swept if self.finish_ms is not None else self.share < 1:
-            return FoundPage((), cursor, 0, True)
+            return FoundPage((), cursor, True)
         self.share -= 1
         if not self.sweeping:
             self.sweeping, cursor = True, replace(cursor, sweep_key=None)
@@ -136,7 +136,7 @@ class FakeFeed:
             replace(cursor, sweep_key=None, sweeps=cursor.sweeps + 1) if ends else replace(cursor, sweep_key=through)
         )
         self.swept = ends
-        return FoundPage(tuple(changes), swept, 1, ends)
+        return FoundPage(tuple(changes), swept, ends)
 
 
 def _compared(found: SourceFile | None, known: KnownFile | None) -> ChangeKind | None:

@@ -319,7 +319,7 @@ class ScriptedFeed(FakeFeed):
         self.pages += 1
         changes = self.script.pop(0) if self.script else []
         steps = tuple((change, TailAndSweep(frontier=f"{self.pages}.{n}")) for n, change in enumerate(changes))
-        return FoundPage(steps, TailAndSweep(frontier=f"{self.pages}"), 1, not self.script)
+        return FoundPage(steps, TailAndSweep(frontier=f"{self.pages}"), not self.script)
 
 
 @checks("source:L9")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from aioprefetch.errors import NotFound
-from aioprefetch.source.state import SourceState
 from aioprefetch.source.state.index import Changes, KeyChange, carried_files, changes_of, fold, with_gone
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import FetchItem, KnownFile, Record, SourceFile, TailAndSweep
 from tests.benches.dict_index import DictIndex
 

@@ -10,8 +10,7 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, PermissionDenied, Unavailable
-from aioprefetch.source.list import DiffLister
-from aioprefetch.source.list.diff_lister import KeySpill
+from aioprefetch.source.list.diff_lister import DiffLister, KeySpill
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import REST_SECONDS_MAX, Change, Diff, KnownFile, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
@@ -35,7 +34,7 @@ async def operator(bucket: SimulatedBucket) -> AsyncIterator[Operator]:
 
 def consumer(operator: Operator, options: ListOptions = EAGER) -> Consumer:
     known = DictIndex()
-    return Consumer(DiffLister(operator, "", options, known), known)
+    return Consumer(DiffLister(operator, options, known), known)
 
 
 @checks("source:L8", "source:L9")
@@ -90,7 +89,7 @@ async def test_another_process_starts_its_listing_again(bucket: SimulatedBucket,
     cursor = None
     delivered = 0
     for _ in range(12):
-        one = Consumer(DiffLister(operator, "", EAGER, known), known, cursor=cursor)
+        one = Consumer(DiffLister(operator, EAGER, known), known, cursor=cursor)
         for _ in range(12):
             await one.trigger(room=1)
         cursor, delivered = one.cursor, delivered + one.delivered.total()
@@ -112,7 +111,7 @@ async def test_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket
 
     async with bucket.operator() as operator:
         known = DictIndex()
-        lister = DiffLister(operator, "", EAGER, known, clock=hurried())
+        lister = DiffLister(operator, EAGER, known, clock=hurried())
         one = Consumer(lister, known)
         bucket.on_request = fail
         for _ in range(300):
@@ -127,7 +126,7 @@ async def test_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket
 
 async def test_cursors_of_another_kind_are_refused(operator: Operator) -> None:
     with pytest.raises(InvalidArgument, match="TailAndSweep"):
-        await DiffLister(operator, "", EAGER, DictIndex()).page(TailAndSweep())
+        await DiffLister(operator, EAGER, DictIndex()).page(TailAndSweep())
 
 
 def test_missing_keys_are_found_in_sorted_runs() -> None:
@@ -171,7 +170,7 @@ async def test_a_page_whose_lookup_failed_is_reported_later(
     for number in range(12):
         bucket.put(f"k{number:02}")
     known = FailingKnown(at)
-    lister = DiffLister(operator, "", EAGER, known, clock=hurried())
+    lister = DiffLister(operator, EAGER, known, clock=hurried())
     one = Consumer(lister, known)
     lister.finish_by(10**9)
     with pytest.raises(Unavailable):
@@ -221,7 +220,7 @@ async def test_the_old_rest_of_a_page_is_listed_again(bucket: SimulatedBucket, o
     for number in range(3):
         bucket.put(f"k{number}")
     known, now = DictIndex(), 0.0
-    one = Consumer(DiffLister(operator, "", EAGER, known, clock=lambda: now), known)
+    one = Consumer(DiffLister(operator, EAGER, known, clock=lambda: now), known)
     if ends:
         one.feed.finish_by(10**9)
     await one.trigger(room=1)
@@ -242,7 +241,7 @@ async def test_the_rest_of_a_page_is_compared_with_changes_taken_meanwhile(
     bucket.put("a")
     bucket.put("b")
     known = DictIndex()
-    lister = DiffLister(operator, "", EAGER, known)
+    lister = DiffLister(operator, EAGER, known)
     page = await lister.page(Diff())
     (first, at), (second, _) = page.changes
     known.apply(first)

@@ -9,7 +9,9 @@ from typing import Any, TypeVar, cast
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
+from aioprefetch.source.options import StateOptions
+from aioprefetch.source.state.source_state import SourceState
+from aioprefetch.source.state.store import SourceIdentity
 from aioprefetch.source.values import Cursor, FetchItem, FileIndex, KnownFile, Record, SourceFile, TailAndSweep
 from aioprefetch.values import Metadata, Request, WriteRequest
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 import aioprefetch as ap
 from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMetadata
 from aioprefetch.source.fetch.cleaning import CleaningProgress, DeadLists, MarkerFile
-from aioprefetch.source.state import SourceIdentity
 from aioprefetch.source.state.journal import LoggedRecord, decode, encode
 from aioprefetch.source.state.snapshot import RunInfo, Snapshot
-from aioprefetch.source.state.store import StateMeta
+from aioprefetch.source.state.store import SourceIdentity, StateMeta
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.source.values import Cursor, Diff, FetchItem, Follow, Offset, Record, SourceFile, TailAndSweep
 from tests.benches.packed_files import zstd

@@ -20,9 +20,10 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.source.state import SourceIdentity, SourceState
 from aioprefetch.source.state import journal as log
 from aioprefetch.source.state.journal import decode, encode
+from aioprefetch.source.state.source_state import SourceState
+from aioprefetch.source.state.store import SourceIdentity
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.source.values import Record, TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection

@@ -19,7 +19,7 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.source.state import SourceState
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import FetchItem, Offset, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection

@@ -16,7 +16,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, StateConflict, Unavailable, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
-from aioprefetch.source.state import SourceState
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import StateStore
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
