@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.benchmarks.bars import Bar
 from tests.benchmarks.content import MIB
@@ -18,28 +17,23 @@ from tests.benchmarks.job import PEAK, Contestant, Job, Sample, Target
 from tests.benchmarks.spark_session import family, session, take_all
 from tests.benchmarks.spark_tables import made
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 WORKER_BYTES_MAX = 400 * MIB
-BINARY_BYTES = 150 * MIB
-SAMPLE_SECONDS = 0.1
+BLOB_BYTES = 150 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Files, how many rows they have, and what a worker may have resident while it reads them."""
+class Files:
+    """One file under several names, how many rows all of them have, and what a worker may have resident."""
 
-    title: str
     name: str
-    write: Callable[[Path], None]
     rows: int
+    write: Callable[[Path], None]
     options: dict[str, Any] = field(default_factory=dict)
     links: int = 1
     bar_bytes: int = WORKER_BYTES_MAX
 
     def directory(self) -> str:
-        """The directory of the file under as many names, made unless it is there."""
+        """Where they are, made unless they are there."""
         stem, _, suffix = self.name.partition(".")
         directory = made(f"memory-{stem}", suffix, 1, lambda path, _: self.write(path))
         for number in range(1, self.links):
@@ -48,44 +42,25 @@ class Row:
         return directory
 
 
-def parquet(table: pa.Table, path: Path, **how: Any) -> None:
-    """One row group."""
+def parquet(path: Path, *, rows: int, size: int = 0, distinct: int = 10_000, **how: Any) -> None:
+    """A row group of texts of one length: few distinct ones in a dictionary, many as they are; without, of numbers."""
+    import numpy as np
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(table, path, row_group_size=1 << 30, **how)
-
-
-def one_text(path: Path, *, rows: int, size: int, store_schema: bool = True) -> None:
-    """One text, over and over, in a dictionary."""
-    import pyarrow as pa
-
-    text = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * size]))
-    parquet(pa.table({"row": pa.array(range(rows)), "text": text}), path, store_schema=store_schema)
-
-
-def plain_texts(path: Path, *, rows: int, size: int = 10_000) -> None:
-    """Different texts of one length, as they are."""
-    import numpy as np
-    import pyarrow as pa
-
-    noise = np.random.default_rng(1).bytes(MIB).hex()
-    parts = [
-        pa.array([noise[7 * row : 7 * row + size] for row in range(start, min(rows, start + 10_000))])
-        for start in range(0, rows, 10_000)
-    ]
-    parquet(pa.table({"text": pa.chunked_array(parts)}), path, use_dictionary=False, compression="none")
-
-
-def numbers(rows: int, path: Path) -> None:
-    """Ten columns of doubles."""
-    import numpy as np
-    import pyarrow as pa
-
     random = np.random.default_rng(1)
-    parquet(pa.table({f"c{n}": random.random(rows) for n in range(10)}), path, compression="none")
+    noise = random.bytes(MIB).hex()
+    values = pa.array([noise[7 * row : 7 * row + size] for row in range(distinct)])
+    if not size:
+        table = pa.table({f"c{n}": random.random(rows) for n in range(10)})
+    elif distinct == 1:
+        table = pa.table({"text": pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), values)})
+    else:
+        table = pa.table({"text": pa.chunked_array([values] * (rows // distinct))})
+    pq.write_table(table, path, row_group_size=rows, use_dictionary=distinct == 1, compression="none", **how)
 
 
-def lines(line: bytes, count: int, path: Path, *, opens: Callable[..., Any] = open) -> None:
+def lines(path: Path, *, line: bytes, count: int, opens: Callable[..., Any] = open) -> None:
     """One line, over and over."""
     with opens(path, "wb") as file:
         for _ in range(count // 1000):
@@ -94,72 +69,41 @@ def lines(line: bytes, count: int, path: Path, *, opens: Callable[..., Any] = op
 
 def blob(path: Path) -> None:
     """Bytes."""
-    path.write_bytes(bytes(range(256)) * (BINARY_BYTES // 256))
+    path.write_bytes(bytes(range(256)) * (BLOB_BYTES // 256))
 
 
-JSON_LINE = b'{"id": 1234567, "text": "%b"}\n' % (b"x" * 968)
-CSV_LINE = b'1234567,"%b"\n' % (b"one\ntwo " * 123)
-WIDE_TEXT = partial(one_text, rows=70_000, size=40_000)
-CSV = {"schema": "id bigint, text string"}
-ROWS = [
-    Row("one text of 40 kB, 70,000 times, Parquet", "dictionary.parquet", WIDE_TEXT, 70_000),
-    Row(
-        "the same as Spark writes it",
-        "spark-dictionary.parquet",
-        partial(WIDE_TEXT, store_schema=False),
-        70_000,
-    ),
-    Row(
-        "one text of 4 kB, 600,000 times, Parquet", "many.parquet", partial(one_text, rows=600_000, size=4_000), 600_000
-    ),
-    Row("2 GB of plain texts of 10 kB, one row group", "plain.parquet", partial(plain_texts, rows=200_000), 200_000),
-    Row("4,000,000 rows of 10 numbers, one row group", "numbers.parquet", partial(numbers, 4_000_000), 4_000_000),
-    Row("1 GB of JSON in a gzip", "json.json.gz", partial(lines, JSON_LINE, 1_000_000, opens=gzip.open), 1_000_000),
-    Row("1 GB of JSON", "json-plain.json", partial(lines, JSON_LINE, 1_000_000), 1_000_000),
-    Row("1 GB of text", "text.txt", partial(lines, b"x" * 999 + b"\n", 1_000_000), 1_000_000),
-    Row(
-        "1 GB of CSV", "csv.csv", partial(lines, CSV_LINE.replace(b"\n", b" ")[:-1] + b"\n", 1_000_000), 1_000_000, CSV
-    ),
-    Row(
-        "8 files of 100 MB of CSV, multiLine",
-        "multi.csv",
-        partial(lines, CSV_LINE, 100_000),
-        800_000,
-        {**CSV, "multiLine": True},
-        links=8,
-    ),
-    Row("8 files of 150 MB, binary", "eight.bin", blob, 8, links=8, bar_bytes=200 * MIB + 2 * BINARY_BYTES),
-    Row("16 files of 150 MB, binary", "sixteen.bin", blob, 16, links=16, bar_bytes=200 * MIB + 2 * BINARY_BYTES),
-]
+JSON = b'{"id": 1234567, "text": "%b"}\n' % (b"x" * 968)
+CSV = b'1234567,"%b"\n' % (b"one\ntwo " * 123)
+MANY = partial(lines, count=1_000_000)
+WIDE = partial(parquet, rows=70_000, size=40_000, distinct=1)
+OF_CSV = {"schema": "id bigint, text string", "multiLine": True}
+BLOB_BAR = 200 * MIB + 2 * BLOB_BYTES
+ROWS = {
+    "a text of 40 kB, 70,000 times": Files("wide.parquet", 70_000, WIDE),
+    "as Spark writes it": Files("spark.parquet", 70_000, partial(WIDE, store_schema=False)),
+    "a text of 4 kB, 600,000 times": Files("many.parquet", 600_000, partial(WIDE, rows=600_000, size=4_000)),
+    "2 GB of texts of 10 kB": Files("texts.parquet", 200_000, partial(parquet, rows=200_000, size=10_000)),
+    "10 numbers, 4,000,000 times": Files("numbers.parquet", 4_000_000, partial(parquet, rows=4_000_000)),
+    "1 GB of JSON in a gzip": Files("json.json.gz", 1_000_000, partial(MANY, line=JSON, opens=gzip.open)),
+    "1 GB of text": Files("text.txt", 1_000_000, partial(MANY, line=b"x" * 999 + b"\n")),
+    "8 × 100 MB of CSV, multiLine": Files("csv.csv", 800_000, partial(lines, line=CSV, count=100_000), OF_CSV, 8),
+    "8 × 150 MB, binary": Files("eight.bin", 8, blob, links=8, bar_bytes=BLOB_BAR),
+    "16 × 150 MB, binary": Files("sixteen.bin", 16, blob, links=16, bar_bytes=BLOB_BAR),
+}
 
 
-class Peaks:
-    """The largest peak of a Python process below this one; a worker that ends in between was looked at before."""
-
-    def __init__(self) -> None:
-        self.largest_bytes = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look_on)
-
-    def __enter__(self) -> Peaks:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _look_on(self) -> None:
-        while not self._ended.wait(SAMPLE_SECONDS):
-            for pid in family():
-                with contextlib.suppress(OSError, StopIteration):
-                    if pid != os.getpid() and "python" in Path(f"/proc/{pid}/exe").readlink().name:
-                        status = Path(f"/proc/{pid}/status").read_text().splitlines()
-                        peak = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
-                        self.largest_bytes = max(self.largest_bytes, peak)
+def largest_peak() -> int:
+    """Of the Python processes below this one: workers stay for a while after their last task."""
+    peaks = [0]
+    for pid in family():
+        with contextlib.suppress(OSError):
+            if pid != os.getpid() and "python" in Path(f"/proc/{pid}/exe").readlink().name:
+                status = Path(f"/proc/{pid}/status").read_text().splitlines()
+                peaks += [int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM")]
+    return max(peaks)
 
 
-def contestant(row: Row) -> Contestant:
+def contestant(files: Files) -> Contestant:
     """Reads the files to their last row, on two task slots, and counts."""
 
     async def run(target: Target) -> Sample:
@@ -168,34 +112,30 @@ def contestant(row: Row) -> Contestant:
 
         from aioprefetch.spark import read
 
-        directory, counted = row.directory(), Observation()
-        with session() as spark, Peaks() as peaks:
-            frame = read(spark, f"file://{directory}/*", **row.options)
+        directory, counted = files.directory(), Observation()
+        with session() as spark:
+            frame = read(spark, f"file://{directory}/*", **files.options)
             take_all(frame.observe(counted, count(lit(1)).alias("rows")))
-        if counted.get["rows"] != row.rows:
-            raise AssertionError(f"{counted.get['rows']} rows of {row.rows}")
-        return {"memory_peak_bytes": peaks.largest_bytes}
+            peak_bytes = largest_peak()
+        if counted.get["rows"] != files.rows:
+            raise AssertionError(f"{counted.get['rows']} rows of {files.rows}")
+        return {"memory_peak_bytes": peak_bytes}
 
     return run
+
+
+def bar(title: str, files: Files) -> Bar:
+    """What a worker may have resident."""
+    most = files.bar_bytes
+    return Bar(shape=title, ours=f"aioprefetch, {title}", number=PEAK.name, bar=most, aim=most, unit=MIB, digits=0)
 
 
 SPARK_MEMORY = Job(
     name="spark-memory",
     title="The largest peak of a Python worker, local[2], default options",
-    contestants={f"aioprefetch, {row.title}": contestant(row) for row in ROWS},
+    contestants={f"aioprefetch, {title}": contestant(files) for title, files in ROWS.items()},
     columns=(replace(PEAK, heading="worker peak MiB"),),
     rounds_max=1,
-    bars=[
-        Bar(
-            shape=row.title,
-            ours=f"aioprefetch, {row.title}",
-            number="memory_peak_bytes",
-            bar=row.bar_bytes,
-            aim=row.bar_bytes,
-            unit=MIB,
-            digits=0,
-        )
-        for row in ROWS
-    ],
+    bars=[bar(title, files) for title, files in ROWS.items()],
     quick_contestants=(),
 )
