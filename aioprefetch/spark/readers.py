@@ -14,7 +14,7 @@ import inspect
 import json
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ from aioprefetch.source.columns.row_filter import compares_local_times
 from aioprefetch.source.differences import warn_of_difference
 from aioprefetch.source.fetch.cleaning import DEAD, CleanOptions, move_directories
 from aioprefetch.source.fetch.source import FileSource, StateLocation
-from aioprefetch.source.formats import can_split
+from aioprefetch.source.formats import can_split, format_of
 from aioprefetch.source.options import RESCUED_COLUMN, AdmissionOptions, FormatOptions
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, quarantine_to, read_items
 from aioprefetch.source.values import FetchItem, Offset, SourceFile
@@ -353,9 +353,14 @@ class TaskReader:
         worker.prepare()
         operator = source_operator(self.settings, partition.root)
         task = self._task(partition)
+        items = partition.items()
+        if any(format_of(item.file.key, task.format).comes_whole for item in items):
+            with explaining(self.settings):
+                yield from _one_by_one(read_items(operator, items, task))
+            return
         window_bytes = max(1, self.settings.reading.bytes_in_flight // WINDOW_ITEMS)
         source = iterate(
-            lambda: read_items(operator, partition.items(), task), window_items=WINDOW_ITEMS, window_bytes=window_bytes
+            lambda: read_items(operator, items, task), window_items=WINDOW_ITEMS, window_bytes=window_bytes
         )
         with explaining(self.settings), source as batches:
             yield from batches
@@ -395,6 +400,19 @@ class TaskReader:
             directory_columns=self.directory_columns,
             quarantine=quarantine,
         )
+
+
+def _one_by_one(batches: AsyncGenerator[pa.RecordBatch, None]) -> Iterator[pa.RecordBatch]:
+    """No batch is made while Spark has one, and copies it: each may be a file of any size."""
+
+    async def following() -> pa.RecordBatch | None:
+        return await anext(batches, None)
+
+    try:
+        while (batch := run(following())) is not None:
+            yield batch
+    finally:
+        run(batches.aclose())
 
 
 def _zone_unknown(why: str) -> ConfigInvalid:

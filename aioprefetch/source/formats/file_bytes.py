@@ -80,13 +80,23 @@ async def read_whole(operator: Operator, file: SourceFile, settings: Mapping[str
 
 
 async def read_content(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> bytes:
-    """All bytes of this version of a file, of any size."""
+    """All bytes of this version of a file, of any size: in their place at once, not by way of blocks."""
     if comes_whole(file):
         return await read_whole(operator, file, settings)
     if file.size == 0:
         return b""
-    async with await open_pinned(operator, file, settings, policy="whole-file") as reader:
-        return await reader.read_at(0, file.size)
+    if file.etag and is_weak(file.etag):
+        async with await open_pinned(operator, file, settings, policy="whole-file") as reader:
+            return await reader.read_at(0, file.size)
+    check_open_file(operator, file, settings)
+    pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="read_items")
+    try:
+        data = await operator.read(file.key, if_match=file.etag, version=file.version)
+    except ConditionNotMatch as error:
+        raise pin.explain(error, message=OVERWRITTEN) from error
+    if len(data) != file.size:
+        raise pin.changed(None, f"the file has {len(data)} bytes, and had {file.size} when it was listed")
+    return data
 
 
 async def open_pinned(
