@@ -342,6 +342,14 @@ async def test_an_archived_object_fails_with_what_to_do() -> None:
         assert caught.value.context["file"] == f"{URL}/0.jsonl"
 
 
+async def test_a_file_that_comes_whole_leaves_no_blocks_behind() -> None:
+    task = ReadTask(schema=pa.schema([("content", pa.binary())]), url=URL, format=FormatOptions(format="binary"))
+    async with Shelf() as shelf:
+        data = bytes(range(256)) * (80 << 10)  # More than two blocks.
+        assert await shelf.rows([await shelf.put("large.bin", data)], task) == [{"content": data}]
+        assert shelf.operator.runtime().budget.used_bytes == 0
+
+
 @pytest.mark.virtual
 async def test_files_that_come_whole_reserve_their_size() -> None:
     """Files of 1 MB, in memory twice each: six fit into 12.4 MB, and one of 8 MB is read alone."""
