@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -116,6 +117,11 @@ def is_transient(error: Error) -> bool:
 def loop_seconds() -> float:
     """The clock of the running loop."""
     return asyncio.get_running_loop().time()
+
+
+def now_ms() -> int:
+    """This machine's time, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 # --- a run that ends --------------------------------------------------------------------------------------------------

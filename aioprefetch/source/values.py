@@ -156,10 +156,6 @@ class KnownFile:
 class FileIndex(Protocol):
     """The known files of one source. Memory is bounded for any number of files."""
 
-    async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        """The known files with keys above ``after`` and up to ``through``, sorted by key."""
-        ...
-
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
         """The known files of these keys, which may come in any order."""
         ...
@@ -262,22 +258,17 @@ class FoundPage:
     """Changes in the order in which they must be taken, each with the cursor after it.
 
     A caller that takes only some of them continues from the cursor of the last one taken; after taking all, from
-    ``after``. ``requests`` counts the listing requests. ``is_idle`` means that there is no more to find now: the tail
-    is at its end, and no sweep is in progress or its share of this trigger is used up.
+    ``after``. ``is_idle`` means that there is no more to find now: the tail is at its end, and no sweep is in progress
+    or its share of this trigger is used up.
     """
 
     changes: tuple[tuple[Change, Cursor], ...]
     after: Cursor
-    requests: int
     is_idle: bool
 
 
 class Feed(Protocol):
     """A lister, or a follower of another source. Only its cursors must survive a restart; it keeps no other state."""
-
-    def first(self) -> Cursor:
-        """The cursor of a new source."""
-        ...
 
     async def page(self, cursor: Cursor) -> FoundPage:
         """The next changes after ``cursor``, from at most one page of the store and one lookup of known files.

@@ -24,7 +24,7 @@ from aioprefetch.spark import worker
 from aioprefetch.spark.hadoop import TIME_ZONE, SessionSettings, from_files, from_session
 from aioprefetch.spark.operators import explaining
 from aioprefetch.spark.options import check_scope, filters_to_text, option_name
-from aioprefetch.spark.readers import SAFE_SINCE, BatchReader, FilteringBatchReader, StreamReader, is_safe
+from aioprefetch.spark.readers import BatchReader, StreamReader
 from aioprefetch.spark.schema import (
     Inferred,
     batch_fields,
@@ -78,16 +78,14 @@ class AioPrefetchDataSource(DataSource):
     def _reader(self, schema: StructType) -> BatchReader:
         check_scope(self.options, "batch")
         settings = with_policy(self._settings(), self.inferred, "fail")
-        if not settings.push_filters:
-            return BatchReader(settings, schema, self.inferred)
-        if not is_safe(pyspark.__version__):
+        if settings.push_filters:
             raise ConfigInvalid(
                 f"pushFilters gives wrong results on Spark {pyspark.__version__}, where a DataFrame that is used twice "
-                f"keeps the filters of its first use; it is safe from {SAFE_SINCE[0]}.{SAFE_SINCE[1]} on. Use the "
-                "option filters, or aioprefetch.spark.read(spark, url, filters=...)",
+                "keeps the filters of its first use. Use the option filters, or aioprefetch.spark.read(spark, url, "
+                "filters=...)",
                 operation="configure",
             )
-        return FilteringBatchReader(settings, schema, self.inferred)
+        return BatchReader(settings, schema, self.inferred)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """A reader of new files.

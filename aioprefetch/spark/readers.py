@@ -4,38 +4,26 @@ A batch is planned once for each DataFrame. A stream is a thin shell over ``File
 engine. Spark makes a stream reader in the process that plans the reading function, and another one in a process that
 lives as long as the query; only there it is asked for offsets, and only there the source is opened.
 
-Filters that Spark pushes into a scan need a safe version and the option ``pushFilters``. In Spark 4.3 and before, the
-planned read of a DataFrame is cached with its filters and used again for others: after ``df.where("part =
-2").count()``, ``df.count()`` counts the rows of part 2 alone. Spark also refuses a reader that has ``pushFilters`` at
-all while ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, and a reader cannot see that
-setting.
+Filters of Spark are not taken. In Spark 4.3 and before, the planned read of a DataFrame is cached with its filters and
+used again for others: after ``df.where("part = 2").count()``, ``df.count()`` would count the rows of part 2 alone.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
+import inspect
 import json
-import re
 import uuid
 import zlib
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
@@ -44,15 +32,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    IntegralType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid, NotFound, StateConflict
 from aioprefetch.operator.operator import Operator
@@ -61,7 +41,7 @@ from aioprefetch.source.columns.row_filter import compares_local_times
 from aioprefetch.source.differences import warn_of_difference
 from aioprefetch.source.fetch.cleaning import DEAD, CleanOptions, move_directories
 from aioprefetch.source.fetch.source import FileSource, StateLocation
-from aioprefetch.source.formats import can_split
+from aioprefetch.source.formats import can_split, format_of
 from aioprefetch.source.options import RESCUED_COLUMN, AdmissionOptions, FormatOptions
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, quarantine_to, read_items
 from aioprefetch.source.values import FetchItem, Offset, SourceFile
@@ -72,10 +52,11 @@ from aioprefetch.spark.schema import (
     FileFields,
     Inferred,
     arrow_schema,
-    file_fields_of_batch,
-    file_fields_of_stream,
+    batch_fields,
+    file_fields,
     keep_stream,
     resolved,
+    stream_fields,
 )
 from aioprefetch.spark.settings import SourceSettings, with_location
 from aioprefetch.sync import iterate, run
@@ -91,7 +72,7 @@ class BatchReader(DataSourceReader):
         check_projection(settings, schema)
         self._settings = settings
         self._schema = schema
-        self._reader = TaskReader(settings, schema, file_fields_of_batch(settings, schema, inferred))
+        self._reader = TaskReader(settings, schema, file_fields(settings, schema, inferred, batch_fields))
         self._run = uuid.uuid4().hex
 
     def partitions(self) -> list[InputPartition]:
@@ -140,69 +121,6 @@ class BatchReader(DataSourceReader):
         )
 
 
-class FilteringBatchReader(BatchReader):
-    """A reader for versions of Spark on which pushed filters are safe. Spark applies all filters again."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep the filters that ours can express, beside those of the options."""
-        pushed = clauses(filters, self._schema)
-        if pushed:
-            own = self._settings.reading.filters or [[]]
-            reading = replace(self._settings.reading, filters=[[*alternative, *pushed] for alternative in own])
-            self._settings = replace(self._settings, reading=reading)
-            self._reader.settings = self._settings
-        return filters
-
-
-# The first version whose scans keep their plans apart.
-SAFE_SINCE = (5, 0)
-
-_OPERATORS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    In: "in",
-}
-_VALUES = (bool, int, str, decimal.Decimal, dt.date)
-
-
-def is_safe(version: str) -> bool:
-    """Whether filters may be pushed on a version of Spark (``4.3.0``, ``5.0.0.dev1``)."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= SAFE_SINCE
-
-
-def clauses(filters: Sequence[Filter], schema: StructType) -> list[tuple[str, str, Any]]:
-    """The clauses for those of ``filters`` (all of which must hold) that drop the same rows here and in Spark.
-
-    Not for fields within columns, nor for floating numbers, where Spark has NaN above all others.
-    """
-    kinds = {field.name: field.dataType for field in schema.fields}
-    return [clause for pushed in filters if (clause := _clause(pushed, kinds)) is not None]
-
-
-def _clause(pushed: Filter, kinds: dict[str, DataType]) -> tuple[str, str, Any] | None:
-    operator = _OPERATORS.get(type(pushed))
-    column: Sequence[str] = getattr(pushed, "attribute", ())
-    if operator is None or len(column) != 1 or not _is_plain(kinds.get(column[0])):
-        return None
-    value = list(pushed.value) if isinstance(pushed, In) else getattr(pushed, "value", None)
-    values = value if isinstance(value, list) else [value]
-    if not values or not all(isinstance(each, _VALUES) and not isinstance(each, dt.datetime) for each in values):
-        return None
-    return column[0], operator, value
-
-
-def _is_plain(kind: DataType | None) -> bool:
-    if isinstance(kind, StringType):
-        return kind == StringType()  # Other string types compare by a collation.
-    return isinstance(kind, (BooleanType, IntegralType, DecimalType, DateType))
-
-
-T = TypeVar("T")
-
 # The files of a batch if no option limits it.
 FILES_MAX_DEFAULT = 10_000
 
@@ -219,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_projection(settings, schema)
         state_operator(settings)  # A missing stateLocation fails at once, not at the first trigger.
         self._settings = self._original = settings
-        self._reader = TaskReader(settings, schema, file_fields_of_stream(settings, schema, inferred))
+        self._reader = TaskReader(settings, schema, file_fields(settings, schema, inferred, stream_fields))
         self._source: FileSource | None = None
         self._has_warned = False
 
@@ -228,7 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - these are Spark's names
         """The offset before the first file."""
-        return self._run(self._initial_offset())
+        offset: Offset = self._run(FileSource.initial_offset)
+        return offset.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The first option that limits a batch; the others hold beside it."""
@@ -244,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch, durable by then; ``start`` itself if there is nothing new."""
         before = Offset.from_json(start)
-        after = self._run(self._latest_offset(before, _admission(limit)))
+        after: Offset = self._run(lambda source: source.latest_offset(before, _admission(limit)))
         is_waiting = self._source is not None and self._source.is_waiting
         if after is before and not before.files and not is_waiting and not self._has_warned:
             self._has_warned = True
@@ -261,7 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The items of a batch, the same for each call."""
         first, last = Offset.from_json(start), Offset.from_json(end)
-        parts = self._run(self._partitions(first, last))
+        parts: list[list[FetchItem]] = self._run(lambda source: source.partitions(first, last))
         self._reader.note_directories(parts)
         return [ItemsPartition(items, root=self._root, label=f"{last.seq:012}-{n}") for n, items in enumerate(parts)]
 
@@ -271,11 +190,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """The engine has finished all up to ``end``: cleaning continues in the background."""
-        self._run(self._commit(Offset.from_json(end)))
+        last = Offset.from_json(end)
+        self._run(lambda source: source.commit(last))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Deliver the files that exist now, and then end."""
-        self._run(self._prepare_available_now())
+        self._run(FileSource.prepare_available_now)
 
     def stop(self) -> None:
         """Close the source, if Spark calls this. Nothing durable depends on it."""
@@ -283,10 +203,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if source is not None:
             run(source.aclose())
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _run(self, call: Callable[[FileSource], Any]) -> Any:
+        """The result of a call of the source on its loop, awaited if need be."""
         with explaining(self._settings):
             try:
-                return run(coroutine)
+                return run(self._called(call))
             except StateConflict as error:
                 if self._source is None or not self._source.state.is_overtaken:
                     raise
@@ -297,20 +218,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The directory that is listed: known for certain once the source is open."""
         return self._settings.location.root
 
-    async def _initial_offset(self) -> dict[str, Any]:
-        return (await self._opened()).initial_offset().to_json()
-
-    async def _latest_offset(self, start: Offset, limit: AdmissionOptions) -> Offset:
-        return await (await self._opened()).latest_offset(start, limit)
-
-    async def _partitions(self, start: Offset, end: Offset) -> list[list[FetchItem]]:
-        return await (await self._opened()).partitions(start, end)
-
-    async def _commit(self, end: Offset) -> None:
-        await (await self._opened()).commit(end)
-
-    async def _prepare_available_now(self) -> None:
-        (await self._opened()).prepare_available_now()
+    async def _called(self, call: Callable[[FileSource], Any]) -> Any:
+        result = call(await self._opened())
+        return await result if inspect.isawaitable(result) else result
 
     async def _opened(self) -> FileSource:
         """The source, opened by the first call. Spark makes one call after the other."""
@@ -443,9 +353,14 @@ class TaskReader:
         worker.prepare()
         operator = source_operator(self.settings, partition.root)
         task = self._task(partition)
+        items = partition.items()
+        if any(format_of(item.file.key, task.format).comes_whole for item in items):
+            with explaining(self.settings):
+                yield from _one_by_one(read_items(operator, items, task))
+            return
         window_bytes = max(1, self.settings.reading.bytes_in_flight // WINDOW_ITEMS)
         source = iterate(
-            lambda: read_items(operator, partition.items(), task), window_items=WINDOW_ITEMS, window_bytes=window_bytes
+            lambda: read_items(operator, items, task), window_items=WINDOW_ITEMS, window_bytes=window_bytes
         )
         with explaining(self.settings), source as batches:
             yield from batches
@@ -485,6 +400,19 @@ class TaskReader:
             directory_columns=self.directory_columns,
             quarantine=quarantine,
         )
+
+
+def _one_by_one(batches: AsyncGenerator[pa.RecordBatch, None]) -> Iterator[pa.RecordBatch]:
+    """No batch is made while Spark has one, and copies it: each may be a file of any size."""
+
+    async def following() -> pa.RecordBatch | None:
+        return await anext(batches, None)
+
+    try:
+        while (batch := run(following())) is not None:
+            yield batch
+    finally:
+        run(batches.aclose())
 
 
 def _zone_unknown(why: str) -> ConfigInvalid:

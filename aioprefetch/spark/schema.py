@@ -166,16 +166,6 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return StructType([StructField(field.name, _spark_type(field), nullable=True) for field in schema])
 
 
-def nullable(schema: StructType) -> StructType:
-    """The fields, nullable at every level."""
-    return StructType(
-        [
-            StructField(field.name, _nullable(field.dataType), nullable=True, metadata=field.metadata)
-            for field in schema.fields
-        ]
-    )
-
-
 def narrowed(schema: StructType, columns: Sequence[str] | None) -> StructType:
     """The fields that ``columns`` name, in their order; all without it. ``ConfigInvalid`` names an unknown one.
 
@@ -223,13 +213,12 @@ def _nullable(kind: DataType, *, nulls: DataType | None = None) -> DataType:
     if isinstance(kind, MapType):
         return MapType(_nullable(kind.keyType, nulls=nulls), _nullable(kind.valueType, nulls=nulls), True)
     if isinstance(kind, StructType):
-        return StructType(
-            [
-                StructField(field.name, _nullable(field.dataType, nulls=nulls), True, field.metadata)
-                for field in kind.fields
-            ]
-        )
+        return StructType([_nullable_field(field, nulls=nulls) for field in kind.fields])
     return kind
+
+
+def _nullable_field(field: StructField, *, nulls: DataType | None = None) -> StructField:
+    return StructField(field.name, _nullable(field.dataType, nulls=nulls), True, field.metadata)
 
 
 # --- the schema of a source -------------------------------------------------------------------------------------------
@@ -261,7 +250,7 @@ class Inferred:
 
 def batch_fields(settings: SourceSettings) -> Inferred:
     """The fields of a batch without a schema of the user."""
-    return run(_batch_fields(settings))
+    return run(_fields_now(settings, None))
 
 
 def stream_fields(settings: SourceSettings) -> Inferred:
@@ -277,7 +266,8 @@ def projected(fields: Inferred, settings: SourceSettings) -> StructType:
     _check_names(settings, fields.schema.names)
     if fields.directories and not (settings.location.glob or "**/").startswith("**/"):
         warn_of_difference("wildcards")
-    return with_metadata(_projected(fields.schema, settings), settings)
+    more = [] if settings.columns is None else [METADATA_FIELDS[name] for name in settings.metadata_columns]
+    return with_metadata(narrowed(StructType([*fields.schema.fields, *more]), settings.columns), settings)
 
 
 def with_policy(settings: SourceSettings, fields: Inferred | None, policy: UnknownFields) -> SourceSettings:
@@ -296,7 +286,8 @@ def with_metadata(schema: StructType, settings: SourceSettings) -> StructType:
     Everything is nullable, as in the schemas of Spark's own readers of files.
     """
     names = set(schema.names)
-    return nullable(StructType([*schema.fields, *(field for field in _added(settings) if field.name not in names)]))
+    fields = [*schema.fields, *(field for field in _added(settings) if field.name not in names)]
+    return StructType([_nullable_field(field) for field in fields])
 
 
 def _added(settings: SourceSettings) -> list[StructField]:
@@ -347,17 +338,16 @@ def _check_names(settings: SourceSettings, names: Sequence[str]) -> None:
 async def _names_in_a_file(settings: SourceSettings) -> list[str]:
     """The fields of one file; none where there is no such file: then the query itself says what is wrong."""
     try:
-        settings = with_location(settings, await locate(settings))
         settings = replace(settings, formats=replace(settings.formats, sample_files=1))
-        return (await _sampled(source_operator(settings), settings, _NAMES_KEYS_MAX)).schema.names
+        return (await _fields_now(settings, _NAMES_KEYS_MAX)).schema.names
     except Error:
         return []
 
 
-async def _batch_fields(settings: SourceSettings) -> Inferred:
-    """All fields of the files that exist now."""
+async def _fields_now(settings: SourceSettings, keys_max: int | None) -> Inferred:
+    """All fields of the files that exist now, or of the first of them."""
     settings = with_location(settings, await locate(settings))
-    return await _sampled(source_operator(settings), settings, None)
+    return await _sampled(source_operator(settings), settings, keys_max)
 
 
 async def _kept_fields(settings: SourceSettings) -> Inferred:
@@ -390,13 +380,6 @@ async def _sampled(operator: Operator, settings: SourceSettings, keys_max: int |
             keys_max=keys_max,
         )
     return Inferred(spark_schema(inferred.schema), inferred.directories)
-
-
-def _projected(schema: StructType, settings: SourceSettings) -> StructType:
-    if settings.columns is None:
-        return schema
-    more = [METADATA_FIELDS[name] for name in settings.metadata_columns]
-    return narrowed(StructType([*schema.fields, *more]), settings.columns)
 
 
 def _checked(kept: dict[str, Any], settings: SourceSettings, store: Operator) -> Inferred:
@@ -433,22 +416,13 @@ class FileFields:
     directories: tuple[str, ...] = ()
 
 
-def file_fields_of_batch(settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> FileFields:
-    """The file fields of a batch. Files are sampled only if needed, and not again after ``inferred``."""
-    return _file_fields(settings, schema, inferred, batch_fields)
-
-
-def file_fields_of_stream(settings: SourceSettings, schema: StructType, inferred: Inferred | None = None) -> FileFields:
-    """The file fields of a stream."""
-    return _file_fields(settings, schema, inferred, stream_fields)
-
-
-def _file_fields(
+def file_fields(
     settings: SourceSettings,
     schema: StructType,
     inferred: Inferred | None,
     infer: Callable[[SourceSettings], Inferred],
 ) -> FileFields:
+    """The file fields of a source. Files are sampled by ``infer``, only if needed, and not again after ``inferred``."""
     _check_added(settings, schema)
     if inferred is None and _added(settings):
         _check_names(settings, run(_names_in_a_file(settings)))

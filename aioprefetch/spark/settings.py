@@ -21,7 +21,7 @@ from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.operator.from_uri import split_uri, store_options
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.source.columns.casts import set_zone_advice
-from aioprefetch.source.list import Selection
+from aioprefetch.source.list.pages import Selection
 from aioprefetch.source.options import (
     METADATA_COLUMNS,
     METADATA_STRUCT,
@@ -365,7 +365,7 @@ def _check_places(settings: SourceSettings) -> None:
             "a policy is quarantine: give the option quarantineLocation, a directory for the list of such files",
             operation="configure",
         )
-    selection = Selection("", settings.listing.glob, hidden_files=settings.listing.hidden_files)
+    selection = Selection(settings.listing.glob, hidden_files=settings.listing.hidden_files)
     for option, place in (
         ("stateLocation", settings.state_location),
         ("quarantineLocation", settings.quarantine_location),

@@ -220,7 +220,7 @@ class WarmOperator:
                 raise ConfigInvalid(
                     f"an Operator has its options already: {', '.join(sorted(options))}", operation="with_operator"
                 )
-            recipe: _OperatorRecipe | _UrlRecipe = _OperatorRecipe(store)
+            recipe: Operator | _UrlRecipe = store
             self._url = store.info.url
         elif isinstance(store, str | os.PathLike):
             recipe = _UrlRecipe(*configure(store, options or {}))
@@ -250,18 +250,8 @@ class WarmOperator:
         return self.blocking.operator
 
     def _make(self) -> Operator:
-        operator: Operator = pickle.loads(self._pickled).operator()
-        return operator
-
-
-class _OperatorRecipe:
-    """The recipe of an existing Operator."""
-
-    def __init__(self, operator: Operator) -> None:
-        self._operator = operator
-
-    def operator(self) -> Operator:
-        return self._operator
+        recipe: Operator | _UrlRecipe = pickle.loads(self._pickled)
+        return recipe if isinstance(recipe, Operator) else recipe.operator()
 
 
 class _UrlRecipe:

@@ -164,7 +164,7 @@ MIB = 1 << 20
 # Less holds hardly a block; more takes an explicit option.
 BUDGET_BYTES_MIN = 32 * MIB
 BUDGET_BYTES_MAX = 2048 * MIB
-BUDGET_BYTES_GUESSED_MAX = 256 * MIB
+BUDGET_BYTES_GUESSED_MAX = 192 * MIB
 
 _LOCAL = re.compile(r"local\[(\d+)(?:,\s*\d+)?\]")
 _CLUSTER = re.compile(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,")
@@ -185,8 +185,8 @@ def budget_bytes(
     The budget is half of what ``spark.executor.pyspark.memory`` leaves a worker. Spark divides that setting by the
     cores of an executor and limits the address space of each worker to its part, which already holds the interpreter
     and the libraries. Without the setting the budget is a quarter of a core's part of the memory that the system allows
-    (the limit of the cgroup, or the machine's), and never more than the default of an Operator: Python shares a
-    container with the JVM, whose part is unknown.
+    (the limit of the cgroup, or the machine's), and never more than 192 MiB, with which a worker stays below 400 MiB:
+    Python shares a container with the JVM, whose part is unknown.
 
     ``root`` is the directory of ``proc`` and ``sys``.
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
+from aioprefetch.source.list.diff_lister import DiffLister
 from aioprefetch.source.options import Overwrites
 from aioprefetch.source.values import Change, Cursor, Diff, Feed, KnownFile, TailAndSweep
 
@@ -28,11 +29,6 @@ class DictIndex:
         if self._sorted_of is not self.files or len(self._sorted) != len(self.files):
             self._sorted, self._sorted_of = sorted(self.files), self.files
         return self._sorted
-
-    async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        """Implement ``FileIndex``."""
-        keys = self.keys()
-        return self._counted("between", [self.files[key] for key in keys if after < key <= through])
 
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
         """Implement ``FileIndex``."""
@@ -56,6 +52,11 @@ class DictIndex:
         self.files[change.file.key] = KnownFile(change.file, seq, gone_ms)
 
 
+def first_cursor(feed: Feed) -> Cursor:
+    """The cursor of a new source with this lister."""
+    return Diff() if isinstance(feed, DiffLister) else TailAndSweep()
+
+
 @dataclass(eq=False)
 class Consumer:
     """Takes changes trigger by trigger; what it took is known before the next one. ``delivered`` is by key and ETag."""
@@ -67,7 +68,6 @@ class Consumer:
     delivered: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     reported: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)
-    requests: int = 0
     is_idle: bool = False
     triggers: int = 0
 
@@ -88,9 +88,7 @@ class Consumer:
         return taken
 
     async def _page(self, taken: list[Change], room: int) -> None:
-        cursor = self.feed.first() if self.cursor is None else self.cursor
-        page = await self.feed.page(cursor)
-        self.requests += page.requests
+        page = await self.feed.page(first_cursor(self.feed) if self.cursor is None else self.cursor)
         self.is_idle = page.is_idle
         for change, after in page.changes:
             if len(taken) >= room:

@@ -34,6 +34,7 @@ from tests.benchmarks.simulator_check import SIMULATOR, SIMULATOR_SPEED
 from tests.benchmarks.small_files import SMALL_FILE_JOBS
 from tests.benchmarks.small_requests import SMALL_REQUEST_JOBS
 from tests.benchmarks.spark_batches import SPARK_BATCHES
+from tests.benchmarks.spark_memory import SPARK_MEMORY
 from tests.benchmarks.spark_objects import SPARK_OBJECTS
 from tests.benchmarks.spark_tables import TABLE_JOBS
 from tests.benchmarks.stack_jobs import STACK_JOBS
@@ -78,7 +79,11 @@ GROUPS = (
     Group(name="disk", title="The disk tier", jobs=(TIERS, CHECKSUMS)),
     Group(name="local", title="Files of the machine", jobs=LOCAL_JOBS),
     Group(name="sync", title="Many small files", jobs=SMALL_FILE_JOBS),
-    Group(name="spark", title="Batches and streams on Spark", jobs=(*TABLE_JOBS, SPARK_OBJECTS, SPARK_BATCHES)),
+    Group(
+        name="spark",
+        title="Batches and streams on Spark",
+        jobs=(*TABLE_JOBS, SPARK_MEMORY, SPARK_OBJECTS, SPARK_BATCHES),
+    ),
     Group(name="simulator", title="How right the simulator is", jobs=(SIMULATOR, SIMULATOR_SPEED)),
 )
 JOBS: dict[str, Job] = {job.name: job for group in GROUPS for job in group.jobs}

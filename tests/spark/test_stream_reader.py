@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 from pyspark.sql.types import StructType
 
@@ -16,7 +16,7 @@ from aioprefetch.errors import ConfigInvalid, InvalidArgument, StateConflict, Un
 from aioprefetch.source.stored_json import seal
 from aioprefetch.spark.data_source import AioPrefetchDataSource
 from aioprefetch.spark.operators import source_operator
-from aioprefetch.spark.readers import FILES_MAX_DEFAULT, BatchReader, FilteringBatchReader, StreamReader
+from aioprefetch.spark.readers import FILES_MAX_DEFAULT, BatchReader, StreamReader
 from tests.spark.files import records, write_jsonl, write_parquet
 
 IDS = StructType().add("id", "long")
@@ -299,17 +299,7 @@ def test_an_iterator_that_is_left_early_closes_the_files(tmp_path: Path) -> None
     assert operator.statistics["stream_read_closed"] == operator.statistics["stream_read_opened"]
 
 
-def test_filters_are_pushed_from_the_first_safe_version_on(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = data_source(source, pushFilters="true")
+def test_filters_of_spark_are_not_taken(source: Path) -> None:
     with pytest.raises(ConfigInvalid, match="pushFilters gives wrong results"):
-        wanted.reader(schema=IDS)
-    monkeypatch.setattr("pyspark.__version__", "5.0.0")
-    reader = wanted.reader(schema=IDS)
-    assert isinstance(reader, FilteringBatchReader)
-    given: list[Filter] = [EqualTo(("id",), 7)]
-    assert list(reader.pushFilters(given)) == given
-    found = [one for part in reader.partitions() for batch in reader.read(part) for one in batch["id"].to_pylist()]
-    assert found == [7]
-    plain = data_source(source).reader(schema=IDS)
-    assert type(plain) is BatchReader
+        data_source(source, pushFilters="true").reader(schema=IDS)
     assert "pushFilters" not in vars(BatchReader)

@@ -264,20 +264,10 @@ def _timestamp(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind):
         return _rescaled(array, kind.unit, wanted.unit).view(wanted)
     if pa.types.is_string(kind):
-        return _parsed(array, wanted)
+        return parsed_instants(array, pa.timestamp(wanted.unit, "UTC"), UTC).view(wanted)
     if pa.types.is_date(kind):
         return array.cast(pa.timestamp(wanted.unit)).view(wanted)
     raise CannotCast("")
-
-
-def _parsed(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Text with a zone or without one, then in UTC."""
-    has_zone = pc.match_substring_regex(array, r"\d(?:Z|[+-]\d\d(?::?\d\d)?)$")
-    # The end of a date looks like an offset, so a zone counts only after a time.
-    has_zone = pc.and_(has_zone, pc.match_substring(array, ":"))
-    zoned = pc.if_else(has_zone, array, pa.scalar(None, array.type)).cast(pa.timestamp(wanted.unit, "UTC"))
-    bare = pc.if_else(has_zone, pa.scalar(None, array.type), array).cast(pa.timestamp(wanted.unit))
-    return pc.coalesce(zoned, bare.view(zoned.type)).view(wanted)
 
 
 def _rescaled(array: pa.Array, unit: str, wanted_unit: str) -> pa.Array:

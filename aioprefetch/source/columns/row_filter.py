@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.filters import Clause, Filters, check_expression, checked_filters, filtered
-from aioprefetch.source.columns.casts import CannotCast, cast_plain, in_zone, is_number
+from aioprefetch.source.columns.casts import WALL_CLOCK, CannotCast, cast_plain, in_zone, is_number
 from aioprefetch.source.columns.schemas import match_names
 
-_WALL_CLOCK = pa.timestamp("us")
 _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
     "=": operators.eq,
     "==": operators.eq,
@@ -71,7 +70,7 @@ def compares_local_times(filters: Any, schema: pa.Schema) -> bool:
         place = match_names(schema.names, [name])[0]
         kind = pa.null() if place is None else schema.field(place).type
         values = value if operator in ("in", "not in") else [value]
-        if pa.types.is_timestamp(kind) and kind.tz and any(_instant(one, _WALL_CLOCK, None) for one in values):
+        if pa.types.is_timestamp(kind) and kind.tz and any(_instant(one, WALL_CLOCK, None) for one in values):
             return True
     return False
 

@@ -181,16 +181,6 @@ def _scale(kind: pa.DataType) -> int:
 # --- batches of one schema --------------------------------------------------------------------------------------------
 
 
-def conform(batch: pa.RecordBatch, schema: pa.Schema, *, path: str = "") -> pa.RecordBatch:
-    """The rows of ``batch`` with exactly the fields of ``schema``, whose columns are found by name.
-
-    ``path`` is the file's, for messages. ``UntrustedMetadata`` names column, value and file for a value that does not
-    fit, a type that cannot become the wanted one, nulls (or a missing column) in a required field, and a name that
-    several columns match.
-    """
-    return Conformer(schema).conform(batch, path=path)
-
-
 class Conformer:
     """``conform`` for many batches to one schema: a plan for one schema of batches serves the next batches."""
 

@@ -28,7 +28,7 @@ from aioprefetch.errors import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.source.options import CleanSource
-from aioprefetch.source.state import SourceState
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.stored_json import damaged, each, fields_of, integer, listed, optional, parsed, text
 from aioprefetch.source.values import Record, SourceFile
 from aioprefetch.transfer.moving import have_same_bytes
@@ -142,7 +142,7 @@ class Cleaner:
 
     def __init__(
         self,
-        records: SourceState,
+        state: SourceState,
         operator: Operator,
         marker: tuple[Operator, str],
         options: CleanOptions,
@@ -152,7 +152,7 @@ class Cleaner:
         check_clean_options(options)
         self._failed_max = failed_max
         self.counts: Counter[str] = Counter()
-        self._records = records
+        self._state = state
         self._operator = operator
         self._marker = MarkerFile(*marker)
         self._dead = DeadLists(marker[0], marker[1].removesuffix(MARKER_NAME))
@@ -225,13 +225,13 @@ class Cleaner:
         """Some records, and the number of the last one. The oldest ones, if they were removed, are skipped."""
         until = min(after + RECORDS_AT_ONCE, wanted)
         try:
-            return await self._records.records(after, until), until
+            return await self._state.records(after, until), until
         except NotFound as error:
             records: list[Record] = []
             removed = after
             for seq in range(after + 1, until + 1):
                 try:
-                    records += await self._records.records(seq - 1, seq)
+                    records += await self._state.records(seq - 1, seq)
                 except NotFound:
                     removed = seq
             if removed == until:
@@ -244,7 +244,7 @@ class Cleaner:
         while low < high:
             middle = (low + high) // 2
             try:
-                await self._records.records(middle, middle + 1)
+                await self._state.records(middle, middle + 1)
             except NotFound:
                 low = middle + 1
             else:
@@ -255,7 +255,7 @@ class Cleaner:
         """Returns the files to try again. A file whose target is taken is not tried again: a person must decide."""
         if not files:
             return []
-        await self._records.newest()  # Raises if another writer has taken over, which then owns these files.
+        await self._state.newest()  # Raises if another writer has taken over, which then owns these files.
         failed: list[SourceFile] = []
 
         async def clean(file: SourceFile) -> None:

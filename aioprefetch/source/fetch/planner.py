@@ -16,7 +16,7 @@ from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.errors import Error, ObjectChanged
 from aioprefetch.source.fetch.partitioning import Admission, BatchLimits, CanSplit
 from aioprefetch.source.options import Overwrites
-from aioprefetch.source.state import SourceState
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import (
     EMPTIED_BYTES,
     REST_SECONDS_MAX,

@@ -6,7 +6,6 @@ It chooses the feed: a lister, a lister for stores without an order, or a follow
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -25,11 +24,14 @@ from aioprefetch.source.fetch.partitioning import (
     narrowed,
 )
 from aioprefetch.source.fetch.planner import Planner, PlanOptions
-from aioprefetch.source.list import DiffLister, Follower, Selection, TailSweepLister
-from aioprefetch.source.options import AdmissionOptions, CleanSource, ListOptions, PartitionOptions
-from aioprefetch.source.polling import OutageLimit, PollTimer, is_transient
-from aioprefetch.source.state import SourceIdentity, SourceState, StateOptions
-from aioprefetch.source.state.store import canonical_root, log_name, store_path_below, would_be_read
+from aioprefetch.source.list.diff_lister import DiffLister
+from aioprefetch.source.list.follower import Follower
+from aioprefetch.source.list.pages import Selection
+from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
+from aioprefetch.source.options import AdmissionOptions, CleanSource, ListOptions, PartitionOptions, StateOptions
+from aioprefetch.source.polling import OutageLimit, PollTimer, is_transient, now_ms
+from aioprefetch.source.state.source_state import SourceState
+from aioprefetch.source.state.store import SourceIdentity, canonical_root, log_name, store_path_below, would_be_read
 from aioprefetch.source.values import (
     Cursor,
     Diff,
@@ -108,7 +110,7 @@ def _check_followed(other: SourceIdentity, url: str, options: ListOptions) -> No
 def check_state_place(operator: Operator, state_operator: Operator, directory: str, options: ListOptions) -> None:
     """``ConfigInvalid`` for a state within the source, which would read the objects of the state."""
     below = store_path_below(operator.info, state_operator.info, directory)
-    selection = Selection("", options.glob, hidden_files=options.hidden_files)
+    selection = Selection(options.glob, hidden_files=options.hidden_files)
     if would_be_read(below, selection.takes):
         raise ConfigInvalid(
             f"the state at {state_operator.info.url}/{directory} lies within the source {operator.info.url}: what is"
@@ -154,18 +156,13 @@ def feed_for(
     """The feed of a source over ``operator``, whose root is the root of the source."""
     if followed is not None:
         return Follower(followed, options, index)
-    return (DiffLister if is_unordered(operator) else TailSweepLister)(operator, "", options, index)
+    return (DiffLister if is_unordered(operator) else TailSweepLister)(operator, options, index)
 
 
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 # Stores give whole seconds, and responses take time: a smaller difference is ignored.
 SKEW_MS_MIN = 5000
-
-
-def now_ms() -> int:
-    """This machine's time, in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 async def skew_ms(operator: Operator, written_by: Operator, path: str) -> int:

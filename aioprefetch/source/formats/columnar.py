@@ -86,13 +86,19 @@ def _of_struct(file_type: pa.StructType, schema_type: pa.StructType, exact_case:
 
 # The number of batches that a scan of one item decodes ahead, while the window decodes other items.
 READAHEAD_BATCHES = 2
-# The share (1 / n) of ``bytes_in_flight`` for the pages of one item.
+# The shares (1 / n) of ``bytes_in_flight`` for the pages of one item, and for one of its batches.
 _BUDGET_SHARE = 2
+_BATCH_SHARE = 16
 
 
 def budget_bytes(want: Wanted) -> int:
     """The memory for the pages of one item, in bytes."""
     return max(1, want.read.bytes_in_flight // _BUDGET_SHARE)
+
+
+def batch_bytes(want: Wanted) -> int:
+    """The memory for a batch of wide rows, in bytes: an engine holds several, and each as it is and as it is sent."""
+    return max(1, want.read.bytes_in_flight // _BATCH_SHARE)
 
 
 class WantedColumns:

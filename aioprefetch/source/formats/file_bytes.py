@@ -10,9 +10,10 @@ import importlib
 import re
 import sys
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -79,13 +80,23 @@ async def read_whole(operator: Operator, file: SourceFile, settings: Mapping[str
 
 
 async def read_content(operator: Operator, file: SourceFile, settings: Mapping[str, str]) -> bytes:
-    """All bytes of this version of a file, of any size."""
+    """All bytes of this version of a file, of any size: in their place at once, not by way of blocks."""
     if comes_whole(file):
         return await read_whole(operator, file, settings)
     if file.size == 0:
         return b""
-    async with await open_pinned(operator, file, settings, policy="whole-file") as reader:
-        return await reader.read_at(0, file.size)
+    if file.etag and is_weak(file.etag):
+        async with await open_pinned(operator, file, settings, policy="whole-file") as reader:
+            return await reader.read_at(0, file.size)
+    check_open_file(operator, file, settings)
+    pin = VersionPin(file.etag, file.version, file.size, path=file.key, operation="read_items")
+    try:
+        data = await operator.read(file.key, if_match=file.etag, version=file.version)
+    except ConditionNotMatch as error:
+        raise pin.explain(error, message=OVERWRITTEN) from error
+    if len(data) != file.size:
+        raise pin.changed(None, f"the file has {len(data)} bytes, and had {file.size} when it was listed")
+    return data
 
 
 async def open_pinned(
@@ -193,39 +204,42 @@ _SNAPPY_HADOOP_BYTES_MAX = 64 << 20  # Hadoop's buffer is 256 KiB unless a job s
 _SNAPPY_CODEC = pa.Codec("snappy")
 
 
-class Decompressor(Protocol):
+class Decompressor(ABC):
     """A decompressor of one stream. Errors are ``UntrustedMetadata`` with the position in the compressed file."""
-
-    def feed(self, data: bytes) -> None:
-        """Add compressed bytes. Allowed only after ``take`` has returned all output of the earlier bytes."""
-        ...
-
-    def take(self) -> bytes:
-        """Up to about 1 MiB of output; empty if more compressed bytes are needed."""
-        ...
-
-    def finish(self) -> None:
-        """Mark the end of the file. Raises if the stream is incomplete."""
-        ...
-
-
-class GzipStream:
-    """gzip with any number of members. Zeros after a member are padding, as for the gzip command."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._data = b""
-        self._view = memoryview(b"")
         self._at = 0
         self._base = 0
-        self._members = 0
-        self._slice_bytes = _SLICE_BYTES_FIRST
-        self._member: zlib._Decompress | None = None
 
     @property
     def position(self) -> int:
         """The number of compressed bytes that were used."""
         return self._base + self._at
+
+    @abstractmethod
+    def feed(self, data: bytes) -> None:
+        """Add compressed bytes. Allowed only after ``take`` has returned all output of the earlier bytes."""
+
+    @abstractmethod
+    def take(self) -> bytes:
+        """Up to about 1 MiB of output; empty if more compressed bytes are needed."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Mark the end of the file. Raises if the stream is incomplete."""
+
+
+class GzipStream(Decompressor):
+    """gzip with any number of members. Zeros after a member are padding, as for the gzip command."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._data = b""
+        self._view = memoryview(b"")
+        self._members = 0
+        self._slice_bytes = _SLICE_BYTES_FIRST
+        self._member: zlib._Decompress | None = None
 
     def feed(self, data: bytes) -> None:
         self._base += len(self._data)
@@ -275,23 +289,16 @@ class GzipStream:
         return output
 
 
-class ZstdStream:
+class ZstdStream(Decompressor):
     """zstd with any number of frames. A window above 128 MiB is refused, as by the zstd command."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        super().__init__(path)
         self._module = _zstd(path)
         self._data = memoryview(b"")
-        self._at = 0
-        self._base = 0
         self._frames = 0
         self._slice_bytes = _SLICE_BYTES_FIRST
         self._frame: Any = None
-
-    @property
-    def position(self) -> int:
-        """The number of compressed bytes that were used."""
-        return self._base + self._at
 
     def feed(self, data: bytes) -> None:
         self._base += len(self._data)
@@ -346,7 +353,7 @@ def _zstd(path: str) -> Any:
         ) from error
 
 
-class SnappyStream:
+class SnappyStream(Decompressor):
     """snappy in the framing format ("sNaPpY"), or in the blocks that the SnappyCodec of Hadoop and Spark writes.
 
     The first bytes distinguish the two. The checksums of the framing format are not verified, but the lengths are.
@@ -355,22 +362,15 @@ class SnappyStream:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        super().__init__(path)
         self._data = bytearray()
-        self._used = 0
-        self._base = 0
         self._chunks: Iterator[bytes] | None = None
         self._block_left = 0  # The output of the current Hadoop block that is still missing.
 
-    @property
-    def position(self) -> int:
-        """The number of compressed bytes that were used."""
-        return self._base + self._used
-
     def feed(self, data: bytes) -> None:
-        del self._data[: self._used]
-        self._base += self._used
-        self._used = 0
+        del self._data[: self._at]
+        self._base += self._at
+        self._at = 0
         self._data += data
 
     def take(self) -> bytes:
@@ -389,7 +389,7 @@ class SnappyStream:
         return b"".join(parts)
 
     def finish(self) -> None:
-        if self._used < len(self._data) or self._block_left:
+        if self._at < len(self._data) or self._block_left:
             raise self._corrupt("the snappy stream is cut short")
 
     # Both generators yield empty bytes if they need more input.
@@ -414,7 +414,7 @@ class SnappyStream:
             elif kind == 0x01:
                 output = body[4:]
             is_first = False
-            self._used += len(chunk)
+            self._at += len(chunk)
             if output:
                 yield output
 
@@ -425,7 +425,7 @@ class SnappyStream:
             self._block_left = int.from_bytes(head, "big")
             if self._block_left > 16 * _SNAPPY_HADOOP_BYTES_MAX:
                 raise self._corrupt(self._no_snappy())
-            self._used += 4
+            self._at += 4
             while self._block_left:
                 while (head := self._peek(4)) is None:
                     yield b""
@@ -436,7 +436,7 @@ class SnappyStream:
                     yield b""
                 output = self._raw(chunk[4:], min(self._block_left, _SNAPPY_HADOOP_BYTES_MAX))
                 self._block_left -= len(output)
-                self._used += len(chunk)
+                self._at += len(chunk)
                 if output:
                     yield output
 
@@ -450,8 +450,8 @@ class SnappyStream:
 
     def _peek(self, size: int) -> bytes | None:
         """The next ``size`` bytes, without using them; ``None`` if they have not all been fed."""
-        end = self._used + size
-        return bytes(self._data[self._used : end]) if end <= len(self._data) else None
+        end = self._at + size
+        return bytes(self._data[self._at : end]) if end <= len(self._data) else None
 
     def _raw(self, block: bytes, size_max: int) -> bytes:
         """Decompress a raw block. Its stated length is checked before memory is allocated for it."""

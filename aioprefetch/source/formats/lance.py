@@ -23,7 +23,7 @@ from aioprefetch.lance.versions import version_of
 from aioprefetch.operator.operator import Operator
 from aioprefetch.scan import BatchScan, batch_options
 from aioprefetch.scheduler.pages import PreparedScan
-from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowCounter, WantedColumns, budget_bytes
+from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowCounter, WantedColumns, batch_bytes, budget_bytes
 from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file
 from aioprefetch.source.formats.record_format import FoundBatch, RecordFormat, Wanted, is_dataset
 from aioprefetch.source.options import FormatOptions, ReadOptions
@@ -90,7 +90,7 @@ async def _opened(operator: Operator, file: SourceFile, read: ReadOptions) -> La
 
 
 def _scan(operator: Operator, table: LanceFile | LanceDataset, request: ScanRequest, want: Wanted) -> BatchScan:
-    options: Any = batch_options(want.read.batch_rows, None, READAHEAD_BATCHES, path=table.path)
+    options: Any = batch_options(want.read.batch_rows, batch_bytes(want), READAHEAD_BATCHES, path=table.path)
 
     async def prepare() -> PreparedScan:
         scan: TableScan = file_scan(table, request) if isinstance(table, LanceFile) else table.table(request)

@@ -32,7 +32,7 @@ from aioprefetch.ranges import Range, joined
 from aioprefetch.source.columns.casts import INSTANT, is_any_list, is_number, plain_type
 from aioprefetch.source.columns.row_filter import is_nan, normalized
 from aioprefetch.source.columns.schemas import match_names
-from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowCounter, WantedColumns, budget_bytes
+from aioprefetch.source.formats.columnar import READAHEAD_BATCHES, RowCounter, WantedColumns, batch_bytes, budget_bytes
 from aioprefetch.source.formats.file_bytes import OVERWRITTEN, check_open_file
 from aioprefetch.source.formats.record_format import FooterPlanning, FoundBatch, RecordFormat, Wanted
 from aioprefetch.source.options import FormatOptions, ReadOptions
@@ -181,7 +181,7 @@ class ParquetFormat(RecordFormat):
         numbers = RowCounter(rows) if want.offsets else None
         footer = footer.with_int96_unit("us", is_checked=False)  # Spark, too, drops what is below the microsecond.
         if rows == _all_rows(footer, groups) and is_small(footer, columns.read, groups):
-            for batch in small_batches(footer, columns.read, groups, want.read.batch_rows):
+            for batch in small_batches(footer, columns.read, groups, want.read.batch_rows, batch_bytes(want)):
                 calendar.check(batch)
                 yield columns.found(batch, None if numbers is None else numbers.take(batch.num_rows))
             return
@@ -192,6 +192,7 @@ class ParquetFormat(RecordFormat):
             row_groups=groups,
             rows=rows,
             batch_rows=want.read.batch_rows,
+            batch_bytes=batch_bytes(want),
             readahead=READAHEAD_BATCHES,
             budget_bytes=budget_bytes(want),
             footer=footer,
@@ -386,9 +387,9 @@ def is_small(footer: Footer, columns: Sequence[str], groups: Sequence[int]) -> b
 
 
 def small_batches(
-    footer: Footer, columns: Sequence[str], groups: Sequence[int], batch_rows: int
+    footer: Footer, columns: Sequence[str], groups: Sequence[int], batch_rows: int, bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of some row groups, in batches of ``batch_rows``. Raises as a scan does."""
+    """All rows of some row groups, in batches of ``batch_rows``, or of about ``bytes_max``. Raises as a scan does."""
     leaves = resolve_columns(footer, columns)
     wanted = set(columns)
     names = [name for name in footer.schema.names if name in wanted]
@@ -413,8 +414,13 @@ def small_batches(
         int96=footer.int96,
     )
     try:
-        for first in range(0, rows, batch_rows):
-            arrays = source.drain(first, min(rows, first + batch_rows))()
+        source.ready()  # Looks at the dictionaries, from which the sizes of rows follow.
+        first = 0
+        while first < rows:
+            fitting = max(1, int(bytes_max / max(source.row_bytes(), 1)))
+            last = min(rows, first + min(batch_rows, fitting))
+            arrays = source.drain(first, last)()
             yield pa.RecordBatch.from_arrays([array for _, array in arrays], names=names)
+            first = last
     finally:
         source.close()

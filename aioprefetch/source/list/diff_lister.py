@@ -1,10 +1,9 @@
 """Finds files in a store that lists in no order by repeated full listings.
 
 Such are all that promise none (``Capability.list_ordered``), S3's directory buckets among them. No key is a position in
-such a listing: it continues by the page token while this process lives, and a later process starts it again. A Bloom
-filter separates most new keys from known ones without a lookup; keys that look known are looked up. Deletions show at
-the end of a listing, when the listed keys are compared in order with the known files. The listed keys are kept in
-sorted runs in temporary files, so that memory is bounded; a Bloom filter would miss deletions.
+such a listing: it continues by the page token while this process lives, and a later process starts it again. Each key
+is looked up among the known files. Deletions show at the end of a listing, when the listed keys are compared in order
+with the known files. The listed keys are kept in sorted runs in temporary files, so that memory is bounded.
 
 A page with changes costs one request. Each trigger lists at most ``sweep_pages`` pages without changes, at least one.
 """
@@ -12,13 +11,12 @@ A page with changes costs one request. Each trigger lists at most ``sweep_pages`
 from __future__ import annotations
 
 import heapq
-import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TextIO
 
-from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, excerpt
+from aioprefetch.errors import Error, InvalidArgument, excerpt
 from aioprefetch.local_files.threads import settled
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.list.pages import ReadAhead, Selection, file_of, is_young, kind_of
@@ -35,94 +33,6 @@ from aioprefetch.source.values import (
     SourceFile,
 )
 from aioprefetch.values import Entry, ListRequest
-
-# Each further filter holds twice as many keys at half the error rate, so that all together keep the rate.
-GROWTH = 2
-TIGHTENING = 0.5
-_LOW = (1 << 32) - 1
-
-
-class BloomFilter:
-    """A set of keys that answers "absent" with certainty, and "present" wrongly for ``false_positive_rate`` of others.
-
-    The first filter has room for ``expected`` keys, of 1.2 bytes each at 1 %; further filters are added on demand. It
-    is valid in this process only: another process hashes text differently. Raises ``ConfigInvalid``.
-    """
-
-    def __init__(self, expected: int = 10_000, false_positive_rate: float = 0.01) -> None:
-        if not 0 < false_positive_rate < 1 or expected < 1:
-            raise ConfigInvalid(
-                f"a Bloom filter needs expected >= 1 and a rate between 0 and 1, not {expected!r} and"
-                f" {false_positive_rate!r}",
-                operation="list",
-            )
-        self._rate = false_positive_rate
-        self._parts = [_FixedFilter(expected, false_positive_rate * (1 - TIGHTENING))]
-        self._count = 0
-
-    def __len__(self) -> int:
-        """The number of added keys, without those that looked present before."""
-        return self._count
-
-    @property
-    def bytes(self) -> int:
-        """The memory of all filters, in bytes."""
-        return sum(len(part.bits) for part in self._parts)
-
-    def __contains__(self, key: str) -> bool:
-        """``False``: certainly never added. ``True``: probably added, to be confirmed by an exact lookup."""
-        code = hash(key)
-        return any(part.has(code) for part in self._parts)
-
-    def add(self, key: str) -> None:
-        """Add a key."""
-        code = hash(key)
-        if any(part.has(code) for part in self._parts):
-            return
-        part = self._parts[-1]
-        if part.count >= part.capacity:
-            number = len(self._parts)
-            rate = self._rate * (1 - TIGHTENING) * TIGHTENING**number
-            part = _FixedFilter(part.capacity * GROWTH, rate)
-            self._parts.append(part)
-        part.add(code)
-        self._count += 1
-
-    def update(self, keys: Iterable[str]) -> None:
-        """Add several keys."""
-        for key in keys:
-            self.add(key)
-
-
-class _FixedFilter:
-    """One filter of fixed size. The bits of a key follow from the two halves of its hash (Kirsch, Mitzenmacher)."""
-
-    __slots__ = ("bits", "capacity", "count", "probes", "size")
-
-    def __init__(self, capacity: int, rate: float) -> None:
-        self.capacity = capacity
-        self.count = 0
-        self.size = max(8, math.ceil(-capacity * math.log(rate) / math.log(2) ** 2))
-        self.probes = max(1, round(self.size / capacity * math.log(2)))
-        self.bits = bytearray((self.size + 7) // 8)
-
-    def has(self, code: int) -> bool:
-        position, step, size, bits = code & _LOW, (code >> 32 & _LOW) | 1, self.size, self.bits
-        for _ in range(self.probes):
-            bit = position % size
-            if not bits[bit >> 3] >> (bit & 7) & 1:
-                return False
-            position += step
-        return True
-
-    def add(self, code: int) -> None:
-        position, step, size, bits = code & _LOW, (code >> 32 & _LOW) | 1, self.size, self.bits
-        for _ in range(self.probes):
-            bit = position % size
-            bits[bit >> 3] |= 1 << (bit & 7)
-            position += step
-        self.count += 1
-
 
 # --- keys in files ----------------------------------------------------------------------------------------------------
 
@@ -203,7 +113,6 @@ class _CurrentListing:
     """One listing in progress. ``compared`` is the last known key compared with it; ``None`` before the comparison."""
 
     pages: ReadAhead
-    filter: BloomFilter
     listed: KeySpill = field(default_factory=KeySpill)
     compared: str | None = None
 
@@ -214,7 +123,6 @@ class DiffLister:
     def __init__(
         self,
         operator: Operator,
-        prefix: str,
         options: ListOptions,
         index: FileIndex,
         *,
@@ -222,26 +130,20 @@ class DiffLister:
     ) -> None:
         self._operator = operator
         self._options = options
-        self._selection = Selection(prefix, options.glob, hidden_files=options.hidden_files)
+        self._selection = Selection(options.glob, hidden_files=options.hidden_files)
         self._index = index
         self._clock = clock or loop_seconds
         self._timer = PollTimer(options.interval_seconds, clock, lambda: operator.runtime().random.random())
         self._progress = ListingProgress(operator.info.url, clock)
-        self._filter: BloomFilter | None = None  # Made by the first listing, which looks up every key.
         self._listing: _CurrentListing | None = None
         self._dropped: list[ReadAhead] = []
         self._held: FoundPage | None = None
         self._held_since = 0.0
-        self._requests = 0
         self._until_ms: int | None = None
         self._overrun = Overrun()
         self._done = False
         self._young = self._youngest_ms = 0
         self._begin()
-
-    def first(self) -> Diff:
-        """The cursor of a new source."""
-        return Diff()
 
     def begin_trigger(self) -> None:
         """Start a new trigger: again a share of pages without changes, and a new listing if the last one has ended."""
@@ -274,7 +176,7 @@ class DiffLister:
         if rest is not None:
             return rest
         if self._timer.is_resting or self._is_idle():
-            return FoundPage((), cursor, 0, is_idle=True)
+            return FoundPage((), cursor, is_idle=True)
         await self._timer.wait()
         try:
             page = await self._next_page(cursor)
@@ -327,8 +229,7 @@ class DiffLister:
             (change, after if number == len(changes) else replace(cursor, taken=cursor.taken + number))
             for number, change in enumerate(changes, 1)
         )
-        requests, self._requests = self._requests, 0
-        self._held = FoundPage(pairs, after, requests, is_idle)
+        self._held = FoundPage(pairs, after, is_idle)
         return self._held
 
     def _is_idle(self) -> bool:
@@ -347,14 +248,10 @@ class DiffLister:
     def _begun(self) -> _CurrentListing:
         if self._listing is None:
             request = ListRequest(path=self._selection.prefix, recursive=True)
-            pages = ReadAhead(self._operator, request, self._options.ahead_pages, self._count_request)
-            expected = 0 if self._filter is None else len(self._filter)
-            self._listing = _CurrentListing(pages, BloomFilter(max(10_000, expected + expected // 4)))
+            pages = ReadAhead(self._operator, request, self._options.ahead_pages)
+            self._listing = _CurrentListing(pages)
             self._overrun = Overrun()
         return self._listing
-
-    def _count_request(self) -> None:
-        self._requests += 1
 
     # --- the pages ----------------------------------------------------------------------------------------------
 
@@ -376,7 +273,7 @@ class DiffLister:
         return self._hold(cursor, changes, after, is_idle=is_idle)
 
     async def _listed(self, listing: _CurrentListing, cursor: Diff) -> tuple[Diff, list[Change]]:
-        """A page of the listing; each key is looked up unless it is certainly new."""
+        """A page of the listing, compared with the known files of its keys."""
         entries = await listing.pages.next()
         files = [file_of(entry) for entry in entries if self._selection.takes(entry.path)]
         until_ms = self._until_ms
@@ -391,10 +288,6 @@ class DiffLister:
             raise
         if until_ms is not None and entries:
             self._progress.listed(len(entries), entries[-1].path)
-        keys = [change.file.key for change in changes]
-        for keys_filter in (listing.filter, self._filter):
-            if keys_filter is not None:
-                keys_filter.update(keys)
         if listing.pages.finished:
             listing.compared = ""
         elif until_ms is not None and self._overrun.after(len(old), len(files) - len(old)):
@@ -423,9 +316,7 @@ class DiffLister:
             self._youngest_ms = max([self._youngest_ms, *(file.modified_ms or 0 for file in left)])
 
     async def _looked_up(self, files: list[SourceFile]) -> list[Change]:
-        known_keys = self._filter
-        perhaps = [file.key for file in files if known_keys is None or file.key in known_keys]
-        before = await self._index.find(perhaps) if perhaps else {}
+        before = await self._index.find([file.key for file in files]) if files else {}
         kinds = [(kind_of(file, before.get(file.key)), file) for file in files]
         return [Change(kind, file) for kind, file in kinds if kind is not None]
 
@@ -438,12 +329,10 @@ class DiffLister:
         except BaseException:
             self._drop()  # The merged keys cannot be read again: without them files would look deleted.
             raise
-        listing.filter.update(keys)
         if len(known_files) == KNOWN_FILES:
             listing.compared = keys[-1]
         else:
             cursor = replace(cursor, listings=cursor.listings + 1)
-            self._filter = listing.filter
             self._drop()
             self._ended = True
             self._done = self._until_ms is not None

@@ -15,8 +15,8 @@ from aioprefetch.errors import Error, InvalidArgument, NotFound, StateConflict, 
 from aioprefetch.source.list.pages import ChangeSteps, Selection, compare, kind_of
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.polling import PollTimer
-from aioprefetch.source.state import SourceState
 from aioprefetch.source.state.index import Changes, carried_files, changes_of
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import Change, Cursor, FileIndex, Follow, FoundPage, KnownFile, Record, SourceFile
 
 # Records read at once, at most.
@@ -114,7 +114,7 @@ class Follower:
         self._state = state
         self._records = FollowedRecords(state)
         self._index = index
-        self._selection = Selection("", options.glob, hidden_files=options.hidden_files)
+        self._selection = Selection(options.glob, hidden_files=options.hidden_files)
         self._timer = PollTimer(options.interval_seconds, clock)
         self._has_changes = False
         # Changes returned in this trigger that the index does not contain yet, while each page is taken whole.
@@ -122,10 +122,6 @@ class Follower:
         self._after: Follow | None = None
         self._finish_ms: int | None = None
         self._finish_seq: int | None = None
-
-    def first(self) -> Follow:
-        """The cursor of a source that has found nothing yet."""
-        return Follow(state=self._state.uuid)
 
     def begin_trigger(self) -> None:
         """Start a new trigger."""
@@ -158,7 +154,7 @@ class Follower:
                 operation="list",
             )
         if self._timer.is_resting:
-            return FoundPage((), cursor, 0, is_idle=True)
+            return FoundPage((), cursor, is_idle=True)
         await self._timer.wait()
         if cursor != self._after:
             self._pending.clear()
@@ -181,12 +177,12 @@ class Follower:
         end, is_newest = await self._end(cursor)
         if cursor.backfill_key is None:
             if cursor.seq >= end:
-                return FoundPage((), cursor, 0, is_idle=True)
+                return FoundPage((), cursor, is_idle=True)
             page = await self._followed(cursor, end)
             return page if is_newest else replace(page, is_idle=False)
         if cursor.through < 0:
             if end < 0:
-                return FoundPage((), cursor, 0, is_idle=True)
+                return FoundPage((), cursor, is_idle=True)
             cursor = replace(cursor, through=end)
         page = await self._backfilled(cursor, cursor.backfill_key or "", end)
         return page if is_newest else replace(page, is_idle=False)
@@ -238,9 +234,9 @@ class Follower:
             for change, _ in changes
         }
         if through is not None:
-            return FoundPage(tuple(changes), replace(cursor, backfill_key=through), 0, is_idle=False)
+            return FoundPage(tuple(changes), replace(cursor, backfill_key=through), is_idle=False)
         done = replace(cursor, seq=cursor.through, backfill_key=None)
-        return FoundPage(tuple(changes), done, 0, is_idle=done.seq >= end)
+        return FoundPage(tuple(changes), done, is_idle=done.seq >= end)
 
     def _with_pending(self, ours: Sequence[KnownFile], after: str, through: str | None) -> Sequence[KnownFile]:
         """The known files of a range of keys, with the pending changes of this trigger."""
@@ -258,7 +254,7 @@ class Follower:
         """The changes by the next records, compared with the known files of the follower."""
         decided = await self._records.after(cursor.seq, end, self._selection.takes, files_max=self._page_files)
         if decided is None:
-            return FoundPage((), replace(cursor, through=end, backfill_key=""), 0, is_idle=False)
+            return FoundPage((), replace(cursor, through=end, backfill_key=""), is_idle=False)
         keys = sorted({key for _, changes in decided for key in changes})
         theirs = await self._state.index.find(keys) if keys else {}
         before = dict(await self._index.find(keys)) if keys else {}
@@ -270,7 +266,7 @@ class Follower:
             pairs += [(change, replace(cursor, seq=seq)) for change in new[-1:]]
             self._pending |= {change.file.key: before[change.file.key] for change in new}
         after = replace(cursor, seq=decided[-1][0])
-        return FoundPage(tuple(pairs), after, 0, is_idle=after.seq >= end)
+        return FoundPage(tuple(pairs), after, is_idle=after.seq >= end)
 
 
 def _as_new(change: Change, recreated: set[str]) -> Change:

@@ -11,11 +11,11 @@ import asyncio
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, lt
 
-from aioprefetch.errors import ConfigInvalid, Error, ProtocolError
+from aioprefetch.errors import Error, ProtocolError
 from aioprefetch.operator.operator import Operator
 from aioprefetch.plan.merge import Merge
 from aioprefetch.plan.patterns import compile_glob, is_literal, literal_prefix
@@ -53,23 +53,15 @@ def _pattern(glob: str) -> re.Pattern[str]:
 class Selection:
     """Selects the files of a source. Its ``prefix`` is the longest one that covers all of them.
 
-    ``prefix`` and ``glob`` are whole paths below the root of the operator. As in Spark, a glob that matches a directory
-    selects the files in it and in its ``name=value`` directories, but in no other directories. Hidden files
-    (``is_hidden``) are selected only with ``hidden_files``. Raises ``ConfigInvalid`` if prefix and glob exclude each
-    other, as such a source would never find a file.
+    ``glob`` is of whole paths below the root of the operator. As in Spark, a glob that matches a directory selects the
+    files in it and in its ``name=value`` directories, but in no other directories. Hidden files (``is_hidden``) are
+    selected only with ``hidden_files``.
     """
 
-    def __init__(self, prefix: str = "", glob: str | None = None, *, hidden_files: bool = False) -> None:
+    def __init__(self, glob: str | None = None, *, hidden_files: bool = False) -> None:
         self._hidden_files = hidden_files
         self._pattern = None if glob is None else _pattern(glob)
-        literal = "" if glob is None else literal_prefix(glob)
-        if not literal.startswith(prefix) and not prefix.startswith(literal):
-            raise ConfigInvalid(
-                f"nothing below {prefix!r} can match glob={glob!r}: a glob is of whole paths below the source's root",
-                operation="list",
-                path=prefix,
-            )
-        self.prefix = max(prefix, literal, key=len)
+        self.prefix = "" if glob is None else literal_prefix(glob)
 
     def takes(self, path: str) -> bool:
         """Whether a path is a file of the source: it matches, and is not a directory or a directory marker."""
@@ -242,17 +234,14 @@ def is_young(file: SourceFile, until_ms: int) -> bool:
 class ReadAhead:
     """The pages of one listing. A background task keeps up to ``ahead_pages`` of them in memory.
 
-    ``on_request`` is called for each request. If a request of the background task fails, ``next`` repeats it and raises
-    its error. ``cancel`` or ``aclose`` ends the task.
+    If a request of the background task fails, ``next`` repeats it and raises its error. ``cancel`` or ``aclose`` ends
+    the task.
     """
 
-    def __init__(
-        self, operator: Operator, request: ListRequest, ahead_pages: int, on_request: Callable[[], None]
-    ) -> None:
+    def __init__(self, operator: Operator, request: ListRequest, ahead_pages: int) -> None:
         self._operator = operator
         self._pages = Pages(operator.accessor, operator.runtime, request)
         self._ahead_pages = ahead_pages
-        self._on_request = on_request
         self._wanted = ahead_pages
         self._ready: deque[list[Entry]] = deque()
         self._lock = asyncio.Lock()
@@ -272,7 +261,7 @@ class ReadAhead:
     async def next(self) -> list[Entry]:
         """The next page, possibly without entries. Must not be called when ``finished``."""
         async with self._lock:  # A request in progress brings this page.
-            return self._ready.popleft() if self._ready else await self._fetch()
+            return self._ready.popleft() if self._ready else await self._pages.next()
 
     def start(self, pages: int | None = None) -> None:
         """Read ahead in the background up to the limit, or up to ``pages`` if fewer will be used."""
@@ -300,13 +289,9 @@ class ReadAhead:
                 async with self._lock:
                     if self._pages.finished or len(self._ready) >= self._wanted:
                         return
-                    self._ready.append(await self._fetch())
+                    self._ready.append(await self._pages.next())
         except Error as error:
             logger.debug("listing ahead failed, and is tried again when the page is needed: %s", error)
-
-    async def _fetch(self) -> list[Entry]:
-        self._on_request()
-        return await self._pages.next()
 
     def _on_end(self) -> None:
         self._work = None
@@ -336,11 +321,10 @@ class KeyPages:
     ``ProtocolError`` for a store that does not list in the order of keys.
     """
 
-    def __init__(self, operator: Operator, prefix: str, ahead_pages: int, on_request: Callable[[], None]) -> None:
+    def __init__(self, operator: Operator, prefix: str, ahead_pages: int) -> None:
         self._operator = operator
         self._prefix = prefix
         self._ahead_pages = ahead_pages
-        self._on_request = on_request
         self._listing: ReadAhead | None = None
         self._position = ""
         self._held: KeyPage | None = None
@@ -407,7 +391,7 @@ class KeyPages:
         self._dropped = [listing for listing in self._dropped if listing.is_running]
         self._position = key
         request = ListRequest(path=self._prefix, recursive=True, start_after=key or None)
-        self._listing = ReadAhead(self._operator, request, self._ahead_pages, self._on_request)
+        self._listing = ReadAhead(self._operator, request, self._ahead_pages)
         return self._listing
 
     def _rest(self, key: str) -> KeyPage:

@@ -39,8 +39,6 @@ class TailSweepLister:
     ----------
     operator
         Its root is the root of the source: keys are relative to it.
-    prefix
-        The listed prefix, extended by the literal beginning of the glob.
     index
         The index of all files decided on before the last ``begin_trigger``, and possibly later ones.
     clock
@@ -50,27 +48,21 @@ class TailSweepLister:
     def __init__(
         self,
         operator: Operator,
-        prefix: str,
         options: ListOptions,
         index: FileIndex,
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._selection = Selection(prefix, options.glob, hidden_files=options.hidden_files)
+        self._selection = Selection(options.glob, hidden_files=options.hidden_files)
         self._index = index
         self._timer = PollTimer(options.interval_seconds, clock, lambda: operator.runtime().random.random())
-        self._tail = KeyPages(operator, self._selection.prefix, options.ahead_pages, self._count_request)
-        self._sweep = KeyPages(operator, self._selection.prefix, options.ahead_pages, self._count_request)
+        self._tail = KeyPages(operator, self._selection.prefix, options.ahead_pages)
+        self._sweep = KeyPages(operator, self._selection.prefix, options.ahead_pages)
         self._sweep_pages = options.sweep_pages
         self._progress = ListingProgress(operator.info.url, clock)
-        self._requests = 0
         self._finishing: Finishing | None = None
         self._sweep_is_next = False
         self._begin()
-
-    def first(self) -> TailAndSweep:
-        """The cursor of a new source."""
-        return TailAndSweep()
 
     def begin_trigger(self) -> None:
         """Start a new trigger: list the end of the bucket again, and continue the sweep."""
@@ -114,7 +106,7 @@ class TailSweepLister:
         half = None if self._timer.is_resting else self._next_half(cursor)
         if half is None:
             self._report_young()
-            return FoundPage((), cursor, 0, is_idle=True)
+            return FoundPage((), cursor, is_idle=True)
         await self._timer.wait()
         try:
             compared = await (self._tail_page(cursor) if half == "tail" else self._sweep_page(cursor))
@@ -128,16 +120,12 @@ class TailSweepLister:
             self._report_young()
             if not self._has_changes:
                 self._timer.rest()
-        requests, self._requests = self._requests, 0
-        return FoundPage(tuple(compared.changes), compared.after, requests, is_idle)
+        return FoundPage(tuple(compared.changes), compared.after, is_idle)
 
     async def aclose(self) -> None:
         """End listing ahead. The next call of ``page`` starts it again."""
         await self._tail.aclose()
         await self._sweep.aclose()
-
-    def _count_request(self) -> None:
-        self._requests += 1
 
     # --- tail or sweep -------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from aioprefetch.source.columns.schemas import Conformer, conform_array
 from aioprefetch.source.formats import FoundBatch, Wanted, format_of
 from aioprefetch.source.formats.line_stream import SmallFiles
 from aioprefetch.source.formats.records import JoinedRecords
-from aioprefetch.source.options import METADATA_PARTS, METADATA_STRUCT, RESCUED_COLUMN
+from aioprefetch.source.options import METADATA_PARTS, METADATA_STRUCT, RESCUED_COLUMN, ReadOptions
 from aioprefetch.source.reading.task import ReadTask
 from aioprefetch.source.values import FetchItem
 
@@ -169,8 +169,9 @@ def _without(schema: pa.Schema, names: Sequence[str], absent: Sequence[str]) -> 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
 
-# A batch is complete at this many bytes, and at this share (1 / n) of ``batch_rows``.
-_BATCH_BYTES_MAX = 32 << 20
+# Batches are gathered up to this share (1 / n) of ``bytes_in_flight``, and are complete at this share of that, or of
+# ``batch_rows``.
+_BATCH_SHARE = 8
 _LARGE_SHARE = 2
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -181,17 +182,19 @@ _NUMBERS = ("size", "start", "length")
 class Output:
     """Makes batches of exactly ``task.schema`` from the records of files, in their order."""
 
-    def __init__(self, task: ReadTask, row_filter: RowFilter | None) -> None:
+    def __init__(self, task: ReadTask) -> None:
         self._task = task
-        self._filter = row_filter
-        self._data_schema = task.data_schema
-        self._added = [name for name in task.schema.names if name not in self._data_schema.names]
-        self._read_schema = pa.schema([*self._data_schema, *(task.schema.field(name) for name in self._added)])
+        data, filters = task.data_schema, task.read.filters
+        self._added = [name for name in task.schema.names if name not in data.names]
+        self._read_schema = pa.schema([*data, *(task.schema.field(name) for name in self._added)])
+        self._filter = None
+        if filters is not None:
+            self._filter = RowFilter(filters, self._read_schema, time_zone=task.format.time_zone)
         self._is_projected = self._read_schema.names != task.schema.names
         self._pieces: list[Records] = []
-        self._gathered = Gathering(task.read.batch_rows)
+        self._gathered = Gathering(task.read)
         # Batches after the filter, which may be small.
-        self._kept = Gathering(task.read.batch_rows)
+        self._kept = Gathering(task.read)
 
     def add(self, piece: Records) -> Iterator[pa.RecordBatch]:
         """The batches that are complete with these records."""
@@ -269,8 +272,9 @@ def _or_nulls(array: pa.Array | None, piece: Records, kind: pa.DataType) -> pa.A
 class Gathering:
     """Batches to concatenate, of at most ``rows_max`` rows together."""
 
-    def __init__(self, rows_max: int) -> None:
-        self.rows_max = rows_max
+    def __init__(self, options: ReadOptions) -> None:
+        self.rows_max = options.batch_rows
+        self._bytes_max = max(1, options.bytes_in_flight // _BATCH_SHARE)
         self.batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
@@ -278,7 +282,7 @@ class Gathering:
     def is_full_with(self, batch: pa.RecordBatch) -> bool:
         """Whether the gathered batches have to be taken before this one is added."""
         return bool(self.batches) and (
-            self._rows + batch.num_rows > self.rows_max or self._bytes + batch.nbytes > _BATCH_BYTES_MAX
+            self._rows + batch.num_rows > self.rows_max or self._bytes + batch.nbytes > self._bytes_max
         )
 
     def add(self, batch: pa.RecordBatch) -> bool:
@@ -286,7 +290,7 @@ class Gathering:
         self.batches.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
-        return self._rows * _LARGE_SHARE >= self.rows_max or self._bytes * _LARGE_SHARE >= _BATCH_BYTES_MAX
+        return self._rows * _LARGE_SHARE >= self.rows_max or self._bytes * _LARGE_SHARE >= self._bytes_max
 
     def take(self) -> pa.RecordBatch:
         """The gathered batches as one. There must be at least one, and none is left."""

@@ -215,7 +215,6 @@ async def plan_batch(
     partitioning: PartitionOptions,
     format: FormatOptions,  # noqa: A002 - the common name
     *,
-    prefix: str = "",
     files: AsyncIterable[SourceFile] | None = None,
     schema: pa.Schema | None = None,
     filters: Any = None,
@@ -224,7 +223,7 @@ async def plan_batch(
 ) -> list[list[FetchItem]]:
     """The items of each task: one partition for each slot, or two for much work, of similar bytes, none empty.
 
-    ``partition_count`` chooses their number. ``files`` replaces a listing of the files below ``prefix``. ``filters``
+    ``partition_count`` chooses their number. ``files`` replaces a listing. ``filters``
     refer to ``schema``; without a schema they leave nothing out. ``has_zone=False``: another zone may hold
     when items are read, so no time in a path leaves a file out. Settings of ``openFile`` apply to each file whose
     footer is read here. Empty files are left out, also for ``format="binary"``, as in Spark. ``ConfigInvalid`` for a
@@ -234,7 +233,7 @@ async def plan_batch(
     if partitioning.split_files is None:
         partitioning = replace(partitioning, split_files=True)
     if files is None:
-        files = list_files(operator, format, glob=listing.glob, prefix=prefix, hidden_files=listing.hidden_files)
+        files = list_files(operator, format, glob=listing.glob, hidden_files=listing.hidden_files)
     clauses = None if schema is None else filters
     directories = None
     if clauses is not None and schema is not None:
@@ -320,7 +319,7 @@ async def _with_parts(
 
 
 async def list_files(
-    operator: Operator, options: FormatOptions, *, glob: str | None = None, prefix: str = "", hidden_files: bool = False
+    operator: Operator, options: FormatOptions, *, glob: str | None = None, hidden_files: bool = False
 ) -> AsyncGenerator[SourceFile, None]:
     """The files below the root that match ``glob``, empty ones included, without directories and hidden files.
 
@@ -328,7 +327,7 @@ async def list_files(
     its version is the latest of the dataset, and its size is that of all its objects, which are not listed themselves.
     Where there may be datasets and the store lists in no order, all entries are in memory, to be sorted.
     """
-    selection = Selection(prefix, glob, hidden_files=hidden_files)
+    selection = Selection(glob, hidden_files=hidden_files)
     formats = formats_with_datasets(options)
     dataset: SourceFile | None = None
     dataset_format: RecordFormat | None = None

@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -23,7 +22,6 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.scheduler.io_service import ScanMemory
-from aioprefetch.source.columns.row_filter import RowFilter
 from aioprefetch.source.formats import FoundBatch, format_of
 from aioprefetch.source.formats.corruption import UNDECODABLE, undecodable
 from aioprefetch.source.formats.line_stream import SmallText
@@ -41,27 +39,19 @@ _PIECE_BYTES_MIN = 4 << 10
 _HELD_SHARE = 2
 
 
-class Piece(Protocol):
-    """Records of one item, decoded or not."""
-
-    @property
-    def nbytes(self) -> int:
-        """The size in memory, in bytes."""
-        ...
-
-
-P = TypeVar("P", bound=Piece)
-ReadPieces = Callable[[FetchItem], AsyncGenerator[P, None]]
+# Records of one item, decoded or not.
+Piece = Records | SmallText
+ReadPieces = Callable[[FetchItem], AsyncGenerator[Piece, None]]
 
 
 @dataclass(slots=True, eq=False)
-class _BegunItem(Generic[P]):
+class _BegunItem:
     """An item that has begun. ``is_let_go``: its records may be consumed before it has ended."""
 
     item: FetchItem
     reserved_bytes: int
     is_let_go: bool
-    pieces: deque[tuple[P, int]] = field(default_factory=deque)
+    pieces: deque[tuple[Piece, int]] = field(default_factory=deque)
     held_bytes: int = 0
     is_half_taken: bool = False
     is_done: bool = False
@@ -70,7 +60,7 @@ class _BegunItem(Generic[P]):
     room: asyncio.Future[None] | None = None
 
 
-class ItemWindow(Generic[P]):
+class ItemWindow:
     """Reads ``items`` by ``read``, and returns their pieces. Belongs to the loop of ``runtime``; one consumer.
 
     Work runs in the background of the runtime and ends with it, or by ``aclose``, which waits until all memory is
@@ -81,7 +71,7 @@ class ItemWindow(Generic[P]):
         self,
         runtime: Runtime,
         items: Iterable[FetchItem],
-        read: ReadPieces[P],
+        read: ReadPieces,
         options: ReadOptions,
         failures: Failures,
         *,
@@ -96,15 +86,15 @@ class ItemWindow(Generic[P]):
         self._held_max = max(options.bytes_in_flight // _HELD_SHARE, 1)
         self._failures = failures
         self._memory = ScanMemory(runtime.budget, options.bytes_in_flight, self._fill_soon)
-        self._entries: deque[_BegunItem[P]] = deque()
+        self._entries: deque[_BegunItem] = deque()
         # Entries that wait for room, in the order of their items.
-        self._waiting: deque[_BegunItem[P]] = deque()
-        self._workers: set[_ItemWorker[P]] = set()
+        self._waiting: deque[_BegunItem] = deque()
+        self._workers: set[_ItemWorker] = set()
         self._active = 0
         self._ended: asyncio.Future[None] | None = None
         self._closed = False
 
-    async def next(self) -> tuple[FetchItem, P] | None:
+    async def next(self) -> tuple[FetchItem, Piece] | None:
         """The next piece, with its item; ``None`` after the last one.
 
         Raises the error of an item at its turn, unless the item is left out.
@@ -117,7 +107,7 @@ class ItemWindow(Generic[P]):
             entry.changed = self._runtime.loop.create_future()
             await entry.changed
 
-    def _next_ready(self) -> tuple[FetchItem, P] | None:
+    def _next_ready(self) -> tuple[FetchItem, Piece] | None:
         """The next piece if there is one. Drops items that are consumed; the caller awaits the first one left."""
         while True:
             self._fill()
@@ -147,7 +137,7 @@ class ItemWindow(Generic[P]):
 
     # --- results ----------------------------------------------------------------------------------------
 
-    def _take(self, entry: _BegunItem[P]) -> P:
+    def _take(self, entry: _BegunItem) -> Piece:
         piece, size = entry.pieces.popleft()
         entry.is_half_taken = True
         entry.held_bytes -= size
@@ -155,12 +145,12 @@ class ItemWindow(Generic[P]):
         self._make_room()
         return piece
 
-    def _drop(self, entry: _BegunItem[P]) -> None:
+    def _drop(self, entry: _BegunItem) -> None:
         entry.pieces.clear()
         self._memory.give_back(entry.held_bytes)
         entry.held_bytes = 0
 
-    def _leave_out(self, entry: _BegunItem[P], error: BaseException) -> None:
+    def _leave_out(self, entry: _BegunItem, error: BaseException) -> None:
         """Drop all pieces of a failed item, or raise its error if it must not be left out."""
         if entry.is_half_taken or not self._failures.leave_out(entry.item, error):
             self._failures.explain(entry.item, error, is_half_taken=entry.is_half_taken)
@@ -184,7 +174,7 @@ class ItemWindow(Generic[P]):
                 self._run(worker), name="read items", on_end=partial(self._on_end, worker)
             )
 
-    def _begin(self) -> _BegunItem[P] | None:
+    def _begin(self) -> _BegunItem | None:
         """The next item, if there is one and memory for it. The first item always begins."""
         item = self._next
         if item is None:
@@ -198,14 +188,14 @@ class ItemWindow(Generic[P]):
                 self._memory.queue_for(need)  # The window has room, and the runtime has none.
             return None
         self._memory.take(need)
-        entry: _BegunItem[P] = _BegunItem(item, need, self._failures.is_strict)
+        entry: _BegunItem = _BegunItem(item, need, self._failures.is_strict)
         self._entries.append(entry)
         self._next = next(self._items, None)
         return entry
 
-    async def _run(self, worker: _ItemWorker[P]) -> None:
+    async def _run(self, worker: _ItemWorker) -> None:
         """Read one item after the other as long as another may begin."""
-        entry: _BegunItem[P] | None = worker.entry
+        entry: _BegunItem | None = worker.entry
         while entry is not None:
             worker.entry = entry
             try:
@@ -219,7 +209,7 @@ class ItemWindow(Generic[P]):
             entry = None if self._closed else self._begin()
         self._active -= 1
 
-    def _on_end(self, worker: _ItemWorker[P]) -> None:
+    def _on_end(self, worker: _ItemWorker) -> None:
         self._workers.discard(worker)
         if not worker.entry.is_done:  # Cancelled, because this or the operator is closed; perhaps before it began.
             self._active -= 1
@@ -227,7 +217,7 @@ class ItemWindow(Generic[P]):
         if self._ended is not None and not self._workers:
             _wake(self._ended)
 
-    async def _put(self, entry: _BegunItem[P], piece: P) -> None:
+    async def _put(self, entry: _BegunItem, piece: Piece) -> None:
         """Add a piece when there is room for it; at once if it is the only piece of the first item."""
         size = piece.nbytes + _PIECE_BYTES_MIN
         while self._must_wait(entry, size):
@@ -242,12 +232,12 @@ class ItemWindow(Generic[P]):
         if entry.is_let_go:
             _wake(entry.changed)
 
-    def _must_wait(self, entry: _BegunItem[P], size: int) -> bool:
+    def _must_wait(self, entry: _BegunItem, size: int) -> bool:
         if self._memory.left_bytes + entry.reserved_bytes >= size:
             return False
         return self._entries[0] is not entry or (entry.is_let_go and bool(entry.pieces))
 
-    def _finish(self, entry: _BegunItem[P], error: BaseException | None) -> None:
+    def _finish(self, entry: _BegunItem, error: BaseException | None) -> None:
         entry.is_done, entry.error = True, error
         self._memory.give_back(entry.reserved_bytes)
         entry.reserved_bytes = 0
@@ -264,12 +254,12 @@ class ItemWindow(Generic[P]):
                 self._waiting.append(entry)
 
 
-class _ItemWorker(Generic[P]):
+class _ItemWorker:
     """A background task, and the item that it reads."""
 
     __slots__ = ("entry", "work")
 
-    def __init__(self, entry: _BegunItem[P]) -> None:
+    def __init__(self, entry: _BegunItem) -> None:
         self.entry = entry
         self.work = Work()
 
@@ -300,8 +290,7 @@ async def read_items(
     An early close or a cancellation stops all work and returns all memory. ``InvalidArgument`` for filters that do not
     fit the schema is raised before the first request.
     """
-    row_filter = _row_filter(task)
-    failures, output = Failures(task), Output(task, row_filter)
+    failures, output = Failures(task), Output(task)
     reading = _ItemReader(operator, task, failures)
     window = ItemWindow(operator.runtime(), items, reading.read, task.read, failures, comes_whole=reading.comes_whole)
     try:
@@ -319,14 +308,6 @@ async def read_items(
         await window.aclose()
 
 
-def _row_filter(task: ReadTask) -> RowFilter | None:
-    if task.read.filters is None:
-        return None
-    data = task.data_schema
-    added = [field for field in task.schema if field.name not in data.names]
-    return RowFilter(task.read.filters, pa.schema([*data, *added]), time_zone=task.format.time_zone)
-
-
 class _ItemReader:
     """Reads one item at a time, and gathers small files until it pays to parse them."""
 
@@ -342,7 +323,7 @@ class _ItemReader:
         """Whether all of an item is in memory at once."""
         return format_of(item.file.key, self._format).comes_whole
 
-    async def read(self, item: FetchItem) -> AsyncGenerator[Records | SmallText, None]:
+    async def read(self, item: FetchItem) -> AsyncGenerator[Piece, None]:
         """The records of an item, or the whole text of a small file that is parsed together with others."""
         if not self._layouts.may_match(item.file.key):
             return
@@ -362,7 +343,7 @@ class _ItemReader:
             return layout.small.read(item)
         return format_of(item.file.key, self._format).read(self._operator, item, layout.want)
 
-    def decoded(self, item: FetchItem, piece: Records | SmallText) -> Iterator[Records]:
+    def decoded(self, item: FetchItem, piece: Piece) -> Iterator[Records]:
         """The records that are complete with this piece, in the order of the pieces."""
         if isinstance(piece, Records):
             yield from self.rest()

@@ -25,20 +25,3 @@ reads the runs of the snapshot and applies the delta on top.
 
 Modules, lowest first: ``store`` (objects), ``snapshot``, ``index``, ``journal``, ``compaction``, ``source_state``.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from aioprefetch.first_use import load_at_first_use
-from aioprefetch.source.options import StateOptions
-
-if TYPE_CHECKING:
-    from aioprefetch.source.state.source_state import SourceState, StateStatistics
-    from aioprefetch.source.state.store import SideFiles, SourceIdentity
-
-__all__ = ["SideFiles", "SourceIdentity", "SourceState", "StateOptions", "StateStatistics"]
-
-load_at_first_use(
-    __name__, {"store": ("SourceIdentity", "SideFiles"), "source_state": ("SourceState", "StateStatistics")}
-)

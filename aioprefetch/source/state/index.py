@@ -23,7 +23,7 @@ import pyarrow as pa
 from aioprefetch.errors import Closed
 from aioprefetch.local_files.threads import settled
 from aioprefetch.source.options import StateOptions
-from aioprefetch.source.state.snapshot import SCHEMA, RunInfo, RunReader, files_of, position_after, row_of, rows_between
+from aioprefetch.source.state.snapshot import SCHEMA, RunInfo, RunReader, files_of, position_after, row_of
 from aioprefetch.source.state.store import SNAPSHOT, StateStore
 from aioprefetch.source.stored_json import checksum, damaged
 from aioprefetch.source.values import FetchItem, KnownFile, Record, SourceFile
@@ -205,13 +205,6 @@ class RunFiles:
         """Row groups in memory."""
         return len(self._groups)
 
-    async def between(self, run: RunInfo, after: str, through: str) -> list[pa.Table]:
-        """The rows of a run with keys above ``after`` and up to ``through``."""
-        async with self._lock:
-            reader = await self._reader(run)
-            tables = [await self._group(reader, group) for group in reader.groups(after, through)]
-        return [rows_between(table, after, through) for table in tables]
-
     async def following(self, run: RunInfo, after: str) -> pa.Table:
         """The next rows of a run with keys above ``after`` of one row group; none at the end of the run."""
         async with self._lock:
@@ -339,20 +332,6 @@ class StateIndex:
         self.refresh: Callable[[], Awaitable[None]] | None = None
         self._files = files
 
-    async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        """The known files with keys above ``after`` and up to ``through``, sorted by key."""
-        if after >= through:
-            return []
-
-        async def look(view: IndexView) -> list[KnownFile]:
-            rows: list[KnownFile] = []
-            for run in _overlapping(view.runs, after, through):
-                for table in await self._files.between(run, after, through):
-                    rows += files_of(table)
-            return view.delta.merge(rows, after, through)
-
-        return await self._retried(look)
-
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
         """The known files of these keys, which may come in any order."""
 
@@ -378,7 +357,7 @@ class StateIndex:
         async def look(view: IndexView) -> list[KnownFile]:
             files: list[KnownFile] = []
             position: str | None = after
-            for run in view.runs[_first_beyond(view.runs, after) :]:
+            for run in view.runs[bisect_right(view.runs, after, key=lambda run: run.last) :]:
                 while position is not None and position < run.last and len(files) < count:
                     rows, through = await self._stretch(run, position, limit)
                     merged, position = _step(view.delta, rows, position, through, limit)
@@ -422,12 +401,3 @@ def _step(
 def missing_run(run: RunInfo) -> Exception:
     """The error for a run of the snapshot that is not in the store."""
     return damaged(f"{SNAPSHOT} names a run that is missing, with {run.rows} files", run.name)
-
-
-def _first_beyond(runs: Sequence[RunInfo], key: str) -> int:
-    """The position of the first run with keys above ``key``."""
-    return bisect_right(runs, key, key=lambda run: run.last)
-
-
-def _overlapping(runs: Sequence[RunInfo], after: str, through: str) -> Sequence[RunInfo]:
-    return runs[_first_beyond(runs, after) : bisect_right(runs, through, key=lambda run: run.first)]

@@ -179,10 +179,6 @@ class RunReader:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise damaged(f"the run cannot be read: {error}", path) from error
 
-    def groups(self, after: str, through: str) -> range:
-        """The row groups that may hold keys above ``after`` and at most ``through``."""
-        return range(max(0, bisect_right(self._firsts, after) - 1), bisect_right(self._firsts, through))
-
     @property
     def count(self) -> int:
         """The number of row groups."""
@@ -214,12 +210,6 @@ def position_after(table: pa.Table, key: str) -> int:
     """The position of the first row with a key above ``key``."""
     keys, wanted = table.column("key"), key_bytes(key)
     return bisect_right(range(table.num_rows), wanted, key=lambda row: keys[row].as_py())
-
-
-def rows_between(table: pa.Table, after: str, through: str) -> pa.Table:
-    """The rows with keys above ``after`` and up to ``through``."""
-    start = position_after(table, after)
-    return table.slice(start, position_after(table, through) - start)
 
 
 def row_of(table: pa.Table, key: str) -> int | None:

@@ -5,15 +5,14 @@ A state is found or made, checked, read, and claimed by the new writer.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from aioprefetch.errors import Error, InvalidArgument, StateConflict
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.options import StateOptions
+from aioprefetch.source.polling import now_ms
 from aioprefetch.source.state.compaction import BACKLOG_MAX, CompactionSchedule, Compactor
 from aioprefetch.source.state.index import RunFiles, StateIndex
 from aioprefetch.source.state.journal import (
@@ -31,7 +30,6 @@ from aioprefetch.source.state.store import (
     KEPT_SNAPSHOTS,
     RUNS,
     SNAPSHOT,
-    SideFiles,
     SourceIdentity,
     StateMeta,
     StateStore,
@@ -214,10 +212,6 @@ async def _create_snapshot(store: StateStore, state: str, cursor: Cursor) -> Non
     await store.create(SNAPSHOT, empty.to_bytes())
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
 # --- the state --------------------------------------------------------------------------------------------------------
 
 
@@ -280,7 +274,6 @@ class SourceState:
             self._index.refresh = self._journal.reload
         self._compactor = Compactor(store, self._files, meta.uuid, options)
         self._schedule = CompactionSchedule(self._data, self._compactor, clock_ms)
-        self._side_files = SideFiles(store.operator, store.directory)
 
     @classmethod
     async def open(
@@ -291,7 +284,7 @@ class SourceState:
         *,
         first: Cursor,
         writer: bool = True,
-        clock_ms: Callable[[], int] = _now_ms,
+        clock_ms: Callable[[], int] = now_ms,
         options: StateOptions | None = None,
     ) -> SourceState:
         """Open the state in a directory of the operator (``""``, or a path that ends with ``/``).
@@ -446,14 +439,6 @@ class SourceState:
     async def join(self) -> None:
         """Wait for the end of the compaction in the background, if one is in progress. Its error is not raised."""
         await self._schedule.join()
-
-    async def get_json(self, name: str) -> Any | None:
-        """The content of a small file beside the state, such as ``schema.json``; ``None`` if it does not exist."""
-        return await self._side_files.get_json(name)
-
-    async def put_json_if_absent(self, name: str, value: Any) -> Any:
-        """Write a small file beside the state if it is absent; returns its content afterwards."""
-        return await self._side_files.put_json_if_absent(name, value)
 
     async def aclose(self) -> None:
         """Cancel a compaction that is in progress and release local files. The store stays whole."""

@@ -49,11 +49,9 @@ from aioprefetch.source.stored_json import (
     flag,
     milliseconds,
     optional,
-    parsed,
     seal,
     text,
     texts,
-    to_bytes,
     unseal,
 )
 from aioprefetch.values import Metadata, ServiceInfo
@@ -118,8 +116,6 @@ CALLS_AT_ONCE = 16
 
 _LOG_NAME = re.compile(r"log/(\d{12})\.json\.zst")
 _KEPT_NAME = re.compile(r"snapshot-(\d{12})\.json")
-# Earlier versions wrote ``writer.json`` in stores without conditional writes.
-_OWN = (META, SNAPSHOT, "writer.json", LOG, RUNS, KEPT_SNAPSHOTS, PROBES)
 
 
 def log_name(seq: int) -> str:
@@ -157,13 +153,6 @@ def checked_directory(directory: str) -> str:
             operation="open_state",
         )
     return directory
-
-
-def checked_side_name(name: str) -> str:
-    """The name of a side file. Raises ``InvalidArgument`` for names of the state's own objects."""
-    if not isinstance(name, str) or not name or name.endswith("/") or name.startswith(("/", *_OWN)):
-        raise InvalidArgument(f"{name!r} cannot be the name of a file beside the state", operation="side_file")
-    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,47 +347,6 @@ class StateStore:
     async def _pause(self, attempt: int) -> None:
         runtime = self.operator.runtime()
         await asyncio.sleep(runtime.random.uniform(0.0, PAUSE_SECONDS * 2.0**attempt))
-
-
-class SideFiles:
-    """Small JSON files beside the state's own objects, such as an inferred schema: each written once, by the first.
-
-    Needs no open state.
-    """
-
-    def __init__(self, operator: Operator, directory: str) -> None:
-        self._operator = operator
-        self._directory = checked_directory(directory)
-
-    async def get_json(self, name: str) -> Any | None:
-        """The content of a file; ``None`` if it does not exist. ``UntrustedMetadata`` if it is not JSON."""
-        path = self._directory + checked_side_name(name)
-        try:
-            data = await self._operator.read(path)
-        except NotFound:
-            return None
-        try:
-            return parsed(data)
-        except ValueError as error:
-            raise damaged("the file holds no JSON", path) from error
-
-    async def put_json_if_absent(self, name: str, value: Any) -> Any:
-        """Write a file if it is absent; returns its content afterwards. It appears whole or not at all."""
-        path = self._directory + checked_side_name(name)
-        content = await self.get_json(name)
-        if content is not None:
-            return content
-        conditional = self._operator.capability.write_if_not_exists
-        try:
-            await self._operator.write(path, to_bytes(value), if_not_exists=conditional)
-        except (AlreadyExists, ConditionNotMatch):
-            pass
-        except Error as error:
-            # The response was lost, perhaps not the file.
-            if error.status == "permanent" or await self.get_json(name) is None:
-                raise
-        content = await self.get_json(name)
-        return value if content is None else content
 
 
 # --- meta.json --------------------------------------------------------------------------------------------------------

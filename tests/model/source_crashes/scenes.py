@@ -12,8 +12,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch.cleaning import CleanOptions
 from aioprefetch.source.fetch.source import FileSource, StateLocation
-from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions
-from aioprefetch.source.state import StateOptions
+from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions, StateOptions
 from aioprefetch.source.values import SourceFile
 from aioprefetch.values import WriteRequest
 from tests.model.source_crashes.engine import Checkpoint, Engine, Row

@@ -3,7 +3,8 @@
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.source.list import DiffLister, TailSweepLister
+from aioprefetch.source.list.diff_lister import DiffLister
+from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListRequest
@@ -37,7 +38,7 @@ async def test_the_cost_of_a_large_bucket(kind: type[TailSweepLister] | type[Dif
     store = ArithmeticStore(FILES)
     async with Operator.bare(store) as operator:
         known = DictIndex()
-        one = Consumer(kind(operator, "", OPTIONS, known), known)
+        one = Consumer(kind(operator, OPTIONS, known), known)
         triggers = 0
         while len(one.delivered) < FILES:
             before = store.requests

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.source.list import TailSweepLister
+from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.suite import checks
 from tests.benches.dict_index import Consumer, DictIndex
@@ -121,7 +121,7 @@ async def lost_by_us(
     async with Operator.bare(history.bucket) as operator:
         known = DictIndex()
         options = ListOptions(interval_seconds=0.0, ahead_pages=1, sweep_pages=3)
-        one = Consumer(TailSweepLister(operator, "", options, known), known)
+        one = Consumer(TailSweepLister(operator, options, known), known)
 
         async def trigger() -> list[str]:
             return [change.file.key for change in await one.trigger(room=40) if change.kind == "new"]

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from aioprefetch import Operator
 from aioprefetch.errors import Throttled
-from aioprefetch.source.list import DiffLister, TailSweepLister
+from aioprefetch.source.list.diff_lister import DiffLister
+from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions, Overwrites
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing import run_virtual
@@ -69,7 +70,7 @@ class World:
         )
         self.operator = self.bucket.operator()
         known = DictIndex()
-        self.one = Consumer(self.kind(self.operator, "", self.options, known), known, self.overwrites)
+        self.one = Consumer(self.kind(self.operator, self.options, known), known, self.overwrites)
 
     def maybe_fail(self, request: ListRequest) -> None:
         """The response to a request may be an error."""
@@ -109,7 +110,7 @@ class World:
     async def restart(self) -> None:
         """Another process goes on from what is durable."""
         await self.one.feed.aclose()  # type: ignore[attr-defined]
-        self.one.feed = self.kind(self.operator, "", self.options, self.one.known)
+        self.one.feed = self.kind(self.operator, self.options, self.one.known)
 
     async def crash(self, room: int) -> None:
         """The process ends before it has written what a trigger took."""

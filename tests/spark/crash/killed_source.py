@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from aioprefetch.source.state import SourceState
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import Record
 from aioprefetch.spark.data_source import AioPrefetchDataSource
 from aioprefetch.spark.readers import StreamReader

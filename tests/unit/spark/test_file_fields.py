@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import ArrayType, DoubleType, LongType, StringType, StructField, StructType
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.spark.schema import FileFields, Inferred, batch_fields, file_fields_of_batch, projected, with_metadata
+from aioprefetch.spark.schema import FileFields, Inferred, batch_fields, file_fields, projected, with_metadata
 from aioprefetch.spark.settings import parse_options
 
 FIELDS = {"a": LongType(), "b": StringType(), "c": DoubleType()}
@@ -21,7 +21,7 @@ def struct(*names: str) -> StructType:
 
 def fields(schema: StructType, path: str = "memory://no-files/d", **options: str) -> FileFields:
     """Those of a source without files: nothing is inferred."""
-    return file_fields_of_batch(parse_options({"path": path, **options}), schema)
+    return file_fields(parse_options({"path": path, **options}), schema, None, batch_fields)
 
 
 def test_a_schema_of_the_user_is_all_that_is_known() -> None:

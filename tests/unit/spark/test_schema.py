@@ -1,11 +1,9 @@
 """Schemas of Spark and Arrow, to and fro; what pushed filters may say; and partitions as plain data."""
 
-import datetime as dt
 import pickle
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, LessThanOrEqual, Not, StringContains
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -20,7 +18,7 @@ from pyspark.sql.types import (
 
 from aioprefetch.errors import ConfigInvalid, Unsupported
 from aioprefetch.source.values import FetchItem, SourceFile
-from aioprefetch.spark.readers import ItemsPartition, clauses, is_safe
+from aioprefetch.spark.readers import ItemsPartition
 from aioprefetch.spark.schema import arrow_schema, narrowed, spark_schema
 
 
@@ -78,41 +76,6 @@ def test_projection_finds_names_in_any_case() -> None:
     for name in ("nome", "Name"):
         with pytest.raises(ConfigInvalid, match=name):
             narrowed(schema, [name])
-
-
-@pytest.mark.parametrize(
-    ("version", "safe"),
-    [
-        ("4.2.0", False),
-        ("4.3.0", False),
-        ("4.99.1", False),
-        ("5.0.0", True),
-        ("5.0.0.dev1", True),
-        ("10.1", True),
-        ("x", False),
-    ],
-)
-def test_filters_are_pushed_only_where_the_fault_is_gone(version: str, safe: bool) -> None:
-    assert is_safe(version) is safe
-
-
-def test_only_filters_that_mean_the_same_here_are_taken() -> None:
-    schema = fields(id="long", day="date", at="timestamp", x="double", s="string", n=fields(id="integer"))
-    day = dt.date(2026, 1, 31)
-    taken = [EqualTo(("id",), 3), GreaterThan(("day",), day), In(("s",), ("a", "b")), LessThanOrEqual(("id",), 9)]
-    left = [
-        EqualTo(("n", "id"), 3),
-        GreaterThan(("x",), 1.0),
-        EqualTo(("at",), dt.datetime(2026, 1, 31)),
-        IsNull(("id",)),
-        StringContains(("s",), "a"),
-        Not(EqualTo(("id",), 3)),
-        EqualTo(("unknown",), 3),
-        In(("id",), ()),
-    ]
-    assert clauses([*left, *taken], schema) == [
-        ("id", "=", 3), ("day", ">", day), ("s", "in", ["a", "b"]), ("id", "<=", 9),
-    ]  # fmt: skip
 
 
 def test_a_partition_is_small_plain_data() -> None:

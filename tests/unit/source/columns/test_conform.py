@@ -11,11 +11,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioprefetch.errors import UntrustedMetadata
-from aioprefetch.source.columns.schemas import Conformer, conform
+from aioprefetch.source.columns.schemas import Conformer
 
 UTC = dt.UTC
 INSTANT = pa.timestamp("us", "UTC")
 EXAMPLES = settings(max_examples=50, deadline=None)
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, *, path: str = "") -> pa.RecordBatch:
+    return Conformer(schema).conform(batch, path=path)
 
 
 def batch_of(**columns: pa.Array) -> pa.RecordBatch:

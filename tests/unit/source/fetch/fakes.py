@@ -1,11 +1,13 @@
-"""A state and a feed in memory, by the letter of the protocols, for tests of what stands between them."""
+"""A state and a feed in memory, for tests of what stands between them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from aioprefetch.errors import Error, StateConflict
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import Change, ChangeKind, Cursor, FoundPage, KnownFile, Record, SourceFile, TailAndSweep
 
 
@@ -26,6 +28,10 @@ class FakeState:
         self.failures: list[tuple[bool, BaseException]] = []
         self.commits: list[int] = []
         self.lost: StateConflict | None = None
+
+    def as_state(self) -> SourceState:
+        """The part of a state that a cleaner uses."""
+        return cast("SourceState", self)
 
     @property
     def head(self) -> Record:
@@ -63,9 +69,6 @@ class FakeState:
     async def committed(self, seq: int) -> None:
         self.commits.append(seq)
 
-    async def between(self, after: str, through: str) -> Sequence[KnownFile]:
-        return [self.files[key] for key in sorted(self.files) if after < key <= through]
-
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
         return {key: self.files[key] for key in keys if key in self.files}
 
@@ -92,9 +95,6 @@ class FakeFeed:
     def put(self, *keys: str, size: int = 10, etag: str = "1") -> None:
         self.files |= {key: file_of(key, size, etag) for key in keys}
 
-    def first(self) -> Cursor:
-        return TailAndSweep()
-
     def begin_trigger(self) -> None:
         self.share = self.sweep_pages
 
@@ -112,12 +112,12 @@ class FakeFeed:
         above = [key for key in sorted(self.files) if key > cursor.frontier][: self.page_files]
         if above:
             changes = tuple((Change("new", self.files[key]), replace(cursor, frontier=key)) for key in above)
-            return FoundPage(changes, replace(cursor, frontier=above[-1]), 1, False)
+            return FoundPage(changes, replace(cursor, frontier=above[-1]), False)
         return self._swept(cursor)
 
     def _swept(self, cursor: TailAndSweep) -> FoundPage:
         if self.swept if self.finish_ms is not None else self.share < 1:
-            return FoundPage((), cursor, 0, True)
+            return FoundPage((), cursor, True)
         self.share -= 1
         if not self.sweeping:
             self.sweeping, cursor = True, replace(cursor, sweep_key=None)
@@ -136,7 +136,7 @@ class FakeFeed:
             replace(cursor, sweep_key=None, sweeps=cursor.sweeps + 1) if ends else replace(cursor, sweep_key=through)
         )
         self.swept = ends
-        return FoundPage(tuple(changes), swept, 1, ends)
+        return FoundPage(tuple(changes), swept, ends)
 
 
 def _compared(found: SourceFile | None, known: KnownFile | None) -> ChangeKind | None:

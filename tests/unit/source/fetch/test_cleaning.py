@@ -45,9 +45,12 @@ class Scene:
         self.restart()
 
     def restart(self) -> None:
-        state: Any = self.state  # as much of a state as is used
         self.cleaner = Cleaner(
-            state, self.source, (self.root, f"state/{MARKER_NAME}"), self.options, **self.cleaner_options
+            self.state.as_state(),
+            self.source,
+            (self.root, f"state/{MARKER_NAME}"),
+            self.options,
+            **self.cleaner_options,
         )
 
     async def plan(self, *items: FetchItem) -> None:
@@ -363,14 +366,15 @@ def test_a_target_must_lie_in_the_store_and_outside_of_the_source() -> None:
         move_directories("s3://b", "s3://b/done")
     with pytest.raises(ConfigInvalid, match="same store"):
         move_directories("s3://b/in", "s3://c/done")
-    state: Any = FakeState()
     with pytest.raises(ConfigInvalid, match="needs a directory"):
-        Cleaner(state, Operator.bare(Memory()), (Operator.bare(Memory()), "m"), CleanOptions(mode="move"))
+        Cleaner(
+            FakeState().as_state(), Operator.bare(Memory()), (Operator.bare(Memory()), "m"), CleanOptions(mode="move")
+        )
     inside = CleanOptions(
         mode="move", operator=Operator.bare(Memory()), source_directory="in/", target_directory="in/done/"
     )
     with pytest.raises(ConfigInvalid, match="lies within the source"):
-        Cleaner(state, Operator.bare(Memory()), (Operator.bare(Memory()), "m"), inside)
+        Cleaner(FakeState().as_state(), Operator.bare(Memory()), (Operator.bare(Memory()), "m"), inside)
 
 
 async def test_cleaning_reads_the_list_that_a_task_writes() -> None:

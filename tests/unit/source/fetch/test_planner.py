@@ -31,7 +31,12 @@ class Scene:
     def restart(self) -> None:
         self.feed.finish_by(None)
         self.planner = Planner(
-            self.state, self.feed, _is_jsonl, self.options, clock_ms=lambda: 5, now_seconds=lambda: self.now_seconds
+            self.state.as_state(),
+            self.feed,
+            _is_jsonl,
+            self.options,
+            clock_ms=lambda: 5,
+            now_seconds=lambda: self.now_seconds,
         )
 
     async def keys(self, limits: BatchLimits = ANY, **how: bool) -> list[str]:
@@ -314,7 +319,7 @@ class ScriptedFeed(FakeFeed):
         self.pages += 1
         changes = self.script.pop(0) if self.script else []
         steps = tuple((change, TailAndSweep(frontier=f"{self.pages}.{n}")) for n, change in enumerate(changes))
-        return FoundPage(steps, TailAndSweep(frontier=f"{self.pages}"), 1, not self.script)
+        return FoundPage(steps, TailAndSweep(frontier=f"{self.pages}"), not self.script)
 
 
 @checks("source:L9")

@@ -6,8 +6,7 @@ import pytest
 
 from aioprefetch.errors import ObjectChanged
 from aioprefetch.source.fetch.source import FileSource, StateLocation
-from aioprefetch.source.options import ListOptions, Overwrites
-from aioprefetch.source.state import StateOptions
+from aioprefetch.source.options import ListOptions, Overwrites, StateOptions
 from aioprefetch.source.values import Offset
 from aioprefetch.testing.conformance.suite import checks
 from tests.unit.source.fetch.source_scene import Scene, items_of

@@ -13,8 +13,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.fetch.cleaning import CleanOptions
 from aioprefetch.source.fetch.source import StateLocation
-from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions
-from aioprefetch.source.state import StateOptions
+from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions, StateOptions
 from aioprefetch.source.values import Offset
 from aioprefetch.testing.conformance.suite import checks
 from tests.benches.dict_store import DictStore

@@ -6,8 +6,8 @@ import pytest
 
 from aioprefetch.errors import NotFound
 from aioprefetch.source.fetch.planner import PlanOptions
-from aioprefetch.source.options import AdmissionOptions, ListOptions
-from aioprefetch.source.state import SourceState, StateOptions
+from aioprefetch.source.options import AdmissionOptions, ListOptions, StateOptions
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import Record
 from aioprefetch.testing.conformance.suite import checks
 from tests.profile import chosen

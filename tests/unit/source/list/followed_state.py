@@ -1,9 +1,11 @@
 """The state of a source that is followed, in memory: a log of which old records are removed, and what is known."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from aioprefetch.errors import NotFound
 from aioprefetch.source.state.index import Changes, KeyChange, carried_files, changes_of, fold, with_gone
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import FetchItem, KnownFile, Record, SourceFile, TailAndSweep
 from tests.benches.dict_index import DictIndex
 
@@ -19,6 +21,10 @@ class FollowedState:
         self.looks = 0
         self.versions = 0
         self.append()
+
+    def as_state(self) -> SourceState:
+        """The part of a state that followers use."""
+        return cast("SourceState", self)
 
     def file(self, key: str, size: int = 10) -> SourceFile:
         """A new version."""

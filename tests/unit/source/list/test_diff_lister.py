@@ -10,8 +10,7 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, PermissionDenied, Unavailable
-from aioprefetch.source.list import DiffLister
-from aioprefetch.source.list.diff_lister import KeySpill
+from aioprefetch.source.list.diff_lister import DiffLister, KeySpill
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import REST_SECONDS_MAX, Change, Diff, KnownFile, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
@@ -35,7 +34,7 @@ async def operator(bucket: SimulatedBucket) -> AsyncIterator[Operator]:
 
 def consumer(operator: Operator, options: ListOptions = EAGER) -> Consumer:
     known = DictIndex()
-    return Consumer(DiffLister(operator, "", options, known), known)
+    return Consumer(DiffLister(operator, options, known), known)
 
 
 @checks("source:L8", "source:L9")
@@ -82,43 +81,6 @@ async def test_overwritten_gone_and_returned_files_are_reported(bucket: Simulate
     assert [(change.file.key, change.kind) for change in await one.through()] == [("k05", "returned")]
 
 
-@checks("source:L10")
-async def test_certainly_new_keys_are_not_looked_up_and_others_are(bucket: SimulatedBucket, operator: Operator) -> None:
-    """After the first listing keys that are certainly new cost no look-up; no file is lost to the filter."""
-    for number in range(30):
-        bucket.put(f"k{number:02}")
-    one = consumer(operator)
-    await one.through()
-    looked_up: list[str] = []
-    find = one.known.find
-
-    async def counted(keys: list[str]) -> dict[str, object]:
-        looked_up.extend(keys)
-        return await find(keys)  # type: ignore[return-value]
-
-    one.known.find = counted  # type: ignore[method-assign, assignment]
-    for number in range(1000):
-        bucket.put(f"n{number:03}")
-    await one.through(1)
-    assert len(one.delivered) == 1030
-    assert len([key for key in looked_up if key.startswith("n")]) < 100
-    await one.through()
-    assert one.delivered.total() == 1030
-
-
-@checks("source:L10")
-async def test_a_filter_that_is_always_unsure_loses_nothing(
-    bucket: SimulatedBucket, operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioprefetch.source.list.diff_lister.BloomFilter.__contains__", lambda self, key: True)
-    one = consumer(operator)
-    for number in range(30):
-        bucket.put(f"k{number:02}")
-        await one.through(1)
-    await one.through()
-    assert len(one.delivered) == one.delivered.total() == 30
-
-
 async def test_another_process_starts_its_listing_again(bucket: SimulatedBucket, operator: Operator) -> None:
     """From a cursor in the middle of a listing; with what is known it tells nothing twice."""
     for number in range(50):
@@ -127,7 +89,7 @@ async def test_another_process_starts_its_listing_again(bucket: SimulatedBucket,
     cursor = None
     delivered = 0
     for _ in range(12):
-        one = Consumer(DiffLister(operator, "", EAGER, known), known, cursor=cursor)
+        one = Consumer(DiffLister(operator, EAGER, known), known, cursor=cursor)
         for _ in range(12):
             await one.trigger(room=1)
         cursor, delivered = one.cursor, delivered + one.delivered.total()
@@ -149,7 +111,7 @@ async def test_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket
 
     async with bucket.operator() as operator:
         known = DictIndex()
-        lister = DiffLister(operator, "", EAGER, known, clock=hurried())
+        lister = DiffLister(operator, EAGER, known, clock=hurried())
         one = Consumer(lister, known)
         bucket.on_request = fail
         for _ in range(300):
@@ -164,7 +126,7 @@ async def test_a_failing_page_does_not_lose_the_position(bucket: SimulatedBucket
 
 async def test_cursors_of_another_kind_are_refused(operator: Operator) -> None:
     with pytest.raises(InvalidArgument, match="TailAndSweep"):
-        await DiffLister(operator, "", EAGER, DictIndex()).page(TailAndSweep())
+        await DiffLister(operator, EAGER, DictIndex()).page(TailAndSweep())
 
 
 def test_missing_keys_are_found_in_sorted_runs() -> None:
@@ -208,7 +170,7 @@ async def test_a_page_whose_lookup_failed_is_reported_later(
     for number in range(12):
         bucket.put(f"k{number:02}")
     known = FailingKnown(at)
-    lister = DiffLister(operator, "", EAGER, known, clock=hurried())
+    lister = DiffLister(operator, EAGER, known, clock=hurried())
     one = Consumer(lister, known)
     lister.finish_by(10**9)
     with pytest.raises(Unavailable):
@@ -258,7 +220,7 @@ async def test_the_old_rest_of_a_page_is_listed_again(bucket: SimulatedBucket, o
     for number in range(3):
         bucket.put(f"k{number}")
     known, now = DictIndex(), 0.0
-    one = Consumer(DiffLister(operator, "", EAGER, known, clock=lambda: now), known)
+    one = Consumer(DiffLister(operator, EAGER, known, clock=lambda: now), known)
     if ends:
         one.feed.finish_by(10**9)
     await one.trigger(room=1)
@@ -279,8 +241,8 @@ async def test_the_rest_of_a_page_is_compared_with_changes_taken_meanwhile(
     bucket.put("a")
     bucket.put("b")
     known = DictIndex()
-    lister = DiffLister(operator, "", EAGER, known)
-    page = await lister.page(lister.first())
+    lister = DiffLister(operator, EAGER, known)
+    page = await lister.page(Diff())
     (first, at), (second, _) = page.changes
     known.apply(first)
     known.apply(Change("new", replace(second.file, etag="another")))

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from aioprefetch.source.list import DiffLister, TailSweepLister
+from aioprefetch.source.list.diff_lister import DiffLister
+from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
@@ -47,7 +48,7 @@ async def test_the_number_of_left_files_is_logged_once_at_the_end(
     bucket.put("delivered", modified_ms=8_000_000)
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(kind(operator, "", OPTIONS, known), known)
+        one = Consumer(kind(operator, OPTIONS, known), known)
         one.feed.finish_by(9_000_000)
         await run_to_its_end(one, room)
         assert "younger" not in caplog.text
@@ -55,7 +56,7 @@ async def test_the_number_of_left_files_is_logged_once_at_the_end(
         for number in range(5):
             bucket.put(f"k0005-{number}", modified_ms=101)
             bucket.put(f"z-{number}", modified_ms=youngest_ms)
-        two = Consumer(kind(operator, "", OPTIONS, known), known, cursor=one.cursor)
+        two = Consumer(kind(operator, OPTIONS, known), known, cursor=one.cursor)
         two.feed.finish_by(100)
         await run_to_its_end(two, room)
         await two.trigger()
@@ -72,7 +73,7 @@ async def test_an_empty_bucket_ends_at_once_and_stays_idle(kind: Kind) -> None:
     bucket = bucket_of(kind)
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(kind(operator, "", OPTIONS, known), known)
+        one = Consumer(kind(operator, OPTIONS, known), known)
         one.feed.finish_by(1000)
         assert await run_to_its_end(one) == 0
         requests = len(bucket.requests)
@@ -90,7 +91,7 @@ async def test_existing_files_are_delivered_and_later_ones_are_left(kind: Kind, 
     bucket = bucket_of(kind, 40)
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(kind(operator, "", OPTIONS, known), known)
+        one = Consumer(kind(operator, OPTIONS, known), known)
         one.feed.finish_by(50)
         await run_to_its_end(one, room)
         assert len(one.delivered) == 40
@@ -100,12 +101,12 @@ async def test_existing_files_are_delivered_and_later_ones_are_left(kind: Kind, 
         bucket.put("k0007", modified_ms=101)
         bucket.put("z-young", modified_ms=101)
         bucket.delete("k0009")
-        two = Consumer(kind(operator, "", OPTIONS, known), known, cursor=one.cursor)
+        two = Consumer(kind(operator, OPTIONS, known), known, cursor=one.cursor)
         two.feed.finish_by(100)
         await run_to_its_end(two, room)
         assert sorted(key for key, _ in two.delivered) == ["a-late", "k0003"]
         assert two.reported["gone"] == 1
-        three = Consumer(kind(operator, "", OPTIONS, known), known, cursor=two.cursor)
+        three = Consumer(kind(operator, OPTIONS, known), known, cursor=two.cursor)
         three.feed.finish_by(200)
         await run_to_its_end(three, room)
         assert sorted(key for key, _ in three.delivered) == ["k0005-young", "k0007", "z-young"]
@@ -131,11 +132,11 @@ async def test_it_ends_while_files_are_added_with_every_request(
 
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(kind(operator, "", OPTIONS, known), known)
+        one = Consumer(kind(operator, OPTIONS, known), known)
         one.feed.finish_by(1000)
         await run_to_its_end(one)
         bucket.on_request = add
-        two = Consumer(kind(operator, "", OPTIONS, known), known, cursor=one.cursor)
+        two = Consumer(kind(operator, OPTIONS, known), known, cursor=one.cursor)
         two.feed.finish_by(2000)
         before = len(bucket.requests)
         await run_to_its_end(two)
@@ -143,7 +144,7 @@ async def test_it_ends_while_files_are_added_with_every_request(
         # Each file that was there before is a sign that there may be more of them.
         assert len(bucket.requests) - before <= (30 + 2) * YOUNG_PAGES + 100
         bucket.on_request = None
-        three = Consumer(kind(operator, "", OPTIONS, known), known, cursor=two.cursor)
+        three = Consumer(kind(operator, OPTIONS, known), known, cursor=two.cursor)
         three.feed.finish_by(1 << 40)
         await run_to_its_end(three)
         assert len(three.delivered) == added
@@ -156,14 +157,14 @@ async def test_the_sweep_of_such_a_run_starts_at_the_first_key() -> None:
     bucket = bucket_of(TailSweepLister, 60)
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
+        one = Consumer(TailSweepLister(operator, OPTIONS, known), known)
         await one.trigger()
         await one.trigger()
         while not (isinstance(one.cursor, TailAndSweep) and (one.cursor.sweep_key or "") > "k0008"):
             await one.trigger(pages_max=1)
             one.feed.finish_by(None)  # without a rest
         bucket.put("a-late", modified_ms=0)
-        two = Consumer(TailSweepLister(operator, "", OPTIONS, known), known, cursor=one.cursor)
+        two = Consumer(TailSweepLister(operator, OPTIONS, known), known, cursor=one.cursor)
         two.feed.finish_by(1000)
         await run_to_its_end(two, room=1)
         assert sorted(key for key, _ in two.delivered) == ["a-late"]
@@ -176,7 +177,7 @@ async def test_a_first_run_lists_once() -> None:
     bucket = bucket_of(TailSweepLister, 30)
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
+        one = Consumer(TailSweepLister(operator, OPTIONS, known), known)
         one.feed.finish_by(1000)
         await run_to_its_end(one, room=4)
         assert len(bucket.requests) == 10
@@ -186,7 +187,7 @@ async def test_it_can_go_back_to_listing_for_ever() -> None:
     bucket = bucket_of(TailSweepLister, 3)
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
+        one = Consumer(TailSweepLister(operator, OPTIONS, known), known)
         one.feed.finish_by(1000)
         await run_to_its_end(one)
         bucket.put("a", modified_ms=10_000)
@@ -208,7 +209,7 @@ async def test_without_sweeps_late_files_of_a_run_are_found_by_the_next_one(kind
         cursor = None
         delivered: set[str] = set()
         for until_ms in (100, 200, 300):
-            one = Consumer(kind(operator, "", options, known), known, cursor=cursor)
+            one = Consumer(kind(operator, options, known), known, cursor=cursor)
             one.feed.finish_by(until_ms)
             await run_to_its_end(one, room)
             bucket.put(f"n{until_ms}", modified_ms=until_ms + 50)
@@ -225,7 +226,7 @@ async def test_without_sweeps_listing_for_ever_finds_files(kind: Kind) -> None:
     bucket = bucket_of(kind, 20)
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(kind(operator, "", ListOptions(interval_seconds=0.0, sweep_pages=0), known), known)
+        one = Consumer(kind(operator, ListOptions(interval_seconds=0.0, sweep_pages=0), known), known)
         await one.trigger()
         bucket.put("z")
         for _ in range(20):
@@ -248,7 +249,7 @@ async def test_a_long_run_logs_its_progress(kind: Kind, caplog: pytest.LogCaptur
     bucket.on_request = later
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(kind(operator, "", OPTIONS, known, clock=lambda: now), known)
+        one = Consumer(kind(operator, OPTIONS, known, clock=lambda: now), known)
         for _ in range(20):
             await one.trigger()
             now += 100.0

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, ProtocolError
-from aioprefetch.source.list import TailSweepLister
+from aioprefetch.errors import InvalidArgument, ProtocolError
 from aioprefetch.source.list.pages import UNUSED_SECONDS_MAX
+from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import Diff, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.dict_index import Consumer, DictIndex
+from tests.benches.dict_index import Consumer, DictIndex, first_cursor
 from tests.benches.simulated_bucket import SimulatedBucket
 
 EAGER = ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=2)
@@ -30,10 +30,10 @@ async def operator(bucket: SimulatedBucket) -> AsyncIterator[Operator]:
         yield operator
 
 
-def consumer(operator: Operator, options: ListOptions = EAGER, prefix: str = "") -> Consumer:
+def consumer(operator: Operator, options: ListOptions = EAGER) -> Consumer:
     """One that rereads what was overwritten."""
     known = DictIndex()
-    return Consumer(TailSweepLister(operator, prefix, options, known), known)
+    return Consumer(TailSweepLister(operator, options, known), known)
 
 
 def fill(bucket: SimulatedBucket, count: int, form: str = "k{:03}") -> list[str]:
@@ -60,7 +60,7 @@ async def test_a_source_remembers_one_small_cursor_of_its_listing(bucket: Simula
     one = consumer(operator)
     await one.trigger(room=4)
     assert one.cursor == TailAndSweep(frontier="k003", high_modified_ms=0)
-    two = Consumer(TailSweepLister(operator, "", EAGER, one.known), one.known, cursor=one.cursor)
+    two = Consumer(TailSweepLister(operator, EAGER, one.known), one.known, cursor=one.cursor)
     assert [change.file.key for change in await two.until_idle()] == [f"k{number:03}" for number in range(4, 10)]
 
 
@@ -102,7 +102,6 @@ async def test_a_quiet_trigger_requests_its_share(bucket: SimulatedBucket, opera
         before = len(bucket.requests)
         await one.trigger()
         assert len(bucket.requests) - before <= 1 + EAGER.sweep_pages
-    assert one.requests == len(bucket.requests)
 
 
 @checks("source:L6")
@@ -111,7 +110,7 @@ async def test_the_tail_needs_no_lookup_and_no_time_hides_a_file(bucket: Simulat
     fill(bucket, 9)
     one = consumer(operator)
     one.feed.begin_trigger()
-    cursor = one.feed.first()
+    cursor = first_cursor(one.feed)
     for _ in range(3):
         cursor = (await one.feed.page(cursor)).after
     assert one.known.calls.total() == 0
@@ -224,8 +223,6 @@ async def test_the_literal_part_of_a_glob_narrows_what_is_listed(bucket: Simulat
     one = consumer(operator, ListOptions(glob="2026/a*.csv", interval_seconds=0.0, ahead_pages=0))
     assert len(await one.until_idle()) == 3
     assert {request.path for request in bucket.requests} == {"2026/a"}
-    with pytest.raises(ConfigInvalid, match="2027/"):
-        TailSweepLister(operator, "2027/", ListOptions(glob="2026/a*.csv"), DictIndex())
 
 
 async def test_neither_half_starves(bucket: SimulatedBucket, operator: Operator) -> None:
@@ -272,12 +269,11 @@ async def test_pages_listed_ahead_are_used(bucket: SimulatedBucket, operator: Op
     assert [change.file.key for change in await one.until_idle(room=7)] == keys
     tokens = [(request.start_after, request.page_token) for request in bucket.requests]
     assert len(tokens) == len(set(tokens)) <= 35 + 2
-    assert one.requests == len(bucket.requests)
 
 
 async def test_another_cursor_drops_the_pages_listed_ahead(bucket: SimulatedBucket, operator: Operator) -> None:
     fill(bucket, 60)
-    lister = TailSweepLister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=4, sweep_pages=0), DictIndex())
+    lister = TailSweepLister(operator, ListOptions(interval_seconds=0.0, ahead_pages=4, sweep_pages=0), DictIndex())
     for frontier, expected in (("", "k000"), ("k030", "k031"), ("k004", "k005"), ("k004", "k005"), ("k050", "k051")):
         page = await lister.page(TailAndSweep(frontier=frontier))
         assert page.changes[0][0].file.key == expected
@@ -293,14 +289,14 @@ async def test_after_a_listing_without_news_there_is_no_request_for_an_interval(
     fill(bucket, 5)
     known = DictIndex()
     options = ListOptions(interval_seconds=5.0, ahead_pages=0)
-    one = Consumer(TailSweepLister(operator, "", options, known, clock=lambda: now), known)
+    one = Consumer(TailSweepLister(operator, options, known, clock=lambda: now), known)
     await one.until_idle()
     before = len(bucket.requests)
     bucket.put("z")
     for _ in range(10):
         assert await one.trigger() == []
         assert one.is_idle
-    assert len(bucket.requests) == before == one.requests
+    assert len(bucket.requests) == before
     now += 5.0
     assert [change.file.key for change in await one.trigger()] == ["z"]
     assert await one.trigger() == []  # it was not at rest: there had been something
@@ -310,7 +306,7 @@ async def test_a_quiet_source_lists_once_an_interval_of_the_runtimes_clock(
     bucket: SimulatedBucket, operator: Operator
 ) -> None:
     known = DictIndex()
-    one = Consumer(TailSweepLister(operator, "", ListOptions(interval_seconds=3600.0), known), known)
+    one = Consumer(TailSweepLister(operator, ListOptions(interval_seconds=3600.0), known), known)
     for _ in range(20):
         assert await one.trigger() == []
     assert len(bucket.requests) == 1
@@ -336,7 +332,7 @@ async def test_pages_that_waited_for_long_are_listed_again(
 
 async def test_cursors_of_another_kind_are_refused(operator: Operator) -> None:
     with pytest.raises(InvalidArgument, match="Diff"):
-        await TailSweepLister(operator, "", EAGER, DictIndex()).page(Diff())
+        await TailSweepLister(operator, EAGER, DictIndex()).page(Diff())
 
 
 async def test_a_store_without_order_is_refused(bucket: SimulatedBucket, operator: Operator) -> None:

@@ -13,12 +13,13 @@ from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Throttled
 from aioprefetch.layers import RetryLayer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.fetch.planner import PlanOptions
-from aioprefetch.source.list import DiffLister, TailSweepLister
+from aioprefetch.source.list.diff_lister import DiffLister
+from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
-from tests.benches.dict_index import Consumer, DictIndex
+from tests.benches.dict_index import Consumer, DictIndex, first_cursor
 from tests.benches.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=2)
@@ -54,7 +55,7 @@ async def test_a_failing_page_does_not_lose_the_position(error: type[Error]) -> 
     bucket.on_request = sometimes
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
+        one = Consumer(TailSweepLister(operator, OPTIONS, known), known)
         for _ in range(400):
             with contextlib.suppress(error):
                 await one.trigger(room=4)
@@ -71,7 +72,7 @@ async def test_pauses_grow_between_triggers_and_start_again_after_success() -> N
     bucket.put("a")
     times = failing(bucket, *[Unavailable] * 12)
     async with bucket.operator() as operator:
-        lister = TailSweepLister(operator, "", OPTIONS, DictIndex())
+        lister = TailSweepLister(operator, OPTIONS, DictIndex())
         cursor = TailAndSweep()
         for _ in range(12):
             with pytest.raises(Unavailable):
@@ -97,8 +98,8 @@ async def test_the_layers_of_the_operator_try_again_first() -> None:
     bucket.put("a")
     failing(bucket, Throttled, Unavailable)
     async with Operator(bucket).layer(RetryLayer()) as operator:
-        page = await TailSweepLister(operator, "", OPTIONS, DictIndex()).page(TailAndSweep())
-        assert (len(page.changes), page.requests, len(bucket.requests)) == (1, 1, 3)
+        page = await TailSweepLister(operator, OPTIONS, DictIndex()).page(TailAndSweep())
+        assert (len(page.changes), len(bucket.requests)) == (1, 3)
 
 
 @pytest.mark.virtual
@@ -115,7 +116,7 @@ async def test_after_a_failure_it_goes_on_behind_the_key_not_by_the_token() -> N
     bucket.on_request = refuse_tokens
     async with bucket.operator() as operator:
         known = DictIndex()
-        one = Consumer(TailSweepLister(operator, "", ListOptions(interval_seconds=0.0, ahead_pages=0), known), known)
+        one = Consumer(TailSweepLister(operator, ListOptions(interval_seconds=0.0, ahead_pages=0), known), known)
         for _ in range(20):
             try:
                 await one.trigger()
@@ -130,7 +131,7 @@ async def test_a_failure_of_reading_ahead_is_not_raised_if_the_page_can_be_read_
     for number in range(9):
         bucket.put(f"k{number}")
     async with bucket.operator() as operator:
-        lister = TailSweepLister(operator, "", OPTIONS, DictIndex())
+        lister = TailSweepLister(operator, OPTIONS, DictIndex())
         page = await lister.page(TailAndSweep())
         failing(bucket, Unavailable)
         for _ in range(10):
@@ -149,15 +150,15 @@ async def test_closing_ends_listing_ahead(kind: type[TailSweepLister] | type[Dif
     for number in range(60):
         bucket.put(f"k{number:02}")
     async with bucket.operator() as operator:
-        lister = kind(operator, "", OPTIONS, DictIndex())
-        await lister.page(lister.first())
+        lister = kind(operator, OPTIONS, DictIndex())
+        await lister.page(first_cursor(lister))
         await lister.aclose()
         await lister.aclose()
         count = len(bucket.requests)
         for _ in range(10):
             await asyncio.sleep(0)
         assert len(bucket.requests) == count
-        assert (await lister.page(lister.first())).changes
+        assert (await lister.page(first_cursor(lister))).changes
         await lister.aclose()
 
 
@@ -167,7 +168,7 @@ async def test_a_cancelled_page_is_returned_by_the_next_call() -> None:
     bucket.put("a")
     known = DictIndex()
     async with bucket.operator() as operator:
-        lister = TailSweepLister(operator, "", OPTIONS, known)
+        lister = TailSweepLister(operator, OPTIONS, known)
         failing(bucket, Unavailable)
         with pytest.raises(Unavailable):
             await lister.page(TailAndSweep())
@@ -196,7 +197,7 @@ class CirclingLayer(Layer):
 async def test_a_circular_listing_is_an_error() -> None:
     """The checks of ``Operator.list`` hold here; empty pages as such are none."""
     async with SimulatedBucket().operator().layer(CirclingLayer()) as operator:
-        lister = TailSweepLister(operator, "", ListOptions(ahead_pages=0), DictIndex())
+        lister = TailSweepLister(operator, ListOptions(ahead_pages=0), DictIndex())
         page = await lister.page(TailAndSweep())
         assert (page.changes, page.is_idle) == ((), False)
         with pytest.raises(ProtocolError, match="twice"):

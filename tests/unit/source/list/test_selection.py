@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.errors import ConfigInvalid, InvalidArgument
+from aioprefetch.errors import InvalidArgument
 from aioprefetch.plan.patterns import compile_glob, literal_prefix
 from aioprefetch.source.list.pages import Selection, file_of
 from aioprefetch.values import Entry
@@ -53,27 +53,13 @@ def is_glob(glob: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("prefix", "glob", "listed"),
-    [
-        ("", None, ""),
-        ("a/", None, "a/"),
-        ("a/", "a/b*.csv", "a/b"),
-        ("a/b", "a/*.csv", "a/b"),
-        ("", "**", ""),
-    ],
-)
-def test_the_longer_of_prefix_and_glob_is_listed(prefix: str, glob: str | None, listed: str) -> None:
-    assert Selection(prefix, glob).prefix == listed
-
-
-def test_a_selection_that_nothing_can_match_is_refused() -> None:
-    with pytest.raises(ConfigInvalid, match=r"b/\*"):
-        Selection("a/", "b/*")
+@pytest.mark.parametrize(("glob", "listed"), [(None, ""), ("a/b*.csv", "a/b"), ("a/b/c", "a/b/c"), ("**", "")])
+def test_what_all_files_begin_with_is_listed(glob: str | None, listed: str) -> None:
+    assert Selection(glob).prefix == listed
 
 
 def test_files_are_taken_and_directories_are_not() -> None:
-    selection = Selection("", "a/**")
+    selection = Selection("a/**")
     assert [path for path in ("a/b", "a/b/", "a/", "b") if selection.takes(path)] == ["a/b"]
 
 
@@ -104,4 +90,4 @@ def test_an_entry_becomes_a_file_with_its_time_in_milliseconds() -> None:
     ],
 )
 def test_a_glob_that_matches_a_directory_takes_its_files_as_in_spark(glob: str, path: str, takes: bool) -> None:
-    assert Selection("", glob).takes(path) is takes
+    assert Selection(glob).takes(path) is takes

@@ -10,7 +10,7 @@ from aioprefetch import Operator
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.layers import WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.source.list import TailSweepLister
+from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.values import ListPage, ListRequest, WriteRequest
 from tests.benches.dict_index import Consumer, DictIndex
@@ -59,7 +59,7 @@ async def test_every_name_is_found_once_in_the_order_of_bytes(operator: Operator
     for name in names[::2]:
         await operator.write(name, b"x")
     known = DictIndex()
-    one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
+    one = Consumer(TailSweepLister(operator, OPTIONS, known), known)
     found = [change.file.key for change in await one.until_idle(room=3)]
     assert found == sorted(names[::2], key=lambda name: name.encode())
     for name in names[1::2]:
@@ -80,7 +80,7 @@ async def test_directory_markers_made_by_hand_are_skipped(operator: Operator) ->
         await operator.write(f"e{number}", b"x")
     await operator.create_dir("f/")
     known = DictIndex()
-    one = Consumer(TailSweepLister(operator, "", OPTIONS, known), known)
+    one = Consumer(TailSweepLister(operator, OPTIONS, known), known)
     await one.until_idle(room=1)
     await one.through()
     await operator.write("f/g", b"x")

@@ -11,9 +11,11 @@ import pytest
 
 from aioprefetch import Operator
 from aioprefetch.services.memory import Memory
-from aioprefetch.source.list import Follower, TailSweepLister
+from aioprefetch.source.list.follower import Follower
+from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions, StateOptions
-from aioprefetch.source.state import SourceIdentity, SourceState
+from aioprefetch.source.state.source_state import SourceState
+from aioprefetch.source.state.store import SourceIdentity
 from aioprefetch.source.values import Change, Cursor, Feed, FetchItem, Follow, Record, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from tests.benches.simulated_bucket import SimulatedBucket
@@ -100,7 +102,7 @@ async def test_lister_and_follower_deliver_each_version_once(states: Operator, s
     async with AsyncExitStack() as stack:
         operator = await stack.enter_async_context(bucket.operator())
         lead = await opened(stack, states, "lead/", TailAndSweep())
-        one = Source(lead, TailSweepLister(operator, "", OPTIONS, lead.index))
+        one = Source(lead, TailSweepLister(operator, OPTIONS, lead.index))
         stack.push_async_callback(one.feed.aclose)  # type: ignore[attr-defined]
         read = await opened(stack, states, "lead/", TailAndSweep(), writer=False)
         own = await opened(stack, states, "own/", Follow(state=read.uuid))

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 import aioprefetch as ap
 from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMetadata
 from aioprefetch.source.fetch.cleaning import CleaningProgress, DeadLists, MarkerFile
-from aioprefetch.source.state import SideFiles, SourceIdentity
 from aioprefetch.source.state.journal import LoggedRecord, decode, encode
 from aioprefetch.source.state.snapshot import RunInfo, Snapshot
-from aioprefetch.source.state.store import StateMeta
+from aioprefetch.source.state.store import SourceIdentity, StateMeta
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.source.values import Cursor, Diff, FetchItem, Follow, Offset, Record, SourceFile, TailAndSweep
 from tests.benches.packed_files import zstd
@@ -186,14 +185,6 @@ def test_a_foreign_offset_is_refused_as_such(foreign: Any) -> None:
 
 def test_an_offset_without_totals_has_none() -> None:
     assert Offset.from_json({"v": 1, "state": "id", "seq": 3}) == Offset("id", 3)
-
-
-@pytest.mark.parametrize("text", [BOMB, "NaN", "{", "\xff"])
-async def test_a_file_beside_a_state_that_holds_no_json_is_refused(text: str) -> None:
-    async with ap.Operator.from_uri("memory://edited-side-files") as operator:
-        await operator.write("state/schema.json", text.encode("latin-1"))
-        with pytest.raises(UntrustedMetadata, match="holds no JSON"):
-            await SideFiles(operator, "state/").get_json("schema.json")
 
 
 MARKER = {"through": 3, "failed": [FILE.to_json()], "dead": [["k", "e", None]]}

@@ -169,7 +169,7 @@ async def test_a_lookup_holds_a_page_of_the_files() -> None:
     wanted = [f"k{number // 100:03}{number % 100:03}" for number in range(2000)]
     for start in range(0, 2000, 50):
         page = wanted[start : start + 50]
-        found = await state.index.between(wanted[start - 1] if start else "", page[-1])
+        found = await state.index.page(wanted[start - 1] if start else "", count=50)
         assert [one.file.key for one in found] == page
         assert state.statistics.local_bytes <= 20_000
         assert state.statistics.cached_groups <= 8
@@ -196,11 +196,11 @@ async def test_files_that_are_gone_are_forgotten_after_the_grace_and_not_before(
     await state.compact()
     await check_known(state.index, model, forgotten_before_ms=1)
     assert (await state.index.find(["k3a"]))["k3a"].gone_ms == clock[0]
-    kept = {one.file.key for one in await state.index.between("", "zzz")}
+    kept = {one.file.key for one in await state.index.page("", count=100)}
     assert kept == {"k0a", "zz", *(f"k3{letter}" for letter in "abcdefgh")}
     assert sum(one[1] for one in (await snapshot(operator))["runs"]) == len(kept)
     again = await opened(operator)
-    assert {one.file.key for one in await again.index.between("", "zzz")} == kept
+    assert {one.file.key for one in await again.index.page("", count=100)} == kept
 
 
 @checks("source:Q8")

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aioprefetch as ap
-from aioprefetch.source.state import SourceState
 from aioprefetch.source.state import index as index_module
 from aioprefetch.source.state.snapshot import Snapshot
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import FetchItem, Record
 from aioprefetch.testing.clock import run_virtual
 from aioprefetch.testing.conformance.suite import checks

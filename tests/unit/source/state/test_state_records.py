@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from aioprefetch.errors import (
     Unsupported,
     UntrustedMetadata,
 )
-from aioprefetch.source.state import SideFiles, SourceState
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import FetchItem, Offset, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
@@ -91,7 +90,7 @@ async def test_a_reader_claims_nothing_and_follows() -> None:
     assert reader.head is not None
     assert reader.head.seq == 0
     assert await reader.newest() == second
-    assert [one.file.key for one in await reader.index.between("", "z")] == ["a", "b"]
+    assert [one.file.key for one in await reader.index.page("", count=100)] == ["a", "b"]
     third = await add(state, "c")
     assert await reader.records(0, 3) == [first, second, third]  # It looks for what it has not seen yet.
     assert set(before) < set(await names(operator))
@@ -113,15 +112,15 @@ async def test_a_reader_goes_on_when_compactions_have_passed_it() -> None:
             await state.compact()
     assert "log/000000000001.json.zst" not in await names(operator)
     assert (await reader.newest()) == state.head
-    found = await reader.index.between("", "z")
-    assert found == await state.index.between("", "z")
+    found = await reader.index.page("", count=100)
+    assert found == await state.index.page("", count=100)
     assert len(found) == 36
     # Its runs are removed while it looks.
     for number in range(12, 18):
         await add(state, *(f"k0{number}{letter}" for letter in "abc"))
         await state.committed(number + 1)
         await state.compact()
-    assert len(await reader.index.between("", "z")) == 54
+    assert len(await reader.index.page("", count=100)) == 54
     await state.aclose()
     await reader.aclose()
 
@@ -288,33 +287,6 @@ async def test_an_offset_of_another_state_or_ahead_of_the_log_is_refused() -> No
         state.check_offset(Offset(state.uuid, 2))
 
 
-async def test_side_files_are_written_once() -> None:
-    operator = memory()
-    side = SideFiles(operator, "state/")
-    assert await side.get_json("schema.json") is None
-    assert await side.put_json_if_absent("schema.json", {"a": 1}) == {"a": 1}
-    assert json.loads(await operator.read("state/schema.json")) == {"a": 1}
-    state = await opened(operator)  # A schema alone is no state yet.
-    assert await state.put_json_if_absent("schema.json", {"b": 2}) == {"a": 1}
-    assert await state.get_json("schema.json") == {"a": 1}
-    for name in ("meta.json", "log/x", "seen/x", "", "/x", "dir/", "snapshot.json"):
-        with pytest.raises(InvalidArgument):
-            await state.put_json_if_absent(name, 1)
-    await operator.write("state/schema.json", b"{")
-    with pytest.raises(UntrustedMetadata):
-        await state.get_json("schema.json")
-
-
-@pytest.mark.virtual
-async def test_a_side_file_whose_response_was_lost_is_there() -> None:
-    lost, failed = (Injection(operation="write", at=at, error=Unavailable) for at in ("reply", "call"))
-    side = SideFiles(memory().layer(FaultLayer((lost,))), "")
-    assert await side.put_json_if_absent("schema.json", [1]) == [1]
-    side = SideFiles(memory().layer(FaultLayer((failed,))), "")
-    with pytest.raises(Unavailable):
-        await side.put_json_if_absent("schema.json", [1])
-
-
 async def test_files_on_a_disk_hold_a_state(tmp_path: Path) -> None:
     async with ap.Operator.from_uri(f"file://{tmp_path}") as operator:
         state = await SourceState.open(operator, "", IDENTITY, first=TailAndSweep(), options=SMALL)
@@ -323,7 +295,7 @@ async def test_files_on_a_disk_hold_a_state(tmp_path: Path) -> None:
         await state.committed(4)
         await state.compact()
         again = await SourceState.open(operator, "", IDENTITY, first=TailAndSweep(), options=SMALL)
-        assert len(await again.index.between("", "z")) == 20
+        assert len(await again.index.page("", count=100)) == 20
         with pytest.raises(StateConflict):
             await add(state, "x")
         await state.aclose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from aioprefetch.source.state import SourceState
+from aioprefetch.source.state.source_state import SourceState
 from tests.profile import chosen
 from tests.unit.source.state.stores import SMALL, add, file, memory, opened, pages
 

@@ -16,7 +16,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import ConfigInvalid, StateConflict, Unavailable, Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
-from aioprefetch.source.state import SourceState
+from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import StateStore
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
@@ -205,7 +205,7 @@ async def test_a_store_that_lists_in_no_order_holds_a_state(unordered: ap.Operat
             assert await state.newest() == record
             await state.aclose()
         reader = await opened(operator, writer=False)
-        assert len(await reader.index.between("", "z")) == 8
+        assert len(await reader.index.page("", count=100)) == 8
         assert await reader.newest() == record
         await reader.aclose()
 
