@@ -61,9 +61,8 @@ class Metadata:
 class Entry:
     """One line of a listing. A directory's path ends with ``/``; every file has its ``size`` in bytes.
 
-    In a listing of versions each version is one, the newest first. ``is_latest`` is that which a plain read finds, or
-    the marker that hides them all: a delete marker has no bytes, and a delete of it (by ``version``) brings the object
-    back.
+    Of the versions of an object the newest comes first: ``is_latest``. Where that is a delete marker, which has no
+    bytes, plain reads find nothing; deleting the marker by its ``version`` brings the object back.
     """
 
     path: str
@@ -91,12 +90,9 @@ class Capability:
     takes none. ``copy_bytes_max`` is the largest object of one ``copy``, 0 where there is no limit; ``copy_part_bytes``
     the size of a part of an upload that is copied from another object, 0 where none can be.
 
-    ``copy_if_match`` holds for a ``version`` to copy too, as far as versions can be read: where a store has none, such
-    a copy is read and written. ``copy_if_not_exists`` is that of one ``copy``: where a store has none, its parts and
-    ``write_if_not_exists`` have the same effect. ``rename`` gives an object another name without a copy of its bytes.
-
-    ``is_local``: the objects are files of this machine. A read of them costs no request, so a reader delivers what is
-    read past its blocks, and keeps there only what it fetches ahead.
+    ``copy_if_match`` holds for a ``version`` to copy too, as far as versions can be read; otherwise such a copy is read
+    and written. Without ``copy_if_not_exists`` parts and ``write_if_not_exists`` have the same effect. ``rename`` gives
+    an object another name without a copy. ``is_local``: objects are files here, and are read past the blocks.
     """
 
     read: bool = False

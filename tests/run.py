@@ -61,11 +61,11 @@ def main(arguments: Sequence[str]) -> int:
     arguments = [*own.room, *rest]
     # Python compiles a test once, not once in each of the hundred processes that the tests start.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    others_command, *spark_commands = commands(arguments)
-    if not spark_commands:
+    others_command, *more = commands(arguments)
+    if not more:
         return outcome(subprocess.call(others_command, env=environment), arguments)
     with tempfile.TemporaryFile() as output:
-        spark = subprocess.Popen(*spark_commands, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        spark = subprocess.Popen(more[0], stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
             others_status = subprocess.call(others_command, env=environment)
             spark_status = spark.wait()

@@ -3,8 +3,8 @@
 A **long read** has more bytes than blocks can keep. What is resident or in flight when it begins is copied out of its
 blocks, and all other bytes come in parallel requests for parts of the pinned version (``ParallelParts``).
 
-A read of a **local file** goes past the blocks whatever its length: they would hold a copy of a copy, and evict others
-for it. Each gap is one request, which the caller awaits itself: where the bytes are in the page cache, the read ends
+A read of a **local file** of any length goes past the blocks: they would hold a copy of a copy, and evict others for
+it. Each gap is one request, which the caller awaits itself: where the bytes are in the page cache, the read ends
 without a turn of the loop.
 """
 
@@ -94,7 +94,7 @@ class LongRead:
         self._task = task = asyncio.current_task()
         assert task is not None
         cancelling = task.cancelling()
-        opened.long_reads.append(self)
+        opened.long_reads.append(self.end)
         token = count_for(account)
         try:
             for low, high in gaps:
@@ -105,7 +105,7 @@ class LongRead:
             raise copy_of(self._end_error) from None
         finally:
             count_as_before(token)
-            opened.long_reads.remove(self)
+            opened.long_reads.remove(self.end)
             del task
             self._task = None  # It holds its error, whose traceback holds this frame.
         for low, high in resident:
@@ -121,7 +121,7 @@ class LongRead:
         """Receive the gaps, and copy what is in blocks meanwhile. The waits for the two are counted, one by one."""
         opened = self._opened
         parts = ParallelParts(opened.runtime, gaps, self)
-        opened.long_reads.append(parts)
+        opened.long_reads.append(parts.end)
         receiving: asyncio.Task[None] | None = None
         group = PlainTaskGroup()
         try:
@@ -132,7 +132,7 @@ class LongRead:
                 if receiving is not None:
                     await opened.wait_for(asyncio.wait((receiving,)))
         finally:
-            opened.long_reads.remove(parts)
+            opened.long_reads.remove(parts.end)
             del receiving, group  # The traceback of its error holds this frame.
 
     async def _run(self, parts: ParallelParts) -> None:
@@ -192,12 +192,19 @@ class PastFetch(Fetch):
 
     __slots__ = ("data",)
 
-    def begin_with(self, reads: BlockReads) -> None:
-        """Begin to read."""
-        runtime = reads.opened.runtime
-        self.tier = Tier.NETWORK
-        self.work = work = runtime.supervisor.start(self._receive(reads), runtime.loop, name="fetch")
+    @classmethod
+    def begun(cls, reads: BlockReads, start: int, end: int) -> Wait:
+        """A read of ``[start, end)`` that has begun, and a wait for all of it."""
+        opened = reads.opened
+        runtime = opened.runtime
+        fetch = cls(opened.store, opened, start, end, lane="demand", label=opened.path, account=opened.account)
+        fetch.tier = Tier.NETWORK
+        fetch.work = work = runtime.supervisor.start(fetch._receive(reads), runtime.loop, name="fetch")
         work.start()
+        wait = fetch.join(end)
+        wait.was_late = True
+        opened.waits.add(wait)
+        return wait
 
     def cancel(self) -> None:
         """End the read."""

@@ -20,7 +20,7 @@ from aioprefetch.blocks.fetch import Fetch, Wait, tier_of
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
-from aioprefetch.reader.direct_reads import LongRead, PastFetch, stream_of
+from aioprefetch.reader.direct_reads import LongRead, PastFetch, Write, stream_of
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
@@ -317,13 +317,7 @@ class ObjectReads:
     # --- misses -------------------------------------------------------------------------------------------------
 
     def copy(
-        self,
-        start: int,
-        end: int,
-        write: Callable[[memoryview], object],
-        *,
-        at_cursor: bool = False,
-        miss: Miss | None = None,
+        self, start: int, end: int, write: Write, *, at_cursor: bool = False, miss: Miss | None = None
     ) -> Awaitable[Tier]:
         """Pass ``[start, end)`` to ``write`` piece by piece, in order, with several requests in flight.
 
@@ -342,9 +336,7 @@ class ObjectReads:
         collected = io.BytesIO()
         return collected, await self.copy(start, end, collected.write)
 
-    async def _copy_by_block(
-        self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool
-    ) -> Tier:
+    async def _copy_by_block(self, start: int, end: int, write: Write, at_cursor: bool) -> Tier:
         tier = Tier.MEMORY
         for low, high in steps(start, end, fill="block", step_bytes=self._block_bytes):
             if low >= self.opened.end_of_reads():
@@ -352,9 +344,7 @@ class ObjectReads:
             tier = max(tier, await self._copy(low, high, write, at_cursor))
         return tier
 
-    async def _copy(
-        self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool, miss: Miss | None = None
-    ) -> Tier:
+    async def _copy(self, start: int, end: int, write: Write, at_cursor: bool, miss: Miss | None = None) -> Tier:
         if start >= end:
             return Tier.MEMORY
         opened, turn = self.opened, self.runtime.turn
@@ -403,13 +393,7 @@ class ObjectReads:
         return survey, decision, ahead.wide_end(survey, end, decision.fill)
 
     async def _copy_steps(
-        self,
-        first: Range,
-        end: int,
-        waits: list[Wait],
-        write: Callable[[memoryview], object],
-        decision: WindowDecision,
-        wide_end: int,
+        self, first: Range, end: int, waits: list[Wait], write: Write, decision: WindowDecision, wide_end: int
     ) -> Tier:
         """Copy up to ``end`` with several steps in flight; the ``first`` one was requested already."""
         opened, fill = self.opened, decision.fill
@@ -444,13 +428,7 @@ class ObjectReads:
         return tier
 
     async def deliver(
-        self,
-        start: int,
-        end: int,
-        waits: list[Wait],
-        write: Callable[[memoryview], object],
-        fill: Fill,
-        has_prefix: bool,
+        self, start: int, end: int, waits: list[Wait], write: Write, fill: Fill, has_prefix: bool
     ) -> Tier:
         """Pass ``[start, end)`` to ``write`` as it arrives. Only the next bytes are pinned, and used at once.
 
@@ -487,7 +465,7 @@ class ObjectReads:
             tries = tries if start == before else 0
         return max(tier, tier_of(waits))
 
-    def _copy_available(self, start: int, end: int, write: Callable[[memoryview], object]) -> int:
+    def _copy_available(self, start: int, end: int, write: Write) -> int:
         """Pass the resident beginning of ``[start, end)`` to ``write``, and return its end."""
         for piece in self.opened.open_file().find_prefix(start, end):
             write(piece)
@@ -518,12 +496,7 @@ class ObjectReads:
         opened = self.opened
         if not opened.passes_blocks or opened.total is None:
             return self.request_and_join(start, end, fill="exact")
-        fetch = PastFetch(opened.store, opened, start, end, lane="demand", label=self.path, account=opened.account)
-        fetch.begin_with(self)
-        wait = fetch.join(end)
-        wait.was_late = True
-        opened.waits.add(wait)
-        return [wait]
+        return [PastFetch.begun(self, start, end)]
 
     def request_and_join(
         self, start: int, end: int, *, fill: Fill, step: int = 0, survey: Survey | None = None, wide_end: int = 0

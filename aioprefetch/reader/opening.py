@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import Protocol
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
@@ -59,27 +58,19 @@ class OpenPart(BufferSink):
             raise opened.pin.changed(head.etag, f"[{self.start}, {self.end}) has {head.size} bytes now")
 
 
-class PastBlocks(Protocol):
-    """A read past the blocks that is under way."""
-
-    def end(self, error: Exception) -> None:
-        """End it with this error. Nothing writes into its memory when it is raised."""
-
-
 class OpenObject:
     """The open object of a reader: the one version that it reads, and its size. Bound to one runtime.
 
     ``size`` is the end of readable bytes: the declared size, as long as no response shows that the object is
     shorter, otherwise the real size; ``None`` until known. ``file`` is the version's place in the block store, ``None``
-    until the version is pinned and again after closing. ``position`` tells the store where the reader stands.
-    ``name`` is the object in the block store: the namespace of its store, and its path.
-    ``etag`` and ``version`` are those of the pin. ``is_shared``: readers of the same version may share its blocks,
-    because the pin is strong, which alone proves that bytes are equal. ``request_bytes_max`` is the longest request:
+    until the version is pinned and again after closing. ``position`` tells the store where the reader stands. ``name``
+    is the object in the block store. ``etag`` and ``version`` are those of the pin. ``is_shared``: readers of the same
+    version may share its blocks, because a strong pin proves that bytes are equal. ``request_bytes_max`` is the longest request:
     all of it must fit into memory together, with room for others. ``waits`` are those of its reads for requests, until
-    they are released, ``long_reads`` the reads past the blocks. ``passes_blocks``: the object is a file of this
-    machine, so reads are delivered past the blocks, which keep only what is fetched ahead. ``total`` is the size of the
-    object as a response has named it, from which no later one may differ; ``None`` until then. ``proof``: the turn to
-    ask for it, as long as no response has shown that the object is still of the version that ``begin_with`` was given.
+    they are released, ``long_reads`` what ends those past the blocks. ``passes_blocks``: reads of a local file are
+    delivered past the blocks, which keep what is fetched ahead. ``total`` is the size of the object as a response has
+    named it, from which no later one may differ. ``proof``: the turn to ask whether the object is still of the version
+    that ``begin_with`` was given, as long as no response has shown it.
     """
 
     def __init__(
@@ -117,7 +108,7 @@ class OpenObject:
         self._opening_started: float | None = None
         self.proof: asyncio.Lock | None = None
         self.waits = self.position.waits
-        self.long_reads: list[PastBlocks] = []
+        self.long_reads: list[Callable[[Exception], None]] = []
         self._end_reason: Callable[[OpenObject], Error] | None = None
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
         if size is not None and etag is not None:
@@ -579,8 +570,8 @@ class OpenObject:
         self.closed = True
         self.session.close()
         self._end_reason = reason
-        for read in self.long_reads:
-            read.end(self._end_error())
+        for end in self.long_reads:
+            end(self._end_error())
         if self.waits:
             for wait in self.waits:
                 wait.fail(self._end_error())

@@ -101,8 +101,6 @@ async def test_invalid_arguments(b: Bench) -> None:
         scan(b.operator, [])
     with pytest.raises(InvalidType):
         scan(b.operator, [5])  # type: ignore[list-item]
-    with pytest.raises(InvalidType):
-        scan(b.operator, "t/", schema={"x": "int64"})
     with pytest.raises(InvalidArgument, match="partitioning"):
         scan(b.operator, "t/", partitioning="directory")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"no column 'z'; the files have 'x', 's', 'year'"):

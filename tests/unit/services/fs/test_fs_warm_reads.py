@@ -166,7 +166,7 @@ async def test_local_files_evict_nothing(root: Path, policy: PolicyName) -> None
                     assert await reader.read_ranges([(third, third + size)]) == [DATA[third : third + size]]
                     buffer = bytearray(size)
                     reader.seek(fourth)
-                    assert (await reader.readinto(buffer), buffer) == (size, DATA[fourth : fourth + size])
+                    assert (await reader.readinto(buffer), bytes(buffer)) == (size, DATA[fourth : fourth + size])
                 assert reader.statistics["stream_read_bytes_in_cache"] <= BLOCK_BYTES  # Of its first request.
         found = operator.statistics
         assert (found["stream_evict_blocks_from_cache"], found["stream_read_bytes_in_cache"]) == (0, 0)
