@@ -61,16 +61,16 @@ class OpenPart(BufferSink):
 class OpenObject:
     """The open object of a reader: the one version that it reads, and its size. Bound to one runtime.
 
-    ``size`` is the end of readable bytes: the declared size, as long as no response shows that the object is
-    shorter, otherwise the real size; ``None`` until known. ``file`` is the version's place in the block store, ``None``
-    until the version is pinned and again after closing. ``position`` tells the store where the reader stands. ``name``
-    is the object in the block store. ``etag`` and ``version`` are those of the pin. ``is_shared``: readers of the same
-    version may share its blocks, because a strong pin proves that bytes are equal. ``request_bytes_max`` is the longest request:
-    all of it must fit into memory together, with room for others. ``waits`` are those of its reads for requests, until
-    they are released, ``long_reads`` what ends those past the blocks. ``passes_blocks``: reads of a local file are
-    delivered past the blocks, which keep what is fetched ahead. ``total`` is the size of the object as a response has
-    named it, from which no later one may differ. ``proof``: the turn to ask whether the object is still of the version
-    that ``begin_with`` was given, as long as no response has shown it.
+    ``size`` is the end of readable bytes: the declared size, as long as no response shows that the object is shorter,
+    otherwise the real size; ``None`` until known. ``file`` is the version's place in the block store, ``None`` until
+    the version is pinned and again after closing. ``position`` tells the store where the reader stands. ``name`` is the
+    object in the block store. ``etag`` and ``version`` are those of the pin. ``is_shared``: readers of the same version
+    may share its blocks, because a strong pin proves that bytes are equal. ``request_bytes_max`` is the longest
+    request: all of it must fit into memory together, with room for others. ``waits`` are those of its reads for
+    requests, until they are released, ``long_reads`` what ends those past the blocks. ``passes_blocks``: reads of a
+    local file are delivered past the blocks, which keep what is fetched ahead. ``total`` is the size of the object as a
+    response has named it, from which no later one may differ. ``proof``: the turn to ask whether the object is still of
+    the version that ``begin_with`` was given, as long as no response has shown it.
     """
 
     def __init__(
