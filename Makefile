@@ -87,8 +87,8 @@ extras: $(DEV_STAMP) $(JAVA_STAMP) ## Run examples and first jobs in environment
 dist: $(DEV_STAMP) ## Build the sdist and the wheel into dist/ and check what they hold
 	$(BIN)/python -m tests.distribution
 
-bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ONLY=parquet,hits)
-	$(BIN)/python -m tests.benchmarks.run $(ONLY) $(ARGS)
+bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ONLY=parquet,hits, URL=s3://bucket/key for yours)
+	$(BIN)/python -m tests.benchmarks.run $(ONLY) $(if $(URL),--url $(URL)) $(ARGS)
 
 bars: $(BENCH_STAMP) ## Measure what is wanted of us beside the peers (ONLY=new-objects, ARGS="--rounds 1")
 	$(BIN)/python -m tests.benchmarks.run --bars $(ONLY) $(ARGS)

@@ -26,7 +26,7 @@ from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.source.values import FetchItem, Offset, Record
 from aioprefetch.values import Entry
 from tests.benches.computed_listing import ArithmeticStore
-from tests.benchmarks.process_usage import memory_bytes
+from tests.benchmarks.meter import memory_bytes
 
 BATCH = AdmissionOptions(files_max=10_000)
 PAGE_KEYS = 1000
