@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.benches.rclone_server import RcloneS3Server
 from tests.benchmarks import cold_process
 from tests.benchmarks.content import expected
 from tests.benchmarks.job import CHECK_OBJECT, Contestant, Sample, Target
 from tests.benchmarks.simulator import BUCKET
+from tests.stores.rclone_server import RcloneS3Server
 
 FILES = 2000
 FILES_EACH = 100  # in a directory

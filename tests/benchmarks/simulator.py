@@ -34,11 +34,11 @@ from pathlib import Path
 from typing import Self
 from xml.sax.saxutils import escape
 
-from tests.benches.certificates import write_certificates
 from tests.benchmarks.access_log import LOG_FORMAT, AccessLog, Request
 from tests.benchmarks.content import write_object
 from tests.benchmarks.meter import cpu_seconds_of
 from tests.benchmarks.nginx import MODULES, Unavailable, configuration, install_nginx
+from tests.stores.certificates import write_certificates
 
 BUCKET = "bench"
 # The socket module of Python 3.11 does not name it; the number is the same on x86 and ARM.

@@ -9,10 +9,10 @@ import pytest
 
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.benches.dict_store import NEEDED, OPTIONAL, DictStore
-from tests.benches.doc_pages import blocks_of
-from tests.benches.source_tree import ROOT
-from tests.benches.stacks import STACKS, EachStack
+from tests.repository.doc_pages import blocks_of
+from tests.repository.source_tree import ROOT
+from tests.stores.dict_store import NEEDED, OPTIONAL, DictStore
+from tests.stores.stacks import STACKS, EachStack
 
 GUIDE = ROOT / "docs" / "guides" / "service.md"
 

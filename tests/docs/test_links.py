@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benches.doc_pages import PAGES, anchors_of, prose_of
-from tests.benches.source_tree import ROOT
+from tests.repository.doc_pages import PAGES, anchors_of, prose_of
+from tests.repository.source_tree import ROOT
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 

@@ -1,11 +1,11 @@
 """The page of faults is made from the catalogue and the marks of the tests."""
 
 from aioprefetch.testing.conformance.suite import RELIABILITY_IDS
-from tests.benches.reliability_page import FAMILIES, PAGE, marked_tests, page_text
+from tests.repository.reliability_page import FAMILIES, PAGE, marked_tests, page_text
 
 
 def test_the_page_is_what_the_marks_say() -> None:
-    """``python -m tests.benches.reliability_page`` writes it."""
+    """``python -m tests.repository.reliability_page`` writes it."""
     assert PAGE.read_text("utf-8") == page_text()
 
 

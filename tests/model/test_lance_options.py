@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import NotFound
-from tests.benches.lance_files import dataset_objects, stored
+from tests.files.lance_files import dataset_objects, stored
 from tests.profile import chosen
 
 lance: Any = pytest.importorskip("lance")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.parquet.dataset.files import NULL_VALUE
-from tests.benches.dataset_files import parquet_bytes, write_files
+from tests.files.dataset_files import parquet_bytes, write_files
 
 COLUMNS: dict[str, list[pa.DataType]] = {
     "i": [pa.int32(), pa.int64()],

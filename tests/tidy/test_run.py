@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 from tests.run import NO_TESTS, commands, main, outcome
 
 

@@ -12,7 +12,7 @@ import pytest
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.lance import open_dataset
-from tests.benches.lance_files import PATH, VERSIONS, dataset_objects, stored, write_file
+from tests.files.lance_files import PATH, VERSIONS, dataset_objects, stored, write_file
 
 lance: Any = pytest.importorskip("lance")
 

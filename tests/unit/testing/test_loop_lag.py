@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.benches.loop_lag import LoopLag
+from tests.probes.loop_lag import LoopLag
 
 # On a busy machine a look may come late, and counts all since the one before for the call that it sees.
 LIMIT_SECONDS = 0.1

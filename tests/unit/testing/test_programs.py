@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.benches.programs import completed, run_program
+from tests.probes.programs import completed, run_program
 
 HANGS = """
 import os, sys, threading

@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 
 from aioprefetch.testing import CountingS3Server
-from tests.benches.rclone_server import RcloneS3Server
+from tests.stores.rclone_server import RcloneS3Server
 
 DATA = bytes(range(256)) * 4
 

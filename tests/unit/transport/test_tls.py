@@ -16,8 +16,8 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, Error, TimedOut, Unavailable
 from aioprefetch.transport import HttpClient, Origin, Proxy, Target, connecting
 from aioprefetch.transport.tls import tls_context
-from tests.benches.raw_server import PATIENCE_SECONDS
-from tests.benches.tls_servers import (
+from tests.stores.raw_server import PATIENCE_SECONDS
+from tests.stores.tls_servers import (
     Authority,
     Collected,
     Serve,
@@ -28,7 +28,7 @@ from tests.benches.tls_servers import (
     serving,
     target_of,
 )
-from tests.benches.wire import PausingTaker
+from tests.stores.wire import PausingTaker
 
 LARGE = bytes(range(256)) * (8 << 12)  # 8 MiB
 # For a server that hangs, and long enough for a busy machine to reach it before.

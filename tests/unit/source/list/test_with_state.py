@@ -16,8 +16,8 @@ from aioprefetch.source.options import ListOptions, StateOptions
 from aioprefetch.source.state import SourceIdentity, SourceState
 from aioprefetch.source.values import Change, Cursor, Feed, FetchItem, Follow, Record, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.simulated_bucket import SimulatedBucket
 from tests.profile import chosen
+from tests.stores.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=1, sweep_pages=4)
 SMALL = StateOptions(keep_records=2, compact_entries=20, compact_records=5, run_rows=40, group_rows=10)

@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 HEADER = re.compile(r"# /// script\n((?:#.*\n)+?)# ///\n")

@@ -11,8 +11,8 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import Error
 from aioprefetch.verbs.download import RESUMABLE_BYTES_MIN
-from tests.benches.faulty_bucket import PART_BYTES
 from tests.model.verbs.tree import Outcome, Step, Tree, check
+from tests.stores.faulty_bucket import PART_BYTES
 
 LARGE = b"large" * (PART_BYTES // 4)
 TREE: Tree = {"a/x": b"one", "a/y/z": b"two", "a b": b"three", "b/x": b"four", "b/only": b"five", "[a]": b"six"}

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aioprefetch.ranges import Range
-from tests.benches.computed_store import KIB
+from tests.stores.computed_store import KIB
 
 COLUMNS, GROUPS, ROWS = 12, 12, 32 * KIB
 NAMES = ["c1", "c5", "c9"]

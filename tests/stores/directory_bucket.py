@@ -9,7 +9,7 @@ from typing import Any
 
 from aioprefetch import Operator
 from aioprefetch.services import S3
-from tests.benches.faulty_bucket import Answer, Call, FaultyBucket, failed
+from tests.stores.faulty_bucket import Answer, Call, FaultyBucket, failed
 
 NAME = "name--usw2-az1--x-s3"
 PAGE_ENTRIES = 2

@@ -1,12 +1,12 @@
-"""The page of what goes wrong and what is promised then. ``python -m tests.benches.reliability_page`` writes it."""
+"""The page of what goes wrong and what is promised then. ``python -m tests.repository.reliability_page`` writes it."""
 
 import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.benches.reliability_rows import CHANGES, DISK, WIRE
-from tests.benches.source_tree import PACKAGE, ROOT, python_files
+from tests.repository.reliability_rows import CHANGES, DISK, WIRE
+from tests.repository.source_tree import PACKAGE, ROOT, python_files
 
 PAGE = ROOT / "docs" / "concepts" / "reliability.md"
 HEAD = """# Reliability

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, HttpClient, Origin, Target
-from tests.benches.wire import Taker
+from tests.stores.wire import Taker
 
 LINGER_RESET = struct.pack("ii", 1, 0)
 PATIENCE_SECONDS = 10.0

@@ -1,6 +1,6 @@
 """Run as a program: verbs in processes that are killed before any system call. Its test is test_killed_writes.py.
 
-    python -m tests.benches.killed_verbs SECONDS SEED KILLS_MAX
+    python -m tests.reliability.killed_verbs SECONDS SEED KILLS_MAX
 
 Each process makes one call of a verb, on local files or in a bucket that another process serves, and is killed
 meanwhile. Then no value is lost and no name has a part of one; and the next run does what the killed one was to do.
@@ -29,11 +29,11 @@ from typing import Any
 from aioprefetch import Operator
 from aioprefetch.errors import Error, Unexpected
 from aioprefetch.local_files.files import is_partial
-from tests.benches.faulty_bucket import FaultyBucket, operator_at
-from tests.benches.written_tree import OBJECTS, STEPS, TRANSFERS, TREE
 from tests.model.verbs.doors import by_operator
 from tests.model.verbs.places import FilesPlace
 from tests.model.verbs.tree import Meaning, Tree, check, check_refusal
+from tests.reliability.written_tree import OBJECTS, STEPS, TRANSFERS, TREE
+from tests.stores.faulty_bucket import FaultyBucket, operator_at
 
 # This process starts no thread and runs no loop: its children are copies of it in which everything is imported.
 FORKS = multiprocessing.get_context("fork")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 # How long a process may take to write the stacks of its threads.
 STACKS_SECONDS_MAX = 5.0

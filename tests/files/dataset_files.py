@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.benches.gated_reader import Bench
+from tests.stores.gated_reader import Bench
 
 
 def parquet_bytes(table: pa.Table, **options: Any) -> bytes:

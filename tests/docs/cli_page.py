@@ -1,10 +1,10 @@
-"""The page of the command line: each command's help. ``python -m tests.benches.cli_page`` writes it."""
+"""The page of the command line: each command's help. ``python -m tests.docs.cli_page`` writes it."""
 
 import click
 
 from aioprefetch.cli.app import app
 from aioprefetch.cli.places import HELP_COLUMNS_MAX
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "cli.md"
 HEAD = """# Command line

@@ -14,8 +14,8 @@ from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.tier import LOOK_SECONDS, TOUCH_SECONDS, DiskTier
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import DiskCache
-from tests.benches.failing_disk import StillCalls, until
-from tests.benches.gated_reader import KIB, Bench, bench, file_of
+from tests.stores.failing_disk import StillCalls, until
+from tests.stores.gated_reader import KIB, Bench, bench, file_of
 
 BLOCK = 64 * KIB
 READ_TIMEOUT_SECONDS = 20.0

@@ -13,8 +13,8 @@ from aioprefetch.lance.structural import assembly, make_field
 from aioprefetch.lance.structural.layouts import parse_layout
 from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.ranges import Range
-from tests.benches import lance_v20_pages
-from tests.benches.lance_v20_pages import MemoryIo, drain_all
+from tests.files import lance_v20_pages
+from tests.files.lance_v20_pages import MemoryIo, drain_all
 
 VERSIONS = ("2.1", "2.2")
 

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, Proxy, ResponseHead, Target
-from tests.benches.certificates import key_usage
-from tests.benches.wire import PausingTaker
+from tests.stores.certificates import key_usage
+from tests.stores.wire import PausingTaker
 
 PEM = serialization.Encoding.PEM
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

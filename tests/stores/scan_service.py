@@ -10,7 +10,7 @@ from aioprefetch.scheduler.io_service import IoService, ScanFile
 from aioprefetch.scheduler.pages import PendingRead
 from aioprefetch.scheduler.pending_read import FileMemory
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from tests.benches.gated_reader import MIB, Bench, bench, settle
+from tests.stores.gated_reader import MIB, Bench, bench, settle
 
 TAIL = 1000
 
