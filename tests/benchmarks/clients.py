@@ -29,7 +29,7 @@ from tests.benchmarks.our_clients import (
     OursRecorded,
     OursStream,
 )
-from tests.benchmarks.seam import Client
+from tests.benchmarks.seam import Client, reads_of, whole_of
 
 # As s3torchconnector divides objects by default, and a target that no connection of these machines reaches.
 MOUNTPOINT_PART_BYTES = 8 << 20
@@ -418,9 +418,10 @@ class Pyarrow(Client):
         return file.read_at(end - start, start)
 
     def chunks(self, key: str, read_bytes: int = MIB) -> Iterator[Any]:
-        with self.filesystem.open_input_stream(self.path(key)) as file:
-            while True:
-                yield file.read(read_bytes)
+        return reads_of(self.filesystem.open_input_stream(self.path(key)), read_bytes)
+
+    def read(self, key: str) -> Any:
+        return whole_of(self.file(key))
 
 
 class PyarrowFile(Pyarrow):
@@ -439,6 +440,9 @@ class StandardFile(Client):
 
     def file(self, key: str) -> Any:
         return (self.root / key).open("rb")
+
+    def read(self, key: str) -> Any:
+        return whole_of(self.file(key))
 
 
 class FsspecCache(Client):

@@ -51,9 +51,17 @@ class Client:
 
     def chunks(self, key: str, read_bytes: int = MIB) -> Any:
         """Reads of a file in order, without an end."""
-        return self._reads(key, read_bytes)
+        return reads_of(self.file(key), read_bytes)
 
-    def _reads(self, key: str, read_bytes: int) -> Iterator[Any]:
-        with self.file(key) as file:
-            while True:
-                yield file.read(read_bytes)
+
+def reads_of(opened: Any, read_bytes: int) -> Iterator[Any]:
+    """Reads of a file in order, without an end: who reads knows its size."""
+    with opened as file:
+        while True:
+            yield file.read(read_bytes)
+
+
+def whole_of(opened: Any) -> Any:
+    """All of a file."""
+    with opened as file:
+        return file.read()

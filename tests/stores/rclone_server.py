@@ -28,20 +28,16 @@ import importlib.metadata
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sysconfig
 import tempfile
-import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 STARTED = re.compile(r"Starting s3 server on \[(http://[^\]/]+)")
 POLL_SECONDS = 0.02
-RELAY_BYTES = 256 << 10
 
 
 def find_rclone() -> str | None:
@@ -67,8 +63,6 @@ class RcloneS3Server:
     A directory under `root` is a bucket, and a file in it an object. What is not made by the S3 API, as `create_bucket`
     does, is seen after `directory_cache_seconds`. With 0 it is seen at once, but rclone then walks all files at every
     request (24 requests cost 20 s instead of 0.06 s).
-
-    With `count_connections` clients reach rclone through a relay of this process, which counts `connections`.
     """
 
     region = "us-east-1"
@@ -80,15 +74,12 @@ class RcloneS3Server:
         *,
         directory_cache_seconds: float = 3600.0,
         start_seconds_max: float = 20.0,
-        count_connections: bool = False,
     ) -> None:
         self._directory_cache_seconds = directory_cache_seconds
         self._start_seconds_max = start_seconds_max
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._endpoint_url: str | None = None
-        self._count_connections = count_connections
-        self._relay: CountingRelay | None = None
 
     def __repr__(self) -> str:
         return f"<RcloneS3Server {self._endpoint_url or 'stopped'}>"
@@ -107,17 +98,6 @@ class RcloneS3Server:
         if self._endpoint_url is None:
             raise RuntimeError("the server is not running")
         return self._endpoint_url
-
-    @property
-    def connections(self) -> int:
-        """The number of connections that clients have opened.
-
-        Raises:
-            RuntimeError: the server does not count connections, or is not running.
-        """
-        if self._relay is None:
-            raise RuntimeError("connections are counted by a running RcloneS3Server(count_connections=True)")
-        return self._relay.connections
 
     @property
     def root(self) -> Path:
@@ -144,9 +124,6 @@ class RcloneS3Server:
                     self._command(binary), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
                 )
             self._endpoint_url = self._wait_for_address()
-            if self._count_connections:
-                self._relay = CountingRelay(self._endpoint_url.removeprefix("http://")).start()
-                self._endpoint_url = f"http://{self._relay.address}"
         except BaseException:
             self.stop()
             raise
@@ -170,9 +147,6 @@ class RcloneS3Server:
 
     def stop(self) -> None:
         """End the child and remove its directory. May be repeated."""
-        relay, self._relay = self._relay, None
-        if relay is not None:
-            relay.stop()
         process, self._process, self._endpoint_url = self._process, None, None
         if process is not None:
             process.terminate()
@@ -208,94 +182,6 @@ class RcloneS3Server:
                 raise RuntimeError(f"rclone ended with {self._process.returncode}:\n{log}")
             time.sleep(POLL_SECONDS)
         raise RuntimeError(f"rclone did not listen within {self._start_seconds_max:g} s:\n{log}")
-
-
-class CountingRelay:
-    """Relays connections to another port of this machine, and counts them.
-
-    For servers that do not report their connections. `connections` is the number that clients have opened.
-    """
-
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        self._threads: set[threading.Thread] = set()
-        self._is_stopping = False
-        self.connections = 0
-
-    @property
-    def address(self) -> str:
-        """`host:port` to connect to."""
-        host, port = self._listener.getsockname()
-        return f"{host}:{port}"
-
-    def start(self) -> Self:
-        """Relay until `stop`."""
-        self._run("accept", self._accept)
-        return self
-
-    def stop(self) -> None:
-        """Cut all connections and wait until every thread has ended."""
-        self._is_stopping = True
-        running = True
-        while running:
-            with self._lock:
-                cut = [self._listener, *self._open]
-                threads = tuple(self._threads)
-            for connection in cut:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            for thread in threads:
-                thread.join()
-            running = bool(threads)  # A last connection may have been accepted during the stop.
-        self._listener.close()
-
-    def _run(self, name: str, call: Callable[..., None], *arguments: socket.socket) -> None:
-        def run() -> None:
-            try:
-                with contextlib.suppress(OSError):  # Either side may have closed the connection.
-                    call(*arguments)
-            finally:
-                with self._lock:
-                    self._threads.discard(threading.current_thread())
-
-        thread = threading.Thread(target=run, name=f"aioprefetch-relay-{name}", daemon=True)
-        with self._lock:
-            self._threads.add(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            client, _ = self._listener.accept()
-            self.connections += 1
-            self._run("connection", self._connect, client)
-
-    def _connect(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._target) as server:
-            with self._lock:
-                if self._is_stopping:
-                    return
-                self._open |= {client, server}
-            try:
-                back = threading.Thread(target=_pump, args=(server, client), name="aioprefetch-relay-back", daemon=True)
-                back.start()
-                _pump(client, server)
-                back.join()
-            finally:
-                with self._lock:
-                    self._open -= {client, server}
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    """Relay bytes until the end of the source, and then the end itself."""
-    with contextlib.suppress(OSError):
-        while data := source.recv(RELAY_BYTES):
-            sink.sendall(data)
-    with contextlib.suppress(OSError):
-        sink.shutdown(socket.SHUT_WR)
 
 
 def _environment() -> dict[str, str]:
