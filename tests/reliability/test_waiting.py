@@ -31,7 +31,7 @@ from tests.reliability.scripted import (
     once,
     service_for,
 )
-from tests.stores.tls_servers import self_signed
+from tests.stores.certificates import self_signed
 
 LAST = OFFSET + LENGTH - 1
 # Far longer than all that is waited for here, on a machine that is busy.

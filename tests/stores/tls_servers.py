@@ -2,81 +2,16 @@
 
 import asyncio
 import contextlib
-import datetime as dt
-import ipaddress
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, Proxy, ResponseHead, Target
-from tests.stores.certificates import key_usage
 from tests.stores.wire import PausingTaker
 
-PEM = serialization.Encoding.PEM
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-class Authority:
-    """Signs certificates; its own is at ``bundle``."""
-
-    def __init__(self, directory: Path, name: str = "test authority") -> None:
-        self._directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        constraints = x509.BasicConstraints(ca=True, path_length=0)
-        own = (
-            self._builder(self._name, self._key, days=1)
-            .add_extension(constraints, critical=True)
-            .add_extension(key_usage(signs_certificates=True), critical=True)
-        )
-        self.bundle = directory / "authority.pem"
-        self.bundle.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(PEM))
-
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, days: int) -> x509.CertificateBuilder:
-        now = dt.datetime.now(dt.UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(days=10))
-            .not_valid_after(now + dt.timedelta(days=days))
-            # From Python 3.13 on these are needed.
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-        )
-
-    def context(self, *names: str, days: int = 1) -> ssl.SSLContext:
-        """A server's context with a certificate for these names; it ended already for negative ``days``."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-        made = (
-            self._builder(subject, key, days=days)
-            .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        path = self._directory / "server.pem"
-        private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        path.write_bytes(private + made.public_bytes(PEM))
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(path)
-        return context
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
 
 
 @asynccontextmanager
@@ -172,27 +107,3 @@ async def get_with_pauses(client: HttpClient, target: Target, fields: bytes = b"
 def ok(body: bytes, *more: str) -> bytes:
     """A response with this body."""
     return "\r\n".join(["HTTP/1.1 200 OK", f"Content-Length: {len(body)}", *more, "", ""]).encode() + body
-
-
-def self_signed(folder: Path, address: str, *, days: int) -> Path:
-    """A certificate for an address that ends after ``days``, with its key in the same file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=10))
-        .not_valid_after(now + dt.timedelta(days=days))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "certificate.pem"
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
-    return path

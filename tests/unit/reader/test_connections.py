@@ -16,7 +16,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.oracle import content
 from tests.profile import chosen
-from tests.stores.tls_servers import Authority
+from tests.stores.certificates import Authority
 
 READERS = 200
 # Of those whose responses are long.

@@ -15,8 +15,9 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import HttpClient, Target
 from tests.profile import combinations
+from tests.stores.certificates import Authority
 from tests.stores.raw_server import eventually, reply
-from tests.stores.tls_servers import Authority, client, target_of
+from tests.stores.tls_servers import client, target_of
 from tests.stores.wire import PausingTaker, Taker
 from tests.unit.transport.blocking_server import PATIENCE_SECONDS, BlockingServer, Handler, hang_up, next_request
 

@@ -15,7 +15,7 @@ from aioprefetch import Operator
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, PermissionDenied, Unavailable
 from aioprefetch.services.s3 import S3
 from tests.profile import chosen
-from tests.stores.tls_servers import Authority
+from tests.stores.certificates import Authority
 
 BODY = bytes(32 << 20)
 RUNS = chosen(quick=8, full=50)
