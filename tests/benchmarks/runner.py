@@ -69,7 +69,7 @@ def run_job(job: Job, *, rounds: int, quick: bool, only: Sequence[str] = (), tar
     """Run every contestant in each round. One that fails is left out from then on, and named in the result.
 
     With ``quick``, which is about whether all works, every byte is compared in the measured rounds. A ``target`` is a
-    store of somebody else.
+    store of the user.
     """
     result = Result(job=job, quick=quick)
     rounds = min(rounds, job.rounds_max or rounds)

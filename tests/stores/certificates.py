@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 PEM = serialization.Encoding.PEM
 ADDRESS = "127.0.0.1"
@@ -29,7 +30,7 @@ def key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 def builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey, *, days: int) -> x509.CertificateBuilder:
     """A certificate for a key that ends after ``days``, or has ended already."""
     now = dt.datetime.now(dt.UTC)
-    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
     return (
         x509.CertificateBuilder()
         .subject_name(names[0])
@@ -83,7 +84,7 @@ class Authority:
             self._builder("test", key, days=days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
             .add_extension(names_of(*names), critical=False)
         )
         return private_bytes(key), made.sign(self._key, hashes.SHA256()).public_bytes(PEM)
