@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
@@ -26,15 +26,25 @@ PAGE = b"<html><body>Please log in</body></html>"
 
 @dataclass(frozen=True)
 class Answer:
-    """A response of the bucket."""
+    """A response of the bucket; without a body, ``None``, the connection is cut in its place."""
 
     status: int = 200
-    body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self, *, is_head: bool) -> bytes:
+        """The response on the wire."""
+        body = self.body or b""
+        headers = {"Content-Length": str(len(body)), "Date": formatdate(usegmt=True), **self.headers}
+        if self.status == 204 or "Transfer-Encoding" in headers:
+            headers.pop("Content-Length")
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"HTTP/1.1 {self.status} X\r\n{lines}\r\n".encode("latin-1") + (b"" if is_head else body)
 
 
-def failed(status: int, code: str) -> Answer:
-    return Answer(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode())
+def failed(status: int, code: str, extra: str = "") -> Answer:
+    """An error of S3."""
+    return Answer(status, f"<Error><Code>{code}</Code><Message>{code}</Message>{extra}</Error>".encode())
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class Call:
     @property
     def source(self) -> str:
         """The key that is copied."""
-        return unquote(self.headers.get("x-amz-copy-source", "")).lstrip("/").partition("/")[2]
+        return unquote(self.headers.get("x-amz-copy-source", "").partition("?")[0]).lstrip("/").partition("/")[2]
 
     @property
     def changes(self) -> bool:
@@ -74,14 +84,14 @@ class Call:
         return self.method not in ("GET", "HEAD")
 
 
-# Gives the response to a request in place of the bucket's, which the second argument computes, once or never. ``None``:
-# there is no response at all, the connection is cut.
-Fault = Callable[[Call, Callable[[], Answer]], Answer | None]
+# Gives the response to a request in place of the bucket's, which the second argument computes, once or never.
+Fault = Callable[[Call, Callable[[], Answer]], Answer]
+LOST = Answer(200, None)
 
 
-def _lost(call: Call, deed: Callable[[], Answer]) -> Answer | None:
+def _lost(call: Call, deed: Callable[[], Answer]) -> Answer:
     deed()
-    return None
+    return LOST
 
 
 def _hollow(call: Call, deed: Callable[[], Answer]) -> Answer:
@@ -91,15 +101,15 @@ def _hollow(call: Call, deed: Callable[[], Answer]) -> Answer:
 
 
 def _spoiled(body: Callable[[bytes], bytes]) -> Fault:
-    def fault(call: Call, deed: Callable[[], Answer]) -> Answer | None:
+    def fault(call: Call, deed: Callable[[], Answer]) -> Answer:
         done = deed()
-        return Answer(done.status, body(done.body), {k: v for k, v in done.headers.items() if k != "ETag"})
+        return Answer(done.status, body(done.body or b""), {k: v for k, v in done.headers.items() if k != "ETag"})
 
     return fault
 
 
 def _after(answer: Answer) -> Fault:
-    def fault(call: Call, deed: Callable[[], Answer]) -> Answer | None:
+    def fault(call: Call, deed: Callable[[], Answer]) -> Answer:
         deed()
         return answer
 
@@ -107,7 +117,7 @@ def _after(answer: Answer) -> Fault:
 
 
 FAULTS: dict[str, Fault] = {
-    "cut": lambda call, deed: None,
+    "cut": lambda call, deed: LOST,
     "500": lambda call, deed: failed(500, "InternalError"),
     "503": lambda call, deed: failed(503, "SlowDown"),
     "403": lambda call, deed: failed(403, "AccessDenied"),
@@ -122,7 +132,13 @@ FAULTS: dict[str, Fault] = {
 
 
 class FaultyBucket:
-    """The bucket. ``calls`` are the requests so far; ``fault`` spoils those that ``strikes`` selects."""
+    """The bucket. ``calls`` are the requests so far; ``fault`` spoils those that ``strikes`` selects.
+
+    ``etag`` makes the ETags of objects, ``now`` is the time of the last write.
+    """
+
+    clock_step_seconds = 7
+    fraction = ".000Z"  # of the times in a listing
 
     def __init__(self, *, name: str = "bucket", knows_delete_conditions: bool = True) -> None:
         self.name = name
@@ -132,9 +148,10 @@ class FaultyBucket:
         self.fault: Fault | None = None
         self.strikes: Callable[[Call], bool] = lambda call: True
         self.on_call: Callable[[Call], object] = lambda call: None
-        self._times: dict[str, float] = {}
-        self._clock = itertools.count(1_700_000_000, 7)
-        self._ids = itertools.count(1)
+        self.now = 1_700_000_000
+        self.times: dict[str, int] = {}
+        self.etag: Callable[[bytes], str] = etag_of
+        self._ids = itertools.count()
         self._knows_delete_conditions = knows_delete_conditions
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -166,8 +183,8 @@ class FaultyBucket:
 
     def put(self, key: str, data: bytes) -> None:
         """Another client writes an object."""
-        self.objects[key] = data
-        self._times[key] = next(self._clock)
+        self.now += self.clock_step_seconds
+        self.objects[key], self.times[key] = data, self.now
 
     async def wait_until_idle(self) -> None:
         """Wait until all clients are gone and their requests are done."""
@@ -201,18 +218,22 @@ class FaultyBucket:
         call = Call(len(self.calls), method, key, query, headers, body)
         self.calls.append(call)
         self.on_call(call)
-        if self.fault is not None and self.strikes(call):
-            answer = self.fault(call, lambda: self._done(call))
-        else:
-            answer = self._done(call)
-        if answer is None:
+        answer = self.respond(call)
+        if answer.body is None:
             return False
-        length = answer.headers.get("Content-Length", str(len(answer.body)))
-        lines = [f"HTTP/1.1 {answer.status} X", f"Content-Length: {length}", "Date: " + formatdate(usegmt=True)]
-        lines += [f"{name}: {value}" for name, value in answer.headers.items() if name != "Content-Length"]
-        writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (b"" if method == "HEAD" else answer.body))
+        writer.write(answer.to_bytes(is_head=method == "HEAD"))
         await writer.drain()
         return True
+
+    def respond(self, call: Call) -> Answer:
+        """The response to a request, spoiled where it is to be."""
+        if self.fault is not None and self.strikes(call):
+            return self.fault(call, lambda: self._done(call))
+        return self._done(call)
+
+    def described(self, key: str) -> Mapping[str, str]:
+        """Headers that describe an object."""
+        return {}
 
     # --- what S3 does -------------------------------------------------------------------------------------------
 
@@ -230,11 +251,11 @@ class FaultyBucket:
             "HeadObject": self._get,
             "GetObject": self._get,
             "List": self._list,
-            "ListUploads": lambda call: Answer(200, b"<ListMultipartUploadsResult/>"),
+            "ListUploads": lambda call: Answer(200, b"<R><IsTruncated>false</IsTruncated></R>"),
         }
         return handlers[call.verb](call)
 
-    def _refused(self, call: Call) -> Answer | None:
+    def _refused(self, call: Any) -> Answer | None:
         """The response to a condition on the target that does not hold."""
         data = self.objects.get(call.key)
         match, none_match = call.headers.get("if-match"), call.headers.get("if-none-match")
@@ -242,7 +263,7 @@ class FaultyBucket:
             return failed(412, "PreconditionFailed")
         if match is not None and data is None:
             return failed(404, "NoSuchKey")
-        if match is not None and data is not None and match.strip('"') not in ("*", etag_of(data)):
+        if match is not None and data is not None and match.strip('"') not in ("*", self.etag(data)):
             return failed(412, "PreconditionFailed")
         return None
 
@@ -250,15 +271,15 @@ class FaultyBucket:
         if refused := self._refused(call):
             return refused
         self.put(call.key, call.body)
-        return Answer(200, headers={"ETag": f'"{etag_of(call.body)}"'})
+        return Answer(200, headers={"ETag": f'"{self.etag(call.body)}"'})
 
     def _copied(self, call: Call) -> bytes | Answer:
         data = self.objects.get(call.source)
         if data is None:
             return failed(404, "NoSuchKey")
         wanted = call.headers.get("x-amz-copy-source-if-match", "").strip('"')
-        if wanted and wanted not in ("*", etag_of(data)):
-            return failed(412, "PreconditionFailed")
+        if wanted and wanted not in ("*", self.etag(data)):
+            return failed(412, "PreconditionFailed", "<Condition>x-amz-copy-source-If-Match</Condition>")
         return data
 
     def _copy_object(self, call: Call) -> Answer:
@@ -268,10 +289,10 @@ class FaultyBucket:
         if refused := self._refused(call):
             return refused
         self.put(call.key, data)
-        return Answer(200, f"<CopyObjectResult><ETag>&quot;{etag_of(data)}&quot;</ETag></CopyObjectResult>".encode())
+        return Answer(200, f"<CopyObjectResult><ETag>&quot;{self.etag(data)}&quot;</ETag></CopyObjectResult>".encode())
 
     def _begin(self, call: Call) -> Answer:
-        upload = f"upload-{next(self._ids)}"
+        upload = f"u{next(self._ids)}"
         self.uploads[upload] = (call.key, {})
         text = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
         return Answer(200, text.encode())
@@ -300,7 +321,7 @@ class FaultyBucket:
         named = [int(one.text or 0) for one in ET.fromstring(call.body).iter() if one.tag.endswith("PartNumber")]
         parts = self.uploads.pop(upload)[1]
         self.put(call.key, b"".join(parts[number] for number in named))
-        etag = etag_of(self.objects[call.key])
+        etag = self.etag(self.objects[call.key])
         text = f"<CompleteMultipartUploadResult><ETag>&quot;{etag}&quot;</ETag></CompleteMultipartUploadResult>"
         return Answer(200, text.encode())
 
@@ -325,7 +346,7 @@ class FaultyBucket:
             key, etag = fields["Key"], fields.get("ETag", "").strip('"')
             if etag and not self._knows_delete_conditions:
                 return failed(501, "NotImplemented")
-            if etag and key in self.objects and etag != etag_of(self.objects[key]):
+            if etag and key in self.objects and etag != self.etag(self.objects[key]):
                 rows.append(f"<Error><Key>{escape(key)}</Key><Code>PreconditionFailed</Code></Error>")
                 continue
             self.objects.pop(key, None)
@@ -336,10 +357,13 @@ class FaultyBucket:
         data = self.objects.get(call.key)
         if data is None:
             return failed(404, "NoSuchKey")
-        etag = etag_of(data)
+        etag = self.etag(data)
         if call.headers.get("if-match", f'"{etag}"').strip('"') not in ("*", etag):
             return failed(412, "PreconditionFailed")
-        headers = {"ETag": f'"{etag}"', "Last-Modified": formatdate(self._times[call.key], usegmt=True)}
+        headers = {"ETag": f'"{etag}"', "Last-Modified": formatdate(self.times[call.key], usegmt=True)}
+        headers |= self.described(call.key)
+        if call.headers.get("if-none-match", "").strip('"') == etag:
+            return Answer(304, b"", headers)
         asked = call.headers.get("range", "").removeprefix("bytes=")
         if not asked or call.method == "HEAD":
             return Answer(200, data, {**headers, "Content-Length": str(len(data))})
@@ -368,8 +392,8 @@ class FaultyBucket:
             if name in rows:
                 continue
             if end < 0:
-                stamp = datetime.fromtimestamp(self._times[key], UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
-                etag = etag_of(self.objects[key])
+                stamp = datetime.fromtimestamp(self.times[key], UTC).strftime("%Y-%m-%dT%H:%M:%S") + self.fraction
+                etag = self.etag(self.objects[key])
                 rows[name] = (
                     f"<Contents><Key>{escape(key)}</Key><Size>{len(self.objects[key])}</Size>"
                     f"<LastModified>{stamp}</LastModified><ETag>&quot;{etag}&quot;</ETag></Contents>"

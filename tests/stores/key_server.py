@@ -1,23 +1,36 @@
-"""A store of S3 that writes, copies and deletes, and whose responses a test bends: after the deed, or in its place."""
+"""The bucket of `faulty_bucket` in shorter words; a test bends its next responses, after the deed or instead of it."""
 
-import asyncio
-import contextlib
 import hashlib
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from email.utils import formatdate
-from types import TracebackType
-from typing import Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from dataclasses import dataclass, replace
+from typing import Any
 
 from aioprefetch import Operator
 from aioprefetch.services.s3 import S3
 from tests.reliability.scripted import NO_PAUSES
+from tests.stores.faulty_bucket import PAGE, Answer, Call, FaultyBucket, failed
 
-PAGE = b"<html><title>Log in</title></html>"
 PART = 5 << 20
 DESCRIBING = ("content-disposition", "content-encoding", "content-language", "content-type", "cache-control", "expires")
+# What S3 calls a request, in a word, with its method.
+WORDS: Mapping[str, tuple[str, str]] = {
+    "PutObject": ("put", "PUT"),
+    "CopyObject": ("copy", "PUT"),
+    "PutPart": ("part", "PUT"),
+    "UploadPartCopy": ("copypart", "PUT"),
+    "Begin": ("begin", "POST"),
+    "Complete": ("complete", "POST"),
+    "Delete": ("deletes", "POST"),
+    "Abort": ("abort", "DELETE"),
+    "DeleteObject": ("delete", "DELETE"),
+    "HeadObject": ("head", "HEAD"),
+    "GetObject": ("get", "GET"),
+    "List": ("list", "GET"),
+}
+METHODS = dict(WORDS.values())
+
+Said = Answer
+error = failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +43,16 @@ class Asked:
     headers: Mapping[str, str]
     body: bytes
 
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A response; ``None`` for a body closes the connection in its place."""
-
-    status: int = 200
-    body: bytes | None = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def to_bytes(self, is_head: bool) -> bytes:
-        """The response on the wire."""
-        body = self.body or b""
-        headers = {"Content-Length": str(len(body)), **self.headers}
-        if self.status == 204 or "Transfer-Encoding" in headers:
-            headers.pop("Content-Length")
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        return f"HTTP/1.1 {self.status} X\r\n{lines}\r\n".encode("latin-1") + (b"" if is_head else body)
+    @classmethod
+    def of(cls, call: Call) -> "Asked":
+        """A request of the bucket."""
+        verb = WORDS.get(call.verb, ("list", ""))[0]
+        if "session" in call.query or "renameObject" in call.query:
+            verb = "session" if "session" in call.query else "rename"
+        elif call.method == "HEAD":
+            verb = "head"
+        query = {name: [value] for name, value in call.query.items()}
+        return cls(verb, call.key, query, call.headers, call.body)
 
 
 HOLLOW: Mapping[str, Said] = {
@@ -55,11 +61,6 @@ HOLLOW: Mapping[str, Said] = {
     "nothing": Said(200, b""),
     "lost": Said(200, None),
 }
-
-
-def error(status: int, code: str, extra: str = "") -> Said:
-    """An error of S3."""
-    return Said(status, f"<Error><Code>{code}</Code><Message>no</Message>{extra}</Error>".encode())
 
 
 @dataclass(slots=True)
@@ -75,85 +76,35 @@ class Bent:
     times: int = 1
 
 
-class KeyServer:
-    """The store: ``objects`` by key, and the headers that describe them, as ``descriptions``.
-
-    ``etag`` makes their ETags, ``now`` is the time of the last write.
-    """
+class KeyServer(FaultyBucket):
+    """The store: ``objects`` by key, and the headers that describe them, as ``descriptions``."""
 
     bucket = "bkt"
+    clock_step_seconds = 1
+    fraction = ".500Z"
 
     def __init__(self, objects: Mapping[str, bytes] | None = None, *bent: Bent) -> None:
-        self.now = 1_700_000_000
-        self.objects: dict[str, bytes] = dict(objects or {})
-        self.times: dict[str, int] = dict.fromkeys(self.objects, self.now)
+        super().__init__(name=self.bucket)
+        self.objects.update(objects or {})
+        self.times.update(dict.fromkeys(self.objects, self.now))
         self.descriptions: dict[str, Mapping[str, str]] = {}
-        self.etag: Callable[[bytes], str] = lambda data: hashlib.md5(data).hexdigest()
         self.bent = list(bent)
         self.asked: list[Asked] = []
-        self.uploads: dict[str, dict[int, bytes]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def verbs(self) -> list[str]:
         """The words of the requests that came."""
         return [one.verb for one in self.asked]
 
-    def operator(self, **options: object) -> Operator:
+    def operator(self, **options: Any) -> Operator:
         """The default stack over the store, without pauses."""
-        service = S3(
-            bucket=self.bucket,
-            endpoint_url=f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}",
-            region="us-east-1",
-            access_key_id="id",
-            secret_access_key="secret",
-            part_bytes=PART,
-        )
-        return Operator(service, **options).layer(NO_PAUSES)  # type: ignore[arg-type]
+        keys: dict[str, Any] = {"region": "us-east-1", "access_key_id": "id", "secret_access_key": "secret"}
+        service = S3(bucket=self.bucket, endpoint_url=self.endpoint_url, part_bytes=PART, **keys)
+        return Operator(service, **options).layer(NO_PAUSES)
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=1 << 26)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-                while await self._serve(reader, writer):
-                    pass
-        finally:
-            writer.close()
-            self._tasks.discard(task)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")[:-4].split("\r\n")
-        method, target, _ = first.split(" ", 2)
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-        url = urlsplit(target)
-        query = parse_qs(url.query, keep_blank_values=True)
-        key = unquote(url.path).removeprefix(f"/{self.bucket}").removeprefix("/")
-        asked = Asked(_verb_of(method, key, query, headers), key, query, headers, body)
+    def respond(self, call: Call) -> Said:
+        asked = Asked.of(call)
         self.asked.append(asked)
-        said = self._respond(asked)
-        if said.body is None:
-            return False
-        writer.write(said.to_bytes(method == "HEAD"))
-        await writer.drain()
-        return True
-
-    def _respond(self, asked: Asked) -> Said:
         bent = next((one for one in self.bent if one.verb == asked.verb and one.times > 0), None)
         if bent is None:
             return self.done(asked)
@@ -161,168 +112,60 @@ class KeyServer:
         right = self.done(asked) if bent.deed else Said()
         return bent.said if isinstance(bent.said, Said) else bent.said(asked, right)
 
-    def put(self, key: str, data: bytes) -> None:
-        """Write an object, a second later."""
-        self.now += 1
-        self.objects[key], self.times[key] = data, self.now
-
     def done(self, asked: Asked) -> Said:
         """Do what was asked; the right response."""
-        return getattr(self, f"_{asked.verb}")(asked)  # type: ignore[no-any-return]
+        if asked.verb not in METHODS:  # of a subclass
+            return getattr(self, f"_{asked.verb}")(asked)  # type: ignore[no-any-return]
+        query = {name: values[0] for name, values in asked.query.items()}
+        call = Call(0, METHODS[asked.verb], asked.key, query, dict(asked.headers), asked.body)
+        return Said(404) if asked.verb == "head" and not asked.key else self._done(call)
 
-    def _described(self, key: str) -> dict[str, str]:
-        date = formatdate(self.times[key], usegmt=True)
-        return {"ETag": f'"{self.etag(self.objects[key])}"', "Last-Modified": date, **self.descriptions.get(key, {})}
+    def described(self, key: str) -> Mapping[str, str]:
+        return self.descriptions.get(key, {})
 
-    def _describe(self, asked: Asked, headers: Mapping[str, str]) -> None:
+    def _describe(self, key: str, headers: Mapping[str, str]) -> None:
         kept = (*DESCRIBING, "x-amz-meta-")
-        self.descriptions[asked.key] = {name: text for name, text in headers.items() if name.startswith(kept)}
+        self.descriptions[key] = {name: text for name, text in headers.items() if name.startswith(kept)}
 
-    def _refused(self, asked: Asked) -> Said | None:
-        """The refusal of a condition on what is at the key."""
-        wanted = asked.headers.get("if-match")
-        there = self.objects.get(asked.key)
-        if asked.headers.get("if-none-match") == "*" and there is not None:
-            return error(412, "PreconditionFailed")
-        if wanted is not None and (there is None or wanted.strip('"') not in ("*", self.etag(there))):
-            return error(412, "PreconditionFailed") if there is not None else error(404, "NoSuchKey")
-        return None
+    def _put_object(self, call: Call) -> Said:
+        said = super()._put_object(call)
+        if said.status == 200:
+            self._describe(call.key, call.headers)
+        return said
 
-    def _head(self, asked: Asked) -> Said:
-        if asked.key not in self.objects:
-            return Said(404)
-        size = str(len(self.objects[asked.key]))
-        return Said(200, b"", {**self._described(asked.key), "Content-Length": size})
+    def _copy_object(self, call: Call) -> Said:
+        said = super()._copy_object(call)
+        if said.status == 200:
+            self._describe(call.key, self.described(call.source))
+        return said
 
-    def _get(self, asked: Asked) -> Said:
-        if asked.key not in self.objects:
-            return error(404, "NoSuchKey")
-        if (refused := self._refused(asked)) is not None:
-            return refused
-        data = self.objects[asked.key]
-        if asked.headers.get("if-none-match", "").strip('"') == self.etag(data):
-            return Said(304, b"", self._described(asked.key))
-        match = re.fullmatch(r"bytes=(\d+)-(\d*)", asked.headers.get("range", ""))
-        if match is None or not data:
-            return Said(200, data, self._described(asked.key))
-        start, end = int(match[1]), min(int(match[2] or len(data) - 1) + 1, len(data))
-        whole = {**self._described(asked.key), "Content-Range": f"bytes {start}-{end - 1}/{len(data)}"}
-        return Said(206, data[start:end], whole)
+    def _begin(self, call: Call) -> Said:
+        self._describe(call.key, call.headers)
+        return super()._begin(call)
 
-    def _put(self, asked: Asked) -> Said:
-        if (refused := self._refused(asked)) is not None:
-            return refused
-        self.put(asked.key, asked.body)
-        self._describe(asked, asked.headers)
-        return Said(200, b"", {"ETag": f'"{self.etag(asked.body)}"'})
-
-    def _source(self, asked: Asked) -> bytes | Said:
-        source = (
-            unquote(asked.headers["x-amz-copy-source"])
-            .partition("?")[0]
-            .removeprefix("/")
-            .removeprefix(f"{self.bucket}/")
-        )
-        wanted = asked.headers.get("x-amz-copy-source-if-match")
-        if source not in self.objects:
-            return error(404, "NoSuchKey")
-        if wanted is not None and wanted.strip('"') != self.etag(self.objects[source]):
-            return error(412, "PreconditionFailed", "<Condition>x-amz-copy-source-If-Match</Condition>")
-        return self.objects[source]
-
-    def _copy(self, asked: Asked) -> Said:
-        source = self._source(asked)
-        if isinstance(source, Said):
-            return source
-        if (refused := self._refused(asked)) is not None:
-            return refused
-        self.put(asked.key, source)
-        name = unquote(asked.headers["x-amz-copy-source"]).removeprefix("/")
-        self._describe(asked, self.descriptions.get(name.removeprefix(f"{self.bucket}/"), {}))
-        return Said(200, f"<CopyObjectResult><ETag>{self.etag(source)}</ETag></CopyObjectResult>".encode())
-
-    def _begin(self, asked: Asked) -> Said:
-        name = f"u{len(self.uploads)}"
-        self._describe(asked, asked.headers)
-        self.uploads[name] = {}
-        return Said(200, f"<R><UploadId>{name}</UploadId></R>".encode())
-
-    def _part(self, asked: Asked) -> Said:
-        self.uploads[asked.query["uploadId"][0]][int(asked.query["partNumber"][0])] = asked.body
-        return Said(200, b"", {"ETag": f'"{hashlib.md5(asked.body).hexdigest()}"'})
-
-    def _copypart(self, asked: Asked) -> Said:
-        source = self._source(asked)
-        if isinstance(source, Said):
-            return source
-        self.uploads[asked.query["uploadId"][0]][int(asked.query["partNumber"][0])] = source
-        digest = hashlib.md5(source).hexdigest()
-        return Said(200, f"<CopyPartResult><ETag>{digest}</ETag></CopyPartResult>".encode())
-
-    def _complete(self, asked: Asked) -> Said:
-        if asked.query["uploadId"][0] not in self.uploads:
-            return error(404, "NoSuchUpload")
-        if (refused := self._refused(asked)) is not None:
-            return refused
-        parts = [data for _, data in sorted(self.uploads.pop(asked.query["uploadId"][0]).items())]
-        digest = hashlib.md5(b"".join(hashlib.md5(part).digest() for part in parts)).hexdigest()
-        whole, made = b"".join(parts), f"{digest}-{len(parts)}"
-        self.put(asked.key, whole)
-        before = self.etag
+    def _complete(self, call: Call) -> Said:
+        """As S3 does, an object in parts has an ETag of its parts' digests and their number."""
+        parts = self.uploads.get(call.query["uploadId"], ("", {}))[1]
+        digests = b"".join(hashlib.md5(data).digest() for _, data in sorted(parts.items()))
+        whole, made, before = b"".join(data for _, data in sorted(parts.items())), f"-{len(parts)}", self.etag
+        made = hashlib.md5(digests).hexdigest() + made
         self.etag = lambda data: made if data == whole else before(data)
-        return Said(200, f"<R><ETag>{made}</ETag></R>".encode())
+        said = super()._complete(call)
+        if said.status != 200:
+            self.etag = before
+        return said
 
-    def _abort(self, asked: Asked) -> Said:
-        gone = self.uploads.pop(asked.query["uploadId"][0], None) is None
-        return error(404, "NoSuchUpload") if gone else Said(204)
+    def _get(self, call: Call) -> Said:
+        """A range of an empty object is all of it, as some stores have it."""
+        is_empty = self.objects.get(call.key) == b""
+        headers = {name: text for name, text in call.headers.items() if name != "range" or not is_empty}
+        return super()._get(replace(call, headers=headers))
 
-    def _delete(self, asked: Asked) -> Said:
-        if (refused := self._refused(asked)) is not None:
+    def _list(self, call: Call) -> Said:
+        """All keys on one page."""
+        return super()._list(replace(call, query={**call.query, "max-keys": str(1 << 30)}))
+
+    def _delete_one(self, call: Call) -> Said:
+        if (refused := self._refused(call)) is not None:
             return refused
-        self.objects.pop(asked.key, None)
-        return Said(204)
-
-    def _deletes(self, asked: Asked) -> Said:
-        rows = ""
-        for each in re.findall(r"<Object>(.*?)</Object>", asked.body.decode()):
-            found = re.search(r"<Key>(.*?)</Key>", each)
-            assert found is not None
-            wanted, key = re.search(r"<ETag>(.*?)</ETag>", each), found[1]
-            headers = {} if wanted is None else {"if-match": wanted[1].replace("&quot;", "")}
-            refused = self._refused(replace(asked, key=key, headers=headers)) if key in self.objects else None
-            if refused is not None:
-                rows += f"<Error><Key>{key}</Key><Code>PreconditionFailed</Code></Error>"
-                continue
-            self.objects.pop(key, None)
-            rows += f"<Deleted><Key>{key}</Key></Deleted>"
-        return Said(200, f"<DeleteResult>{rows}</DeleteResult>".encode())
-
-    def _list(self, asked: Asked) -> Said:
-        prefix = asked.query.get("prefix", [""])[0]
-        rows = "".join(
-            f"<Contents><Key>{key}</Key><Size>{len(data)}</Size><ETag>{self.etag(data)}</ETag>"
-            f"<LastModified>{_iso(self.times[key])}</LastModified></Contents>"
-            for key, data in sorted(self.objects.items())
-            if key.startswith(prefix)
-        )
-        page = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
-        return Said(200, page.encode())
-
-
-def _iso(seconds: int) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", ".500Z")
-
-
-def _verb_of(method: str, key: str, query: Mapping[str, list[str]], headers: Mapping[str, str]) -> str:
-    if method == "POST":
-        return "deletes" if "delete" in query else "begin" if "uploads" in query else "complete"
-    if "session" in query or "renameObject" in query:
-        return "session" if "session" in query else "rename"
-    if method == "PUT":
-        copies = "x-amz-copy-source" in headers
-        return ("copypart" if copies else "part") if "partNumber" in query else "copy" if copies else "put"
-    if method == "DELETE":
-        return "abort" if "uploadId" in query else "delete"
-    return "list" if method == "GET" and not key else method.lower()
+        return super()._delete_one(call)
