@@ -28,6 +28,7 @@ from tests.benchmarks.our_clients import (
     OursReader,
     OursRecorded,
     OursStream,
+    OursVerbs,
 )
 from tests.benchmarks.seam import Client, reads_of, whole_of
 
@@ -469,7 +470,7 @@ BLOCK_BYTES = 8 * MIB
 
 # By the names of the tables. Where one blocks, jobs of many requests at once add the number of its threads.
 CLIENTS: dict[str, Factory] = {
-    "aioprefetch": OursRead,
+    "aioprefetch": OursVerbs,
     "aioprefetch read": OursRead,
     "aioprefetch operator": OursRead,
     "aioprefetch view": Ours,

@@ -89,6 +89,13 @@ class OursRead(Ours):
         self.get = lambda key, start, end: operator.read(key, offset=start, size=end - start)
 
 
+class OursVerbs(OursRead):
+    """Requests that carry little: they take the way of no read."""
+
+    async def __aexit__(self, *error: Any) -> None:
+        await Client.__aexit__(self, *error)
+
+
 class OursInto(Ours):
     """``Operator.read_into``: memory of the caller's, used again and again."""
 

@@ -379,7 +379,7 @@ def openings(count: int, at_once: int, read_bytes: int, options: Mapping[str, An
     """Readers of ours that open, read a little and close, each of an object of its own."""
 
     async def run(target: Target) -> Sample:
-        async with CLIENTS["aioprefetch"](target) as client:
+        async with CLIENTS["aioprefetch read"](target) as client:
 
             async def one(number: int) -> None:
                 async with client.operator.reader(f"{target.key}-{number}", **options) as reader:  # type: ignore[attr-defined]
