@@ -26,7 +26,7 @@ class DirectoryBucket(FaultyBucket):
         keys: dict[str, Any] = {"access_key_id": "AKIAEXAMPLE", "secret_access_key": "secret"}
         return Operator(S3(bucket=NAME, endpoint_url=self.endpoint_url, region="us-west-2", **keys), **options)
 
-    def _list(self, call: Call) -> Answer:
+    def list_objects(self, call: Call) -> Answer:
         prefix = call.query.get("prefix", "")
         if "start-after" in call.query or not (prefix == "" or prefix.endswith("/")):
             return failed(400, "InvalidRequest")

@@ -239,18 +239,18 @@ class FaultyBucket:
 
     def _done(self, call: Call) -> Answer:
         handlers: dict[str, Callable[[Call], Answer]] = {
-            "PutObject": self._put_object,
-            "CopyObject": self._copy_object,
+            "PutObject": self.put_object,
+            "CopyObject": self.copy_object,
             "PutPart": self._put_part,
             "UploadPartCopy": self._put_part,
-            "Begin": self._begin,
-            "Complete": self._complete,
+            "Begin": self.begin_upload,
+            "Complete": self.complete_upload,
             "Abort": self._abort,
             "Delete": self._delete_many,
-            "DeleteObject": self._delete_one,
-            "HeadObject": self._get,
-            "GetObject": self._get,
-            "List": self._list,
+            "DeleteObject": self.delete_one,
+            "HeadObject": self.get_object,
+            "GetObject": self.get_object,
+            "List": self.list_objects,
             "ListUploads": lambda call: Answer(200, b"<R><IsTruncated>false</IsTruncated></R>"),
         }
         return handlers[call.verb](call)
@@ -267,7 +267,7 @@ class FaultyBucket:
             return failed(412, "PreconditionFailed")
         return None
 
-    def _put_object(self, call: Call) -> Answer:
+    def put_object(self, call: Call) -> Answer:
         if refused := self._refused(call):
             return refused
         self.put(call.key, call.body)
@@ -282,7 +282,7 @@ class FaultyBucket:
             return failed(412, "PreconditionFailed", "<Condition>x-amz-copy-source-If-Match</Condition>")
         return data
 
-    def _copy_object(self, call: Call) -> Answer:
+    def copy_object(self, call: Call) -> Answer:
         data = self._copied(call)
         if isinstance(data, Answer):
             return data
@@ -291,7 +291,7 @@ class FaultyBucket:
         self.put(call.key, data)
         return Answer(200, f"<CopyObjectResult><ETag>&quot;{self.etag(data)}&quot;</ETag></CopyObjectResult>".encode())
 
-    def _begin(self, call: Call) -> Answer:
+    def begin_upload(self, call: Call) -> Answer:
         upload = f"u{next(self._ids)}"
         self.uploads[upload] = (call.key, {})
         text = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
@@ -312,7 +312,7 @@ class FaultyBucket:
             return Answer(200, f"<CopyPartResult><ETag>&quot;{etag}&quot;</ETag></CopyPartResult>".encode())
         return Answer(200, headers={"ETag": f'"{etag}"'})
 
-    def _complete(self, call: Call) -> Answer:
+    def complete_upload(self, call: Call) -> Answer:
         upload = call.query["uploadId"]
         if upload not in self.uploads:
             return failed(404, "NoSuchUpload")
@@ -329,7 +329,7 @@ class FaultyBucket:
         found = self.uploads.pop(call.query["uploadId"], None)
         return failed(404, "NoSuchUpload") if found is None else Answer(204)
 
-    def _delete_one(self, call: Call) -> Answer:
+    def delete_one(self, call: Call) -> Answer:
         if "if-match" in call.headers and not self._knows_delete_conditions:
             return failed(501, "NotImplemented")
         if call.key in self.objects and (refused := self._refused(call)):
@@ -353,7 +353,7 @@ class FaultyBucket:
             rows.append(f"<Deleted><Key>{escape(key)}</Key></Deleted>")
         return Answer(200, f"<DeleteResult>{''.join(rows)}</DeleteResult>".encode())
 
-    def _get(self, call: Call) -> Answer:
+    def get_object(self, call: Call) -> Answer:
         data = self.objects.get(call.key)
         if data is None:
             return failed(404, "NoSuchKey")
@@ -374,7 +374,7 @@ class FaultyBucket:
             return Answer(416, failed(416, "InvalidRange").body, {"Content-Range": f"bytes */{len(data)}"})
         return Answer(206, data[start:end], {**headers, "Content-Range": f"bytes {start}-{end - 1}/{len(data)}"})
 
-    def _list(self, call: Call) -> Answer:
+    def list_objects(self, call: Call) -> Answer:
         after = max(call.query.get("start-after", ""), call.query.get("continuation-token", ""))
         rows = self._rows(call.query.get("prefix", ""), call.query.get("delimiter", ""))
         left = [name for name in rows if name > after]

@@ -127,45 +127,45 @@ class KeyServer(FaultyBucket):
         kept = (*DESCRIBING, "x-amz-meta-")
         self.descriptions[key] = {name: text for name, text in headers.items() if name.startswith(kept)}
 
-    def _put_object(self, call: Call) -> Said:
-        said = super()._put_object(call)
+    def put_object(self, call: Call) -> Said:
+        said = super().put_object(call)
         if said.status == 200:
             self._describe(call.key, call.headers)
         return said
 
-    def _copy_object(self, call: Call) -> Said:
-        said = super()._copy_object(call)
+    def copy_object(self, call: Call) -> Said:
+        said = super().copy_object(call)
         if said.status == 200:
             self._describe(call.key, self.described(call.source))
         return said
 
-    def _begin(self, call: Call) -> Said:
+    def begin_upload(self, call: Call) -> Said:
         self._describe(call.key, call.headers)
-        return super()._begin(call)
+        return super().begin_upload(call)
 
-    def _complete(self, call: Call) -> Said:
+    def complete_upload(self, call: Call) -> Said:
         """As S3 does, an object in parts has an ETag of its parts' digests and their number."""
         parts = self.uploads.get(call.query["uploadId"], ("", {}))[1]
         digests = b"".join(hashlib.md5(data).digest() for _, data in sorted(parts.items()))
         whole, made, before = b"".join(data for _, data in sorted(parts.items())), f"-{len(parts)}", self.etag
         made = hashlib.md5(digests).hexdigest() + made
         self.etag = lambda data: made if data == whole else before(data)
-        said = super()._complete(call)
+        said = super().complete_upload(call)
         if said.status != 200:
             self.etag = before
         return said
 
-    def _get(self, call: Call) -> Said:
+    def get_object(self, call: Call) -> Said:
         """A range of an empty object is all of it, as some stores have it."""
         is_empty = self.objects.get(call.key) == b""
         headers = {name: text for name, text in call.headers.items() if name != "range" or not is_empty}
-        return super()._get(replace(call, headers=headers))
+        return super().get_object(replace(call, headers=headers))
 
-    def _list(self, call: Call) -> Said:
+    def list_objects(self, call: Call) -> Said:
         """All keys on one page."""
-        return super()._list(replace(call, query={**call.query, "max-keys": str(1 << 30)}))
+        return super().list_objects(replace(call, query={**call.query, "max-keys": str(1 << 30)}))
 
-    def _delete_one(self, call: Call) -> Said:
+    def delete_one(self, call: Call) -> Said:
         if (refused := self._refused(call)) is not None:
             return refused
-        return super()._delete_one(call)
+        return super().delete_one(call)
