@@ -14,8 +14,8 @@ from tests.benchmarks.nginx import ready_nginx
 from tests.benchmarks.runner import run_job
 from tests.profile import chosen
 
-# One of each kind of work. `make test-full` runs all that are not left out of a quick run.
-FEW = ("ranges-4kib-x16", "new-objects", "connections-small-tls", "parquet-columns", "hits", "list")
+# With the simulator and without. `make test-full` runs all that are not left out of a quick run.
+FEW = ("ranges-4kib-x16", "hits")
 # What only some environments have: a peer's package, or its command.
 MISSING = ("ModuleNotFoundError", "AssertionError: there is no command")
 
