@@ -217,7 +217,7 @@ SIMULATOR = Job(
     contestants={
         f"{FLOOR}, {shape}": works.ranges(FLOOR, shape)
         for shape in (
-            *(Shape(1 << 10, 1, 200), Shape(MIB, 1, 200), Shape(8 * MIB, 1, 80), Shape(8 * MIB, 9, 720)),
+            *(Shape(4 << 10, 1, 200), Shape(MIB, 1, 200), Shape(8 * MIB, 1, 80), Shape(8 * MIB, 9, 720)),
             Shape(8 * MIB, 16, 1280),
         )
     },
