@@ -53,7 +53,7 @@ SWEEPS := $(addprefix tests/reliability/test_,$(addsuffix _writes.py,spoiled can
 	parquet_datasets foreign_parquet polars_queries lance_options))
 test-sweeps: export AIOPREFETCH_SEARCH_SECONDS ?= 3600
 test-sweeps: $(DEV_STAMP) ## Spoil, cancel and kill each verb, try its model, and compare rows (AIOPREFETCH_SEARCH_SECONDS=30)
-	$(BIN)/python -m tests.benches.parquet_testing
+	$(BIN)/python -m tests.files.parquet_testing
 	$(BIN)/python -m pytest -n auto --dist load --timeout 10800 $(SWEEPS) $(ARGS)
 
 test-long: test-spark-crash test-sweeps mutants ## Run what takes minutes: all kill points, sweeps and mutants
@@ -95,8 +95,8 @@ extras: $(DEV_STAMP) $(JAVA_STAMP) ## Run examples and first jobs in environment
 dist: $(DEV_STAMP) ## Build the sdist and the wheel into dist/ and check what they hold
 	$(BIN)/python -m tests.distribution
 
-bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ONLY=parquet,hits)
-	$(BIN)/python -m tests.benchmarks.run $(ONLY) $(ARGS)
+bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ONLY=parquet,hits, URL=s3://bucket/key for yours)
+	$(BIN)/python -m tests.benchmarks.run $(ONLY) $(if $(URL),--url $(URL)) $(ARGS)
 
 bars: $(BENCH_STAMP) ## Measure what is wanted of us beside the peers (ONLY=new-objects, ARGS="--rounds 1")
 	$(BIN)/python -m tests.benchmarks.run --bars $(ONLY) $(ARGS)

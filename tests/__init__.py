@@ -1,1 +1,1 @@
-"""A package, so that tests can import what they share by its full name (`tests.benches.source_tree`)."""
+"""A package, so that tests can import what they share by its full name (`tests.repository.source_tree`)."""

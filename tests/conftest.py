@@ -25,10 +25,10 @@ import pytest
 from hypothesis import settings
 
 from aioprefetch.testing import CountingS3Server, VirtualClockLoop
-from tests.benches.loop_lag import LoopLag
-from tests.benches.rclone_server import RcloneS3Server
-from tests.benches.source_tree import forget_trees
+from tests.probes.loop_lag import LoopLag
 from tests.profile import PROFILE
+from tests.repository.source_tree import forget_trees
+from tests.stores.rclone_server import RcloneS3Server
 
 THREADS_ALLOWED = (
     "aioprefetch-",  # the servers of aioprefetch.testing and the one loop thread of ap.sync live on purpose

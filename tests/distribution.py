@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import aioprefetch
-from tests.benches.source_tree import ROOT, project_files
+from tests.repository.source_tree import ROOT, project_files
 
 DIST = ROOT / "dist"
 WHEEL_BYTES_MAX = 1_468_006  # 1.4 MiB

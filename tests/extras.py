@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aioprefetch.spark.java import use_java
-from tests.benches.doc_pages import blocks_of
-from tests.benches.example_scripts import EXAMPLES, OF_EXTRAS, SHOWN
-from tests.benches.source_tree import ROOT
+from tests.repository.doc_pages import blocks_of
+from tests.repository.example_scripts import EXAMPLES, OF_EXTRAS, SHOWN
+from tests.repository.source_tree import ROOT
 
 AT_ONCE = 2
 SECONDS_MAX = 170

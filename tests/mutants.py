@@ -28,14 +28,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-from tests.benches.source_tree import ROOT, project_files
+from tests.repository.source_tree import ROOT, project_files
 
 LISTS = ROOT / "tests" / "reliability" / "mutants"
 COPIES = ROOT / "build" / "mutants"
 SECONDS_MAX = 300  # A mutant may hang, which is a failure too.
 SEARCH_SECONDS = 60
 SEARCH_ENVIRONMENT = {"AIOPREFETCH_SEARCH_SECONDS": "30", "AIOPREFETCH_SEARCH_SHRINKS": "0"}
-FOUND_IN = re.compile(r"found in round (\d+)")  # a note of tests.benches.search
+FOUND_IN = re.compile(r"found in round (\d+)")  # a note of tests.probes.search
 FAILED = 1  # as pytest says it
 
 

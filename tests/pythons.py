@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 SUITES = ("trixie", "sid")
 ROOTS = ROOT / "build" / "pythons"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ LOG_FORMAT = (
     '{"method": "$request_method", "uri": "$uri", "status": $status, "end": $msec, "seconds": $request_time, '
     '"range": "$http_range", "sent_bytes": $body_bytes_sent, "connection": $connection}'
 )
+BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,70 +33,55 @@ class Request:
     sent_bytes: int
     connection: int = 0
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether less than the range that was asked for went out."""
-        first, _, last = self.range.removeprefix("bytes=").partition("-")
-        return bool(first and last) and self.status == 206 and self.sent_bytes < int(last) - int(first) + 1
-
     @classmethod
     def parse(cls, line: str) -> Self:
         """Read a line of the log."""
-        found = json.loads(line)
-        return cls(
-            method=found["method"],
-            uri=found["uri"],
-            status=found["status"],
-            start=found["end"] - found["seconds"],
-            end=found["end"],
-            range=found["range"],
-            sent_bytes=found["sent_bytes"],
-            connection=found["connection"],
-        )
+        row = json.loads(line)
+        return cls(start=row["end"] - row.pop("seconds"), **row)
+
+    def is_cut(self, size_bytes: int) -> bool:
+        """Whether less than the range of the object that was asked for went out."""
+        first, _, last = self.range.removeprefix("bytes=").partition("-")
+        is_range = bool(first and last) and self.status == 206
+        return is_range and self.sent_bytes < min(int(last) + 1, size_bytes) - int(first)
+
+    def first_byte(self, size_bytes: int) -> int:
+        """The offset of the first byte that a GET asked for, without a range 0."""
+        first, _, last = self.range.removeprefix("bytes=").partition("-")
+        if first:
+            return int(first)
+        return max(0, size_bytes - int(last)) if last else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """Several requests, summed up.
-
-    ``in_flight`` is the largest number of GETs at once, ``full_at`` the time when that number was first reached.
-    """
-
-    gets: int
-    others: int
-    sent_bytes: int
-    in_flight: int
-    full_at: float
-    request_bytes: float
-    connections: int
-
-    @classmethod
-    def of(cls, requests: Sequence[Request]) -> Self:
-        """Sum up. ``request_bytes`` is the median size of a GET."""
-        gets = [one for one in requests if one.method == "GET"]
-        in_flight, full_at = most_at_once(gets)
-        return cls(
-            gets=len(gets),
-            others=len(requests) - len(gets),
-            sent_bytes=sum(one.sent_bytes for one in requests),
-            in_flight=in_flight,
-            full_at=full_at,
-            request_bytes=statistics.median(one.sent_bytes for one in gets) if gets else 0.0,
-            connections=len({one.connection for one in requests}),
-        )
-
-
-def most_at_once(requests: Sequence[Request]) -> tuple[int, float]:
-    """How many requests overlapped at most, and when they first did."""
+def summed(requests: Sequence[Request], size_bytes: int) -> dict[str, float]:
+    """The figures of some requests of objects of this size; ``in_flight`` is the largest number of GETs at once."""
+    gets = [one for one in requests if one.method == "GET"]
     # At equal times an end (-1) sorts before a start: one request after another is one at a time.
-    changes = sorted([(one.start, 1) for one in requests] + [(one.end, -1) for one in requests])
     now = most = 0
-    first = 0.0
-    for time, change in changes:
+    for _, change in sorted([(one.start, 1) for one in gets] + [(one.end, -1) for one in gets]):
         now += change
-        if now > most:
-            most, first = now, time
-    return most, first
+        most = max(most, now)
+    return {
+        "gets": len(gets),
+        "others": len(requests) - len(gets),
+        "sent_bytes": sum(one.sent_bytes for one in requests),
+        "in_flight": most,
+        "connections": len({one.connection for one in requests}),
+        "cut": sum(one.is_cut(size_bytes) for one in requests),
+        "runs": len(requests) - len(gets) + runs(gets, size_bytes),
+    }
+
+
+def runs(gets: Sequence[Request], size_bytes: int) -> int:
+    """The GETs, where a run of adjacent ones above a block counts once: it was cut to be read side by side."""
+    spans = sorted((one.first_byte(size_bytes), one.sent_bytes) for one in gets)
+    count, position, run_bytes, run_requests = 0, -1, 0, 0
+    for start, length in [*spans, (-1, 0)]:
+        if start != position:
+            count += 1 if run_bytes > BLOCK_BYTES else run_requests
+            run_bytes = run_requests = 0
+        position, run_bytes, run_requests = start + length, run_bytes + length, run_requests + 1
+    return count
 
 
 class AccessLog:

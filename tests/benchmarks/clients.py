@@ -1,213 +1,516 @@
-"""Every library's client of the simulator, made the way its manual says. Imports are inside: one library a process."""
+"""One table of clients: each library as its manual makes it. Imports are inside: one library a process.
+
+A client is a context. Of its methods it has those that its library has: ``get`` (a range), ``read`` (an object),
+``chunks`` (an object in order, without an end: who reads knows its size), ``file``, ``size``, ``put``, ``count``.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import io
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.benchmarks.job import WARM_OBJECT, Target
+from tests.benchmarks.content import MIB
+from tests.benchmarks.floor import ByHand, Floor
+from tests.benchmarks.job import Target
+from tests.benchmarks.our_clients import (
+    Ours,
+    OursBare,
+    OursBlocking,
+    OursFile,
+    OursHedged,
+    OursInto,
+    OursRead,
+    OursReader,
+    OursRecorded,
+    OursStream,
+    OursVerbs,
+)
+from tests.benchmarks.seam import Client, reads_of, whole_of
 
-if TYPE_CHECKING:
-    import opendal
-    from obstore.store import S3Store
-    from pyarrow.fs import S3FileSystem
-    from s3torchconnectorclient._mountpoint_s3_client import MountpointS3Client
-
-    import aioprefetch as ap
-
-REGION = "us-east-1"
-ACCESS_KEY_ID = "benchmark"
-SECRET_ACCESS_KEY = "benchmark-secret"
-# botocore's default.
-CONNECTIONS = 10
 # As s3torchconnector divides objects by default, and a target that no connection of these machines reaches.
 MOUNTPOINT_PART_BYTES = 8 << 20
 MOUNTPOINT_TARGET_GBPS = 50.0
 
 
-def aioprefetch_options(target: Target) -> dict[str, Any]:
-    """The options of our service of S3."""
-    return {
-        "endpoint_url": target.endpoint_url,
-        "region": REGION,
-        "access_key_id": ACCESS_KEY_ID,
-        "secret_access_key": SECRET_ACCESS_KEY,
-        "allow_http": True,
-        **({"ca_bundle": target.ca_bundle} if target.ca_bundle else {}),
-    }
+def trusted(target: Target, word: str) -> dict[str, str]:
+    """The certificate to trust, by a library's word for it; nothing without TLS."""
+    return {word: target.ca_bundle} if target.ca_bundle else {}
 
 
-def aioprefetch_recipe(target: Target, **options: Any) -> ap.Operator:
-    """Our operator, with default options where ``options`` has no other."""
-    import aioprefetch as ap
+class Obstore(Client):
+    """obstore: ``get_range_async``, whose Bytes are looked at where they are; the body of one GET as a stream."""
 
-    return ap.Operator.from_uri(f"s3://{target.bucket}", **aioprefetch_options(target), **options)
+    async def open(self) -> None:
+        import obstore
 
+        self.obstore, self.store = obstore, self.made()
+        store, get_range = self.store, obstore.get_range_async
+        self.get = lambda key, start, end: get_range(store, key, start=start, end=end)
 
-@contextlib.asynccontextmanager
-async def aioprefetch_operator(target: Target, **options: Any) -> AsyncIterator[ap.Operator]:
-    """Our operator for a block, whose reads must all go over our own transport."""
-    async with over_our_transport(aioprefetch_recipe(target, **options)) as operator:
-        yield operator
+    def words(self) -> dict[str, Any]:
+        """The options of the store, and of the file system on it."""
+        target = self.target
+        own = {"root_certificate": Path(target.ca_bundle).read_text()} if target.ca_bundle else {}
+        return {
+            **target.given("endpoint", "region", "access_key_id", "secret_access_key"),
+            "virtual_hosted_style_request": False,
+            "client_options": {"allow_http": True, **own},
+        }
 
+    def made(self) -> Any:
+        """The store of the target."""
+        from obstore.store import LocalStore, MemoryStore, S3Store
 
-@contextlib.asynccontextmanager
-async def over_our_transport(operator: ap.Operator) -> AsyncIterator[ap.Operator]:
-    """Any operator for a block; an AssertionError at its end when a read took the way of the service's own library."""
-    async with operator:
-        try:
-            yield operator
-        except GeneratorExit:  # a stream that is left at its last byte
-            check_transport(operator.statistics)
-            raise
-        check_transport(operator.statistics)
+        url = self.target.endpoint_url
+        if url.startswith("file://"):
+            return LocalStore(url.removeprefix("file://"))
+        return MemoryStore() if url.startswith("memory://") else S3Store(self.target.bucket, **self.words())
 
+    async def read(self, key: str) -> Any:
+        return await (await self.obstore.get_async(self.store, key)).bytes_async()
 
-@contextlib.contextmanager
-def aioprefetch_blocking(target: Target, **options: Any) -> Iterator[ap.sync.BlockingOperator]:
-    """The same for code without an event loop."""
-    import aioprefetch as ap
+    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
+        response = await self.obstore.get_async(self.store, key)
+        async for chunk in response.stream(min_chunk_size=read_bytes):
+            yield chunk
 
-    with ap.sync.BlockingOperator(aioprefetch_recipe(target, **options)) as operator:
-        yield operator
-        check_transport(operator.statistics)
+    async def size(self, key: str) -> int:
+        return (await self.obstore.head_async(self.store, key))["size"]
 
+    async def put(self, key: str, data: bytes) -> None:
+        await self.obstore.put_async(self.store, key, data, use_multipart=False)
 
-def check_transport(statistics: Mapping[str, float]) -> None:
-    """Our own transport was used: what is measured is what it says.
-
-    Raises:
-        AssertionError: nothing went this way.
-    """
-    assert statistics["transport_requests"] > 0, "nothing went over our own transport"
-
-
-def obstore_options(target: Target) -> dict[str, Any]:
-    """The options of obstore's store and of the file system on it."""
-    trusted = {"root_certificate": Path(target.ca_bundle).read_text()} if target.ca_bundle else {}
-    return {
-        "endpoint": target.endpoint_url,
-        "region": REGION,
-        "access_key_id": ACCESS_KEY_ID,
-        "secret_access_key": SECRET_ACCESS_KEY,
-        "virtual_hosted_style_request": False,
-        "client_options": {"allow_http": True, **trusted},
-    }
+    async def count(self, prefix: str) -> int:
+        return len(await self.obstore.list(self.store, prefix.rstrip("/")).collect_async())
 
 
-def obstore_store(target: Target) -> S3Store:
-    """obstore's S3 store."""
-    from obstore.store import S3Store
+class ObstoreReader(Obstore):
+    """``open_reader_async``; its buffer is 1 MiB by default."""
 
-    return S3Store(target.bucket, **obstore_options(target))
-
-
-async def warm_obstore_store(target: Target) -> S3Store:
-    """The same with its first connection."""
-    import obstore
-
-    store = obstore_store(target)
-    await obstore.get_range_async(store, WARM_OBJECT, start=0, length=1)
-    return store
+    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
+        reader = await self.obstore.open_reader_async(self.store, key)
+        while True:
+            yield await reader.read(read_bytes)
 
 
-def opendal_options(target: Target) -> dict[str, str]:
-    """The options of OpenDAL's service of S3."""
-    return {
-        "bucket": target.bucket,
-        "endpoint": target.endpoint_url,
-        "region": REGION,
-        "access_key_id": ACCESS_KEY_ID,
-        "secret_access_key": SECRET_ACCESS_KEY,
-        "disable_config_load": "true",
-        "disable_ec2_metadata": "true",
-    }
+class ObstoreBlocking(Obstore):
+    """``get_range``, which blocks."""
+
+    is_blocking = True
+
+    async def open(self) -> None:
+        from obstore import get_range
+
+        store = self.made()
+        self.get = lambda key, start, end: get_range(store, key, start=start, end=end)
 
 
-def opendal_operator(target: Target) -> opendal.AsyncOperator:
-    """OpenDAL's S3 service."""
-    import opendal
+class ObstoreOnLoop(ObstoreBlocking):
+    """The same on the loop, which waits for a disk where it must."""
 
-    return opendal.AsyncOperator("s3", **opendal_options(target))
+    is_blocking = False
 
+    async def open(self) -> None:
+        await super().open()
+        blocking = self.get
 
-def s3fs_filesystem(target: Target, *, asynchronous: bool = False, connections: int = CONNECTIONS) -> Any:
-    """s3fs, driven as everyone drives it: synchronously, over fsspec's own loop thread, unless ``asynchronous``."""
-    import s3fs
+        async def get(key: str, start: int, end: int) -> Any:
+            return blocking(key, start, end)
 
-    return s3fs.S3FileSystem(
-        key=ACCESS_KEY_ID,
-        secret=SECRET_ACCESS_KEY,
-        endpoint_url=target.endpoint_url,
-        asynchronous=asynchronous,
-        client_kwargs={"region_name": REGION, **({"verify": target.ca_bundle} if target.ca_bundle else {})},
-        config_kwargs={"s3": {"addressing_style": "path"}, "max_pool_connections": max(connections, CONNECTIONS)},
-    )
+        self.get = get
 
 
-def botocore_options(target: Target) -> dict[str, Any]:
+class ObstoreFsspec(Obstore):
+    """The file of obstore's adapter of fsspec: pyarrow does not take what ``open_reader`` gives."""
+
+    is_blocking = True
+
+    async def open(self) -> None:
+        from obstore.fsspec import FsspecStore
+
+        self.filesystem: Any = FsspecStore("s3", **self.words())
+
+    def file(self, key: str) -> Any:
+        return self.filesystem.open(f"{self.target.bucket}/{key}", "rb")
+
+
+class Opendal(Client):
+    """OpenDAL's asynchronous operator; ``options`` are those of ``open``: ``chunk``, ``concurrent``, ``prefetch``."""
+
+    async def open(self) -> None:
+        import opendal
+
+        is_memory = self.target.endpoint_url.startswith("memory://")
+        operator = opendal.AsyncOperator("memory") if is_memory else opendal.AsyncOperator("s3", **self.words())
+        self.operator = operator
+        self.read = operator.read
+        self.put = operator.write
+        self.get = lambda key, start, end: operator.read(key, offset=start, size=end - start)
+
+    def words(self) -> dict[str, str]:
+        return {
+            "bucket": self.target.bucket,
+            "disable_config_load": "true",
+            "disable_ec2_metadata": "true",
+            **self.target.given("endpoint", "region", "access_key_id", "secret_access_key"),
+        }
+
+    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
+        file: Any = await self.operator.open(key, "rb", **self.options)
+        async with file:
+            while True:
+                yield await file.read(read_bytes)
+
+    async def size(self, key: str) -> int:
+        return (await self.operator.stat(key)).content_length
+
+
+class OpendalFile(Opendal):
+    """OpenDAL's blocking file; its reads are short, which pyarrow does not expect, so a buffer makes them full."""
+
+    is_blocking = True
+
+    async def open(self) -> None:
+        import opendal
+
+        self.blocking = opendal.Operator("s3", **self.words())
+
+    def file(self, key: str) -> Any:
+        opened: Any = self.blocking.open(key, "rb")
+        return io.BufferedReader(opened)
+
+
+class Aiohttp(Client):
+    """A session and a URL that needs no signature here; nothing of S3."""
+
+    async def open(self) -> None:
+        import ssl
+
+        from aiohttp import ClientSession, TCPConnector
+
+        target = self.target
+        context = ssl.create_default_context(cafile=target.ca_bundle) if target.ca_bundle else True
+        connector = TCPConnector(limit=self.in_flight, ssl=context)
+        session = await self.stack.enter_async_context(ClientSession(connector=connector, auto_decompress=False))
+        self.request: Any = lambda key, **more: session.get(f"{target.endpoint_url}/{target.bucket}/{key}", **more)
+
+    async def get(self, key: str, start: int, end: int) -> bytes:
+        async with self.request(key, headers={"Range": f"bytes={start}-{end - 1}"}) as response:
+            assert response.status == 206, response.status
+            data: bytes = await response.read()
+            return data
+
+    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
+        async with self.request(key) as response:
+            async for chunk in response.content.iter_any():
+                yield chunk
+
+
+class Aiobotocore(Client):
+    """aiobotocore: ``get_object``, signed for each request."""
+
+    is_slow = True
+
+    async def open(self) -> None:
+        from aiobotocore.config import AioConfig
+        from aiobotocore.session import get_session
+
+        config = AioConfig(s3={"addressing_style": "path"}, max_pool_connections=self.connections)
+        made = get_session().create_client("s3", config=config, **botocore_words(self.target))
+        self.client: Any = await self.stack.enter_async_context(made)
+
+    async def read(self, key: str, **more: str) -> Any:
+        response = await self.client.get_object(Bucket=self.target.bucket, Key=key, **more)
+        async with response["Body"] as body:
+            return await body.read()
+
+    async def get(self, key: str, start: int, end: int) -> Any:
+        return await self.read(key, Range=f"bytes={start}-{end - 1}")
+
+    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
+        async with (await self.client.get_object(Bucket=self.target.bucket, Key=key))["Body"] as body:
+            while True:
+                yield await body.read(read_bytes)
+
+    async def size(self, key: str) -> Any:
+        return (await self.client.head_object(Bucket=self.target.bucket, Key=key))["ContentLength"]
+
+    async def put(self, key: str, data: bytes) -> None:
+        await self.client.put_object(Bucket=self.target.bucket, Key=key, Body=data)
+
+    async def count(self, prefix: str) -> int:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.target.bucket, Prefix=prefix)
+        return sum([len(page["Contents"]) async for page in pages])
+
+
+def botocore_words(target: Target) -> dict[str, Any]:
     """The options of boto3 and aiobotocore, apart from their own kind of configuration."""
-    return {
-        "endpoint_url": target.endpoint_url,
-        "region_name": REGION,
-        "aws_access_key_id": ACCESS_KEY_ID,
-        "aws_secret_access_key": SECRET_ACCESS_KEY,
-        "verify": target.ca_bundle or None,
-    }
+    words = target.given("endpoint_url", "region_name", "aws_access_key_id", "aws_secret_access_key")
+    return {**words, "verify": target.ca_bundle or None}
 
 
-def boto3_client(target: Target, *, connections: int = CONNECTIONS) -> Any:
-    """boto3's client; smart_open uses it too."""
-    import boto3
-    from botocore.config import Config
+class S3fs(Client):
+    """s3fs: its coroutine ``_cat_file``, without the loop thread that stands before it for everyone else."""
 
-    config = Config(s3={"addressing_style": "path"}, max_pool_connections=max(connections, CONNECTIONS))
-    return boto3.client("s3", config=config, **botocore_options(target))
+    is_slow = True
 
+    async def open(self) -> None:
+        self.filesystem = filesystem = self.made(asynchronous=True)
+        session = await filesystem.set_session()
+        self.stack.push_async_callback(session.close)
+        bucket = self.target.bucket
+        self.get = lambda key, start, end: filesystem._cat_file(f"{bucket}/{key}", start=start, end=end)
+        self.read = lambda key: filesystem._cat_file(f"{bucket}/{key}")
 
-@contextlib.asynccontextmanager
-async def aiobotocore_client(target: Target, *, connections: int = CONNECTIONS) -> AsyncIterator[Any]:
-    """aiobotocore's client."""
-    from aiobotocore.config import AioConfig
-    from aiobotocore.session import get_session
+    def made(self, **options: Any) -> Any:
+        """The file system of the target."""
+        import s3fs
 
-    config = AioConfig(s3={"addressing_style": "path"}, max_pool_connections=max(connections, CONNECTIONS))
-    async with get_session().create_client("s3", config=config, **botocore_options(target)) as client:
-        yield client
-
-
-def pyarrow_filesystem(target: Target, *, connections: int = 0) -> S3FileSystem:
-    """Arrow's own S3 file system, with the threads of Arrow's default where more ``connections`` are not needed."""
-    import pyarrow as pa
-    from pyarrow.fs import S3FileSystem
-
-    # A client opens as many connections as there are threads when it is made.
-    if connections > pa.io_thread_count():
-        pa.set_io_thread_count(connections)
-    return S3FileSystem(
-        endpoint_override=target.endpoint_url.partition("://")[2],
-        scheme=target.endpoint_url.partition("://")[0],
-        tls_ca_file_path=target.ca_bundle or None,
-        region=REGION,
-        access_key=ACCESS_KEY_ID,
-        secret_key=SECRET_ACCESS_KEY,
-    )
+        words = self.target.given("endpoint_url", "region", "key", "secret")
+        return s3fs.S3FileSystem(
+            client_kwargs={"region_name": words.pop("region"), **trusted(self.target, "verify")},
+            config_kwargs={"s3": {"addressing_style": "path"}, "max_pool_connections": self.connections},
+            **words,
+            **options,
+        )
 
 
-def mountpoint_client(target: Target) -> MountpointS3Client:
+class S3fsFile(S3fs):
+    """s3fs as everyone drives it, over fsspec's loop thread: ``open`` with ``cache_type`` and its ``cache_options``."""
+
+    is_blocking = True
+
+    async def open(self) -> None:
+        self.filesystem = self.made()
+        self.get = lambda key, start, end: self.filesystem.cat_file(self.path(key), start=start, end=end)
+
+    def file(self, key: str) -> Any:
+        return self.filesystem.open(self.path(key), "rb", **self.options)
+
+
+class Boto3(Client):
+    """boto3: ``get_object`` of one client, which threads may share; its body read piece by piece."""
+
+    is_blocking = True
+    is_slow = True
+
+    async def open(self) -> None:
+        import boto3
+        from botocore.config import Config
+
+        config = Config(s3={"addressing_style": "path"}, max_pool_connections=self.connections)
+        self.client: Any = boto3.client("s3", config=config, **botocore_words(self.target))
+
+    def file(self, key: str, **more: str) -> Any:
+        return self.client.get_object(Bucket=self.target.bucket, Key=key, **more)["Body"]
+
+    def read(self, key: str) -> Any:
+        return self.file(key).read()
+
+    def get(self, key: str, start: int, end: int) -> Any:
+        return self.file(key, Range=f"bytes={start}-{end - 1}").read()
+
+
+class S3transfer(Boto3):
+    """``download_fileobj`` of boto3, in parts and threads; ``options`` are those of a ``TransferConfig``."""
+
+    def read(self, key: str) -> Any:
+        from boto3.s3.transfer import TransferConfig
+
+        kept = io.BytesIO()
+        self.client.download_fileobj(self.target.bucket, key, kept, Config=TransferConfig(**self.options))
+        return kept.getbuffer()
+
+
+class SmartOpen(Boto3):
+    """smart_open, over boto3. For ranges a file for each thread, which asks for no more than a range."""
+
+    async def open(self) -> None:
+        await super().open()
+        self.own = threading.local()
+
+    def file(self, key: str, **more: Any) -> Any:
+        import smart_open
+
+        parameters = {"client": self.client, **more}
+        return smart_open.open(f"s3://{self.target.bucket}/{key}", "rb", transport_params=parameters)
+
+    def get(self, key: str, start: int, end: int) -> Any:
+        if getattr(self.own, "key", "") != key:
+            self.own.key = key
+            # Otherwise each GET is open-ended, and its connection is thrown away with what is still on its way.
+            sizes = dict.fromkeys(("range_chunk_size", "buffer_size"), self.range_bytes)
+            self.own.file = self.file(key, defer_seek=True, **sizes)
+        self.own.file.seek(start)
+        return self.own.file.read(end - start)
+
+
+class Mountpoint(Client):
     """mountpoint-s3's client, as s3torchconnector has it. It takes keys from the environment, and no certificate."""
-    from s3torchconnectorclient._mountpoint_s3_client import MountpointS3Client
 
-    os.environ.update(
-        AWS_ACCESS_KEY_ID=ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY=SECRET_ACCESS_KEY, AWS_EC2_METADATA_DISABLED="true"
-    )
-    return MountpointS3Client(
-        REGION,
-        endpoint=target.endpoint_url,
-        force_path_style=True,
-        part_size=MOUNTPOINT_PART_BYTES,
-        throughput_target_gbps=MOUNTPOINT_TARGET_GBPS,
-    )
+    is_blocking = True
+
+    async def open(self) -> None:
+        from s3torchconnectorclient._mountpoint_s3_client import MountpointS3Client
+
+        words = self.target.given("endpoint", "region", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        endpoint, region = words.pop("endpoint"), words.pop("region")
+        os.environ.update(words, AWS_EC2_METADATA_DISABLED="true")
+        self.client = client = MountpointS3Client(
+            region,
+            endpoint=endpoint,
+            force_path_style=True,
+            part_size=MOUNTPOINT_PART_BYTES,
+            throughput_target_gbps=MOUNTPOINT_TARGET_GBPS,
+        )
+        bucket = self.target.bucket
+        self.get = lambda key, start, end: b"".join(client.get_object(bucket, key, start=start, end=end))
+        self.parts = lambda key: list(client.get_object(bucket, key))
+
+    def read(self, key: str) -> Any:
+        return b"".join(self.client.get_object(self.target.bucket, key))
+
+    def chunks(self, key: str, read_bytes: int = MIB) -> Iterator[Any]:
+        """The parts that it gives: nothing is joined or cut."""
+        yield from self.client.get_object(self.target.bucket, key)
+
+    def size(self, key: str) -> Any:
+        return self.client.head_object(self.target.bucket, key).size
+
+    def count(self, prefix: str) -> int:
+        return sum(len(page.object_info) for page in self.client.list_objects(self.target.bucket, prefix))
+
+
+class Pyarrow(Client):
+    """Arrow's own file system: ``read_at`` of one open file, which threads may share; ``open_input_stream``."""
+
+    is_blocking = True
+    is_slow = True
+
+    async def open(self) -> None:
+        import pyarrow as pa
+        from pyarrow.fs import S3FileSystem
+
+        target = self.target
+        # A client opens as many connections as there are threads when it is made.
+        if self.in_flight > pa.io_thread_count():
+            pa.set_io_thread_count(self.in_flight)
+        words = target.given("endpoint_override", "region", "access_key", "secret_key")
+        scheme, _, place = words.pop("endpoint_override", "https://").partition("://")
+        self.filesystem = S3FileSystem(
+            scheme=scheme, endpoint_override=place or None, **trusted(target, "tls_ca_file_path"), **words
+        )
+        self.files: dict[str, Any] = {}
+        self.opening = threading.Lock()
+
+    def file(self, key: str) -> Any:
+        return self.filesystem.open_input_file(self.path(key))
+
+    def get(self, key: str, start: int, end: int) -> Any:
+        file = self.files.get(key)
+        if file is None:
+            with self.opening:
+                file = self.files.setdefault(key, self.file(key))
+        return file.read_at(end - start, start)
+
+    def chunks(self, key: str, read_bytes: int = MIB) -> Iterator[Any]:
+        return reads_of(self.filesystem.open_input_stream(self.path(key)), read_bytes)
+
+    def read(self, key: str) -> Any:
+        return whole_of(self.file(key))
+
+
+class PyarrowFile(Pyarrow):
+    """``open_input_file``, read in order."""
+
+    chunks = Client.chunks
+
+
+class StandardFile(Client):
+    """``open`` of the standard library."""
+
+    is_blocking = True
+
+    async def open(self) -> None:
+        self.root = Path(self.target.endpoint_url.removeprefix("file://"))
+
+    def file(self, key: str) -> Any:
+        return (self.root / key).open("rb")
+
+    def read(self, key: str) -> Any:
+        return whole_of(self.file(key))
+
+
+class FsspecCache(Client):
+    """fsspec's ``readahead`` cache with all of an object in it: what a file of s3fs asks for each read."""
+
+    async def open(self) -> None:
+        """There is nothing to connect to."""
+
+    async def put(self, key: str, data: bytes) -> None:
+        from fsspec.caching import ReadAheadCache
+
+        cache = ReadAheadCache(len(data), lambda start, end: data[start:end], len(data))
+        cache._fetch(0, len(data))
+
+        async def get(key: str, start: int, end: int) -> Any:
+            return cache._fetch(start, end)
+
+        self.get = get
+
+
+Factory = Callable[..., Client]
+CACHES = ("none", "bytes", "readahead", "background", "adaptive")
+BLOCK_BYTES = 8 * MIB
+
+# By the names of the tables. Where one blocks, jobs of many requests at once add the number of its threads.
+CLIENTS: dict[str, Factory] = {
+    "aioprefetch": OursVerbs,
+    "aioprefetch read": OursRead,
+    "aioprefetch operator": OursRead,
+    "aioprefetch view": Ours,
+    "aioprefetch view, recorded": OursRecorded,
+    "aioprefetch read_into": OursInto,
+    "aioprefetch read_into, no layers": OursBare,
+    "aioprefetch view, HedgeLayer": OursHedged,
+    "aioprefetch reader": OursReader,
+    "aioprefetch stream": OursStream,
+    "aioprefetch sync file": OursBlocking,
+    "aioprefetch sync.open": OursFile,
+    "aioprefetch sync.open, policy parquet": partial(OursFile, policy="parquet"),
+    **{f"aioprefetch reader, {policy}": partial(OursReader, policy=policy) for policy in ("random", "adaptive")},
+    "bare protocol": Floor,
+    "bare protocol, GETs of 8 MiB": Floor,
+    "transport by hand": ByHand,
+    **dict.fromkeys(("obstore", "obstore get", "obstore get_range", "obstore stream", "obstore LocalStore"), Obstore),
+    "obstore get_range, threads": ObstoreBlocking,
+    "obstore LocalStore, blocking": ObstoreOnLoop,
+    "obstore reader": ObstoreReader,
+    "obstore fsspec": ObstoreFsspec,
+    "opendal": Opendal,
+    "opendal file": OpendalFile,
+    "opendal 8 × 8 MiB (tuned)": partial(Opendal, chunk=BLOCK_BYTES, concurrent=8),
+    "aiohttp": Aiohttp,
+    "aiohttp body": Aiohttp,
+    "aiobotocore": Aiobotocore,
+    "aiobotocore body": Aiobotocore,
+    "s3fs": S3fs,
+    **{f"s3fs {cache}": partial(S3fsFile, cache_type=cache) for cache in CACHES},
+    "s3fs adaptive 8 (tuned)": partial(S3fsFile, cache_type="adaptive", cache_options={"concurrency": 8}),
+    "boto3": Boto3,
+    "boto3 body": Boto3,
+    "s3transfer": S3transfer,
+    "smart_open": SmartOpen,
+    "s3torchconnectorclient": Mountpoint,
+    "s3torchconnectorclient, in parts": Mountpoint,
+    "pyarrow": Pyarrow,
+    "pyarrow input stream": Pyarrow,
+    "pyarrow input file": PyarrowFile,
+    "open().read()": StandardFile,
+    "fsspec readahead cache": FsspecCache,
+}

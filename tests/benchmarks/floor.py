@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from tests.benchmarks.job import Target
+from tests.benchmarks.content import MIB
+from tests.benchmarks.job import WARM_BYTES, WARM_OBJECT, Target
+from tests.benchmarks.seam import Client
+
+if TYPE_CHECKING:
+    from aioprefetch.transport import Connection, ResponseHead
 
 # A head and a small body come in one call of recv; of a large body this much is copied once, the rest never.
 SCRATCH_BYTES = 8192
@@ -90,44 +97,103 @@ class FloorConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
 
-class FloorClient:
+def address_of(target: Target) -> tuple[str, int]:
+    """Host and port of the store."""
+    address = urlsplit(target.endpoint_url)
+    assert address.hostname is not None
+    assert address.port is not None
+    return address.hostname, address.port
+
+
+class Floor(Client):
     """As many open connections, each with a buffer of its own, as there are requests at once."""
 
-    def __init__(self, target: Target, buffers: list[tuple[FloorConnection, memoryview]]) -> None:
-        self._prefix = f"GET /{target.bucket}/".encode()
-        self._free = buffers
-        self._all = list(buffers)
-
-    @classmethod
-    async def connect(cls, target: Target, connections: int, range_bytes: int) -> FloorClient:
-        """Open all connections."""
-        loop = asyncio.get_running_loop()
-        address = urlsplit(target.endpoint_url)
-        assert address.hostname is not None
-        assert address.port is not None
+    async def open(self) -> None:
+        loop, target = asyncio.get_running_loop(), self.target
         context = ssl.create_default_context(cafile=target.ca_bundle) if target.ca_bundle else None
-        found = []
-        for _ in range(connections):
-            _, protocol = await loop.create_connection(FloorConnection, address.hostname, address.port, ssl=context)
-            found.append((protocol, memoryview(bytearray(range_bytes))))
-        return cls(target, found)
+        self.free: list[tuple[FloorConnection, memoryview]] = []
+        for _ in range(self.in_flight):
+            _, protocol = await loop.create_connection(FloorConnection, *address_of(target), ssl=context)
+            self.stack.callback(protocol.close)
+            self.free.append((protocol, memoryview(bytearray(self.range_bytes))))
+        self.get = self._get
 
-    async def get(self, key: str, start: int, end: int) -> memoryview:
+    async def _get(self, key: str, start: int, end: int) -> memoryview:
         """The bytes ``[start, end)``, in memory that the next request uses again."""
-        slot = self._free.pop()
+        slot = self.free.pop()
         connection, buffer = slot
-        request = b"%s%s HTTP/1.1\r\nHost: x\r\nRange: bytes=%d-%d\r\n\r\n" % (
-            self._prefix,
-            key.encode(),
-            start,
-            end - 1,
-        )
+        line = f"GET /{self.target.bucket}/{key} HTTP/1.1\r\nHost: x\r\nRange: bytes={start}-{end - 1}\r\n\r\n"
         body = buffer[: end - start]
-        await connection.get(request, body)
-        self._free.append(slot)
+        await connection.get(line.encode(), body)
+        self.free.append(slot)
         return body
 
-    def close(self) -> None:
-        """Hang up all."""
-        for connection, _ in self._all:
-            connection.close()
+    async def chunks(self, key: str, read_bytes: int = MIB) -> AsyncIterator[Any]:
+        """A GET for each buffer, one after another."""
+        start, size_bytes = 0, WARM_BYTES if key == WARM_OBJECT else self.target.size_bytes
+        while start < size_bytes:
+            end = min(start + self.range_bytes, size_bytes)
+            yield await self._get(key, start, end)
+            start = end
+
+
+class Slot:
+    """A buffer that takes one body after another: the least that our transport can be given."""
+
+    __slots__ = ("_filled", "view")
+
+    def __init__(self, range_bytes: int) -> None:
+        self.view = memoryview(bytearray(range_bytes))
+        self._filled = 0
+
+    def begin(self, head: ResponseHead, connection: Connection) -> Slot:
+        """The response must be the whole range."""
+        assert (head.status, head.length) == (206, len(self.view)), head
+        self._filled = 0
+        return self
+
+    def writable(self) -> memoryview:
+        """What is free."""
+        return self.view[self._filled :]
+
+    def advance(self, count: int) -> None:
+        """Count bytes that were received there."""
+        self._filled += count
+
+    def feed(self, chunk: memoryview) -> int:
+        """Copy what came with the head."""
+        filled = self._filled
+        self._filled = end = filled + len(chunk)
+        self.view[filled:end] = chunk
+        return len(chunk)
+
+
+class ByHand(Client):
+    """Our transport alone, ``HttpClient.fetch``: without service and layers, one target for all ranges of a key."""
+
+    async def open(self) -> None:
+        from aioprefetch import transport as http
+        from aioprefetch.runtime.options import RuntimeOptions
+        from aioprefetch.runtime.runtime import Runtime
+
+        target = self.target
+        origin = http.Origin(urlsplit(target.endpoint_url).scheme, *address_of(target))
+        runtime = Runtime(RuntimeOptions())
+        self.stack.push_async_callback(runtime.aclose)
+        client = http.HttpClient(runtime, http.ClientOptions(ca_bundle=target.ca_bundle or None))
+        targets: dict[str, http.Target] = {}
+        # The small object, which opens the connections, is read in shorter ranges than large ones are.
+        slots: dict[int, list[Slot]] = {}
+
+        async def get(key: str, start: int, end: int) -> memoryview:
+            asked = targets.get(key)
+            if asked is None:
+                asked = targets[key] = http.Target(origin, f"/{target.bucket}/{key}")
+            free = slots.setdefault(end - start, [])
+            slot = free.pop() if free else Slot(end - start)
+            await client.fetch(asked, b"Range: bytes=%d-%d\r\n" % (start, end - 1), slot)
+            free.append(slot)
+            # The caller looks at it before anything else runs.
+            return slot.view
+
+        self.get = get

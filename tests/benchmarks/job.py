@@ -1,28 +1,16 @@
-"""A benchmark: contestants doing the same work, each in a process of its own, one after another, round after round."""
+"""A row of the table of jobs: its contestants doing the same work, its columns, and what is wanted of us."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from tests.benchmarks.access_log import Request, Traffic
-from tests.benchmarks.bars import Bar
-from tests.benchmarks.content import write_object
-from tests.benchmarks.simulator import BUCKET, Conditions, Pacing, Simulator
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from tests.benchmarks.content import MIB, write_object
+from tests.benchmarks.simulator import BUCKET, Conditions
 
 ROOT = Path(__file__).parents[2]
 OBJECT = "object"
@@ -33,11 +21,13 @@ WARM_BYTES = 64 << 10
 # The object again under another key: what is read of it to compare every byte is not counted as traffic.
 CHECK_OBJECT = "check"
 UNCOUNTED = (f"/{WARM_OBJECT}", f"/{CHECK_OBJECT}")
-SAMPLE_SECONDS_MAX = 600
 
-# What a sample says: numbers to compare, and lists (a time line, marks) that ``Job.derive`` makes numbers of.
 Sample = dict[str, Any]
 Numbers = dict[str, float]
+# How names tell who is who: our contestants begin so, and what is no peer says so.
+OURS = "aioprefetch"
+NO_PEERS = ("(floor)", "(tuned)", "by hand", "bare protocol")
+REACHED, MET, MISSED, UNKNOWN = "aim", "met", "missed", "–"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +36,7 @@ class Target:
 
     ``scratch`` is an empty directory for this sample alone. It goes away when the contestant's process has ended, so
     that a thread which still writes there disturbs no other. ``ca_bundle`` is the certificate to trust, empty without
-    TLS; ``server_pid`` the process that serves; ``prefix`` is before every key.
+    TLS; ``server_pid`` the process that serves. Keys that are empty are those of the environment.
     """
 
     endpoint_url: str = ""
@@ -57,12 +47,26 @@ class Target:
     scratch: str = ""
     ca_bundle: str = ""
     server_pid: int = 0
-    prefix: str = ""
+    region: str = "us-east-1"
+    access_key_id: str = "benchmark"
+    secret_access_key: str = "benchmark-secret"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is in files or in memory of this machine."""
+        return self.endpoint_url.startswith(("file:", "memory:"))
+
+    def given(self, endpoint: str, region: str, key: str, secret: str) -> dict[str, str]:
+        """Place and keys, by a library's words for them; without those that are empty."""
+        values = (self.endpoint_url, self.region, self.access_key_id, self.secret_access_key)
+        return {word: value for word, value in zip((endpoint, region, key, secret), values, strict=True) if value}
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that differ from their defaults: another tree may know no others."""
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != one.default}
 
 
 Contestant = Callable[[Target], Coroutine[Any, Any, Sample]]
-# First ``b""`` when all is set up and warm, then the object in order.
-Chunks = Callable[[Target], "AsyncGenerator[ReadableBuffer]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,50 +80,25 @@ class Column:
     ratio: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """A further ratio: ``number`` of each contestant over that of ``base``, round by round; or the difference."""
-
-    number: str
-    base: str
-    is_difference: bool = False
-
-    @property
-    def name(self) -> str:
-        """What it is called in the numbers."""
-        return f"{self.number} {'beyond' if self.is_difference else 'over'} {self.base}"
-
-    def column(self, heading: str, *, unit: float = 1.0, digits: int = 2) -> Column:
-        """Its column."""
-        return Column(name=self.name, heading=heading, unit=unit, digits=digits)
-
-    def of(self, one: Numbers, base: Numbers) -> float | None:
-        """The figure for a sample; None where there is none, or where it would be divided by nothing."""
-        number = self.number
-        if number not in one or number not in base:
-            return None
-        if self.is_difference:
-            return one[number] - base[number]
-        return one[number] / base[number] if base[number] else None
-
-
-# The columns that several jobs have.
 WALL = Column(name="wall_seconds", heading="wall s", ratio=True)
 CPU = Column(name="cpu_seconds", heading="CPU s", ratio=True)
 GETS = Column(name="gets", heading="GETs", digits=0)
 OTHERS = Column(name="others", heading="HEADs", digits=0)
-SENT = Column(name="sent_bytes", heading="MiB sent", unit=1 << 20, digits=1)
+SENT = Column(name="sent_bytes", heading="MiB sent", unit=MIB, digits=1)
 KIB_SENT = Column(name="sent_bytes", heading="KiB sent", unit=1 << 10, digits=0)
+SENT_OVER_READ = Column(name="sent_over_read", heading="sent ÷ read", digits=3)
 CONNECTION_COUNT = Column(name="connections", heading="connections", digits=0)
 IN_FLIGHT = Column(name="in_flight", heading="in flight", digits=0)
-RATE = Column(name="bytes_per_second", heading="MiB/s", unit=1 << 20, digits=0)
+RATE = Column(name="bytes_per_second", heading="MiB/s", unit=MIB, digits=0)
 RATE_RATIO = replace(RATE, ratio=True)
 CPU_PER_GIB = Column(name="cpu_per_gib", heading="CPU s/GiB")
 SHARE = Column(name="server_share", heading="nginx busy")
 SERVER_CPU = Column(name="server_cpu_seconds", heading="nginx CPU s")
-PEAK = Column(name="memory_peak_bytes", heading="peak MiB", unit=1 << 20, digits=0)
+PEAK = Column(name="memory_peak_bytes", heading="peak MiB", unit=MIB, digits=0)
 PEAK_RATIO = replace(PEAK, ratio=True)
-MEMORY = Column(name="memory_growth_bytes", heading="RSS + MiB", unit=1 << 20, digits=0)
+MEMORY = Column(name="memory_growth_bytes", heading="RSS + MiB", unit=MIB, digits=0)
+CUT = Column(name="cut", heading="cut", digits=0)
+BATCHES = Column(name="batches", heading="batches", digits=0)
 
 
 def costs_of(one: str, *, digits: int = 0) -> tuple[Column, Column]:
@@ -130,22 +109,70 @@ def costs_of(one: str, *, digits: int = 0) -> tuple[Column, Column]:
     )
 
 
-def nothing_derived(sample: Sample, requests: Sequence[Request], conditions: Conditions) -> Numbers:
-    """What a job without further numbers derives."""
-    return {}
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """``number`` of ``ours``, over that of a contestant in ``bases``, is at most ``bar``, better ``aim``.
+
+    Without ``bases`` it is the number itself, shown in ``unit``. With several the one beside which we stand worst
+    counts. ``at_least`` turns it round, for rates; ``is_beyond`` takes the difference. ``shape`` says what is done.
+    """
+
+    shape: str
+    ours: str
+    number: str
+    bar: float
+    aim: float
+    bases: tuple[str, ...] = ()
+    at_least: bool = False
+    unit: float = 1.0
+    digits: int = 2
+    is_beyond: bool = False
+
+    def value(self, samples: Mapping[str, Sequence[Mapping[str, float]]]) -> float | None:
+        """The median over the rounds; None where we or one of the bases did not run."""
+        own = samples.get(self.ours, ())
+        if not self.bases:
+            values = [one[self.number] for one in own if self.number in one]
+            return statistics.median(values) if values else None
+        medians = []
+        for base in self.bases:
+            numbers = zip(own, samples.get(base, ()), strict=False)
+            pairs = [(one[self.number], other[self.number]) for one, other in numbers if other.get(self.number)]
+            if not pairs:
+                return None
+            medians.append(statistics.median(us - them if self.is_beyond else us / them for us, them in pairs))
+        return min(medians) if self.at_least else max(medians)
+
+    def reaches(self, value: float, limit: float) -> bool:
+        """Whether a value is as good as a limit."""
+        return value >= limit if self.at_least else value <= limit
+
+    def limit(self, limit: float) -> str:
+        """A limit as it is shown."""
+        return f"{'≥' if self.at_least else '≤'} {limit / self.unit:g}"
+
+    def shown(self, value: float | None) -> str:
+        """What was measured as it is shown."""
+        return UNKNOWN if value is None else f"{value / self.unit:.{self.digits}f}"
+
+    def verdict(self, value: float | None) -> str:
+        """Whether the aim is reached, the bar met, or missed."""
+        if value is None:
+            return UNKNOWN
+        if self.reaches(value, self.aim):
+            return REACHED
+        return MET if self.reaches(value, self.bar) else MISSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What is measured. Without ``conditions`` there is no simulator; ``store`` then gives the endpoint of another one.
 
-    ``write`` makes the object in a file, of about the size passed. ``derive`` makes numbers of a sample and of the
-    requests that the server saw meanwhile; ``remark`` says in a sentence or two what the medians mean. The first
-    contestant is the base of the ratios, and ``comparisons`` are ratios against others. ``quick_contestants`` are those
-    that go in quick mode, None for all; without any the job is left out there. ``links`` are further keys of the
-    object. ``rounds_max`` bounds the rounds of a job that takes long. A job whose contestants ``compare_all`` in each
-    sample needs no unmeasured round for that. ``bars`` say what is wanted of us. ``elsewhere`` has contestants that are
-    those of another tree: its root, and their name there.
+    ``write`` makes the object in a file, of about the size passed. The first contestant is the base of the ratios.
+    ``quick`` says who goes in a quick run: all, none, or those of the bars, else the base and the first of ours.
+    ``links`` are further keys of the object, ``copies`` how many there are of it. ``rounds_max`` bounds the rounds of a
+    job that takes long. ``checked_apart``: every byte is compared in a round of its own, which is not measured.
+    ``elsewhere`` has contestants that are those of another tree: its root, and their name there.
     """
 
     name: str
@@ -159,172 +186,70 @@ class Job:
     copies: int = 0
     write: Callable[[Path, int], None] = write_object
     rounds_max: int | None = None
-    compare_all: bool = False
+    checked_apart: bool = False
     links: Sequence[str] = ()
-    comparisons: Sequence[Comparison] = ()
     bars: Sequence[Bar] = ()
     elsewhere: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
-    quick_contestants: Sequence[str] | None = None
-    derive: Callable[[Sample, Sequence[Request], Conditions], Numbers] = nothing_derived
-    remark: Callable[[Mapping[str, Numbers]], str] = lambda medians: ""
+    quick: Literal["all", "few", "none"] = "few"
+
+    @property
+    def barred(self) -> list[str]:
+        """The contestants that the bars name, in the order of the table."""
+        named = {name for bar in self.bars for name in (bar.ours, *bar.bases)}
+        return [name for name in self.contestants if name in named]
+
+    @property
+    def quick_names(self) -> list[str]:
+        """Who goes in a quick run."""
+        names = list(self.contestants)
+        if self.quick != "few":
+            return names if self.quick == "all" else []
+        return self.barred or list(dict.fromkeys([names[0], *filter(is_ours, names)]))[:2]
+
+    def with_only(self, names: Sequence[str]) -> Job:
+        """The job with some of its contestants."""
+        return replace(self, contestants={name: self.contestants[name] for name in names})
 
 
-def with_bars_only(job: Job) -> Job:
-    """The job with the contestants that its bars name, and no others."""
-    named = {name for bar in job.bars for name in (bar.ours, *bar.bases)}
-    return replace(job, contestants={name: run for name, run in job.contestants.items() if name in named})
+def is_ours(name: str) -> bool:
+    """Whether a contestant is aioprefetch."""
+    return name.startswith(OURS)
 
 
-@dataclass(slots=True, kw_only=True)
-class Result:
-    """The samples of a job, by contestant and round, and what went wrong."""
-
-    job: Job
-    quick: bool
-    samples: dict[str, list[Numbers]] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-
-    def median(self, name: str, number: str) -> float:
-        """The median over the rounds; not a number where none has it, as a ratio whose base did not run."""
-        found = [one[number] for one in self.samples[name] if number in one]
-        return statistics.median(found) if found else math.nan
-
-    def medians(self) -> dict[str, Numbers]:
-        """Every number of every contestant."""
-        return {name: {key: self.median(name, key) for key in rounds[0]} for name, rounds in self.samples.items()}
-
-    def compare(self) -> None:
-        """Add the comparisons of the job to the samples, round by round."""
-        for comparison in self.job.comparisons:
-            base = self.samples.get(comparison.base, [])
-            for rounds in self.samples.values():
-                for one, other in zip(rounds, base, strict=False):
-                    found = comparison.of(one, other)
-                    if found is not None:
-                        one[comparison.name] = found
-
-    def ratio(self, name: str, number: str) -> float | None:
-        """The median over the rounds of what this contestant needed against the base; None without a base."""
-        base = self.samples.get(next(iter(self.job.contestants)), [])
-        pairs = zip(self.samples[name], base, strict=False)
-        ratios = [one[number] / other[number] for one, other in pairs if other[number]]
-        return statistics.median(ratios) if ratios else None
+def is_peer(name: str) -> bool:
+    """Whether a contestant is a library with its defaults: neither ours, nor a floor, nor tuned by hand."""
+    return not is_ours(name) and not any(mark in name for mark in NO_PEERS)
 
 
-class ContestantFailed(Exception):
-    """A contestant's process ended badly; the text is the last line it wrote."""
+def is_rate(number: str) -> bool:
+    """Whether more of it is better."""
+    return number.endswith("_per_second")
 
 
-def run_job(job: Job, *, rounds: int, quick: bool, pacing: Pacing, only: Sequence[str] = ()) -> Result:
-    """Run every contestant in each round. One that fails is left out from then on, and named in the result.
+# Beside another tree what was fast may be slower by this share, which two runs differ by.
+TOLERATED = 0.05
 
-    Every byte is compared in an unmeasured round before the others, where it costs nothing; with ``quick``, which is
-    about whether all works, in the measured ones.
+
+def beside_before(job: Job, root: Path) -> Job:
+    """The job with our contestants alone, each beside that of the tree at ``root``, which must know the job.
+
+    All columns with ratios are compared.
     """
-    result = Result(job=job, quick=quick)
-    rounds = min(rounds, job.rounds_max or rounds)
-    names = [name for name in job.contestants if not only or any(part in name for part in only)]
-    if quick and job.quick_contestants is not None and not only:
-        names = [name for name in names if name in job.quick_contestants]
-    if job.conditions is None:
-        with job.store() if job.store else contextlib.nullcontext("") as endpoint_url:
-            target = Target(endpoint_url=endpoint_url, every_byte=quick)
-            _run_rounds(result, names, rounds, lambda name: sample_of(job, name, target))
-        result.compare()
-        return result
-    size_bytes = job.quick_size_bytes if quick else job.size_bytes
-    with Simulator(job.conditions, pacing=pacing) as simulator:
-        size_bytes = simulator.put(OBJECT, size_bytes, write=job.write)
-        simulator.put(WARM_OBJECT, WARM_BYTES)
-        for number in range(job.copies):
-            simulator.link(f"{OBJECT}-{number}", OBJECT)
-        simulator.list_objects([f"{OBJECT}-{number}" for number in range(job.copies)])
-        for key in (CHECK_OBJECT, *job.links):
-            simulator.link(key, OBJECT)
-        target = Target(
-            endpoint_url=simulator.endpoint_url,
-            size_bytes=size_bytes,
-            every_byte=quick,
-            ca_bundle=simulator.authority,
-            server_pid=simulator.worker_pid,
-        )
-        if not quick and not job.compare_all:
-            _check_bytes(result, names, simulator, replace(target, every_byte=True))
-        _run_rounds(result, names, rounds, lambda name: _sample_with_traffic(job, name, simulator, target))
-    result.compare()
-    return result
+    ours = [name for name in job.contestants if is_ours(name)]
+    bars = []
+    for name in ours:
+        for column in job.columns:
+            rate = is_rate(column.name)
+            bar, shape = 1 - TOLERATED if rate else 1 + TOLERATED, f"{job.name}, {column.heading}"
+            bars += [Bar(shape, name, column.name, bar, 1.0, (f"{name}, before",), rate)] if column.ratio else []
+    return replace(
+        job,
+        contestants={one: job.contestants[name] for name in ours for one in (name, f"{name}, before")},
+        elsewhere={f"{name}, before": (root.resolve(), name) for name in ours},
+        bars=bars,
+    )
 
 
-def _check_bytes(result: Result, names: Sequence[str], simulator: Simulator, target: Target) -> None:
-    """Let every contestant go once, unmeasured, with every byte compared. It warms the machine's caches as well."""
-    for name in names:
-        try:
-            _sample_with_traffic(result.job, name, simulator, target)
-        except ContestantFailed as failure:
-            result.failures[name] = str(failure)
-
-
-def _run_rounds(result: Result, names: Sequence[str], rounds: int, one_sample: Callable[[str], Numbers]) -> None:
-    for _ in range(rounds):
-        for name in names:
-            if name in result.failures:
-                continue
-            try:
-                result.samples.setdefault(name, []).append(one_sample(name))
-            except ContestantFailed as failure:
-                result.failures[name] = str(failure)
-                result.samples.pop(name, None)
-        # Each contestant is sometimes the first after a pause of the machine, or after a heavy neighbour.
-        names = names[::-1]
-
-
-def _sample_with_traffic(job: Job, name: str, simulator: Simulator, target: Target) -> Numbers:
-    assert job.conditions is not None
-    simulator.take_requests()
-    server_seconds = simulator.cpu_seconds()
-    found = sample_of(job, name, target)
-    server_seconds = simulator.cpu_seconds() - server_seconds
-    requests = [one for one in simulator.take_requests() if not one.uri.endswith(UNCOUNTED)]
-    traffic = asdict(Traffic.of(requests))
-    derived = job.derive(found, requests, job.conditions)
-    numbers = {key: value for key, value in found.items() if isinstance(value, (int, float))}
-    return {**numbers, **traffic, "server_cpu_seconds": server_seconds, **derived}
-
-
-def environment_of(runner: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a contestant: that of the user, without settings of stores and proxies."""
-    kept = {
-        key: value
-        for key, value in runner.items()
-        if not key.startswith(("AWS_", "AIOPREFETCH_")) and not key.lower().endswith("_proxy")
-    }
-    return {**kept, "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
-
-
-def sample_of(job: Job, name: str, target: Target) -> Sample:
-    """Run a contestant of a job once, of this tree or of another."""
-    root, known_as = job.elsewhere.get(name, (ROOT, name))
-    return sample(job.name, known_as, target, root=root)
-
-
-def sample(job: str, name: str, target: Target, *, root: Path = ROOT) -> Sample:
-    """Run a contestant once, in a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="aioprefetch-bench-") as scratch:
-        passed = json.dumps(asdict(replace(target, scratch=scratch)))
-        command = [sys.executable, "-m", "tests.benchmarks.sample", job, name, passed]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                timeout=SAMPLE_SECONDS_MAX,
-                check=False,
-                cwd=root,
-                env={**environment_of(os.environ), "PYTHONPATH": str(root)},
-            )
-        except subprocess.TimeoutExpired:
-            raise ContestantFailed(f"no end within {SAMPLE_SECONDS_MAX} s") from None
-    if done.returncode != 0:
-        raise ContestantFailed((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
-    found: Sample = json.loads(done.stdout.splitlines()[-1])
-    return found
+def bar_as_json(bar: Bar, value: float | None) -> dict[str, Any]:
+    """A bar, and what was measured of it."""
+    return {**asdict(bar), "bases": list(bar.bases), "value": value}

@@ -17,11 +17,6 @@ ROOT = Path(__file__).parents[2]
 CONTENT = b"ok"
 
 
-def key_names(count: int) -> list[str]:
-    """The first keys of the bucket."""
-    return [f"keys/{number:05}" for number in range(count)]
-
-
 @contextlib.contextmanager
 def moto_store(keys: int) -> Iterator[str]:
     """The endpoint of a server with as many objects."""
@@ -49,7 +44,7 @@ def main(keys: int) -> None:
         server.create_bucket(BUCKET)
         # Through the server this would take a minute.
         backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
-        for key in key_names(keys):
+        for key in (f"keys/{number:05}" for number in range(keys)):
             backend.put_object(BUCKET, key, CONTENT)
         print(server.endpoint_url, flush=True)
         sys.stdin.read()

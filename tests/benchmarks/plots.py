@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from tests.benchmarks.job import is_ours, is_peer
 from tests.benchmarks.records import Record, columns_of
-from tests.benchmarks.report import Standing, is_ours, is_peer, standing
+from tests.benchmarks.report import Standing, standing
 
 WIDTH, NAMES_WIDTH, VALUES_WIDTH = 860, 250, 70
 BAR_HEIGHT, ROW_GAP, HEAD_HEIGHT, MARGIN = 10, 6, 58, 16

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.bars import Bar
-from tests.benchmarks.job import ROOT, Column, Result
-from tests.benchmarks.nginx_install import nginx_program
+from tests.benchmarks.job import MISSED, ROOT, Bar, Column, bar_as_json
+from tests.benchmarks.nginx import nginx_program
+from tests.benchmarks.runner import Result, commit_of
 
 # A record is a JSON object; its keys are those of record_of.
 Record = dict[str, Any]
@@ -56,7 +55,7 @@ def circumstances() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "packages": versions,
         "nginx": nginx_version(),
-        "commit": commit(),
+        "commit": commit_of(ROOT),
     }
 
 
@@ -68,15 +67,6 @@ def nginx_version() -> str:
     # It says on stderr: "nginx version: nginx/1.22.1".
     said = subprocess.run([program, "-v"], capture_output=True, text=True, check=False).stderr
     return said.strip().rpartition("/")[2]
-
-
-def commit() -> str:
-    """The commit that is checked out, empty where there is no repository or no git."""
-    git = shutil.which("git")
-    if git is None:
-        return ""
-    command = [git, "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def processor() -> str:
@@ -91,6 +81,7 @@ def record_of(result: Result, *, group: str, measured: Mapping[str, Any]) -> Rec
     """All that there is to say of a result. Numbers that are none (a ratio without a base) become ``None``."""
     job = result.job
     medians = result.medians()
+    values = [(bar, _rounded(bar.value(result.samples))) for bar in job.bars if bar.ours in result.samples]
     return {
         "job": job.name,
         "group": group,
@@ -105,8 +96,8 @@ def record_of(result: Result, *, group: str, measured: Mapping[str, Any]) -> Rec
         "ratios": {name: ratios(result, name) for name in result.samples},
         "samples": {name: by_number(rounds) for name, rounds in result.samples.items()},
         "failures": dict(result.failures),
-        "remark": job.remark(medians),
-        "bars": [bar_as_json(bar, result) for bar in job.bars if bar.ours in result.samples],
+        "remark": " ".join(sentence_of(bar, value) for bar, value in values if value is not None),
+        "bars": [bar_as_json(bar, value) for bar, value in values],
     }
 
 
@@ -130,9 +121,10 @@ def column_as_json(column: Column) -> dict[str, Any]:
     return {key: value for key, value in asdict(column).items() if key in required or value != plain[key]}
 
 
-def bar_as_json(bar: Bar, result: Result) -> dict[str, Any]:
-    """A bar, and what was measured of it."""
-    return {**asdict(bar), "bases": list(bar.bases), "value": _rounded(bar.value(result.samples))}
+def sentence_of(bar: Bar, value: float) -> str:
+    """What was measured of a bar, in a sentence for the page."""
+    verdict = ": too much" if bar.verdict(value) == MISSED and not bar.at_least else ""
+    return f"{bar.shape}: {bar.shown(value)} ({bar.limit(bar.bar)} is wanted{verdict})."
 
 
 def bars_of(record: Record) -> list[tuple[Bar, float | None]]:

@@ -7,29 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.benchmarks.bars import MISSED
+from tests.benchmarks.job import MISSED, is_ours, is_peer, is_rate
 from tests.benchmarks.records import Record, bars_of, columns_of, median_of
 
-# How names tell who is who: our contestants begin so, and what is no peer says so.
-OURS = "aioprefetch"
-NO_PEERS = ("(floor)", "(tuned)", "by hand", "bare protocol")
 # We lose where the best peer is better by more than what two runs differ.
 NOTICEABLE = 1.05
-
-
-def is_ours(name: str) -> bool:
-    """Whether a contestant is aioprefetch."""
-    return name.startswith(OURS)
-
-
-def is_peer(name: str) -> bool:
-    """Whether a contestant is a library with its defaults: neither ours, nor a floor, nor tuned by hand."""
-    return not is_ours(name) and not any(mark in name for mark in NO_PEERS)
-
-
-def is_rate(number: str) -> bool:
-    """Whether more of it is better."""
-    return number.endswith("_per_second")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +88,9 @@ def bar_cells(records: Sequence[Record]) -> list[list[str]]:
     rows = [["what", "ours", "beside", "job", "bar", "aim", "measured", "verdict"]]
     for record in records:
         for bar, value in bars_of(record):
-            measured = "–" if value is None else f"{value / bar.unit:.{bar.digits}f}"
             beside = " and ".join(bar.bases) or "–"
             limits = (bar.limit(bar.bar), bar.limit(bar.aim))
-            rows.append([bar.shape, bar.ours, beside, record["job"], *limits, measured, bar.verdict(value)])
+            rows.append([bar.shape, bar.ours, beside, record["job"], *limits, bar.shown(value), bar.verdict(value)])
     return rows
 
 

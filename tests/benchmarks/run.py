@@ -6,17 +6,23 @@ The machines are noisy: quote the ratios. ``make bench ARGS="--quick"``, ``make 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from aioprefetch import sync
 from tests.benchmarks import page, records, report
-from tests.benchmarks.before import beside_before
-from tests.benchmarks.job import ROOT, Job, run_job, with_bars_only
+from tests.benchmarks.job import ROOT, Job, Target, beside_before, is_ours
 from tests.benchmarks.jobs import GROUPS, JOBS, UnknownJob, chosen
-from tests.benchmarks.nginx_install import Unavailable, install_nginx
+from tests.benchmarks.jobs.machine import YOURS
+from tests.benchmarks.nginx import Unavailable, install_nginx
+from tests.benchmarks.our_clients import recipe_of
 from tests.benchmarks.records import Record
+from tests.benchmarks.runner import run_job
 from tests.benchmarks.simulator import end_with_sigterm
 
 # Of a job that is for the page.
@@ -43,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--before", type=Path, metavar="DIR", help="ours alone, beside the same of another tree: what got slower?"
     )
-    made.add_argument("--pacing", choices=["kernel", "nginx"], default="kernel", help="who limits the bandwidth")
+    made.add_argument("--url", help="measure an object of yours instead, s3://bucket/key, by keys of the environment")
     made.add_argument("--json", type=Path, metavar="FILE", help="write every number of this run there as well")
     made.add_argument("--output", type=Path, metavar="DIR", help="where results.json and the plots go")
     made.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
@@ -60,11 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         jobs = chosen(options.jobs)
         if options.bars:
-            jobs = [with_bars_only(job) for job in jobs if job.bars]
+            jobs = [job.with_only(job.barred) for job in jobs if job.bars]
         if options.before:
-            jobs = [beside_before(job, options.before) for job in jobs if any(map(report.is_ours, job.contestants))]
+            jobs = [beside_before(job, options.before) for job in jobs if any(map(is_ours, job.contestants))]
         if options.source or options.page:
             return show(options, jobs)
+        if options.url:
+            return measure_yours(options)
         if any(job.conditions for job in jobs):
             install_nginx()
         end_with_sigterm()
@@ -96,13 +104,13 @@ def measure(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
     rounds = options.rounds or (1 if options.quick else ROUNDS)
     is_part = options.quick or options.only or options.bars or options.before or rounds < ROUNDS
     directory = options.output or (SCRATCH if is_part else page.PLOTS)
-    left_out = [job for job in jobs if options.quick and not options.only and job.quick_contestants == ()]
+    left_out = [job for job in jobs if options.quick and not options.only and not job.quick_names]
     measured = records.circumstances()
     began = time.monotonic()
     found: list[Record] = []
     print(report.circumstances_line(measured), flush=True)
     for job in [job for job in jobs if job not in left_out]:
-        result = run_job(job, rounds=rounds, quick=options.quick, pacing=options.pacing, only=options.only)
+        result = run_job(job, rounds=rounds, quick=options.quick, only=options.only)
         found.append(records.record_of(result, group=group_of[job.name], measured=measured))
         print("\n" + (report.markdown if options.markdown else report.text)(found[-1]), flush=True)
         if options.json:
@@ -114,6 +122,19 @@ def measure(options: argparse.Namespace, jobs: Sequence[Job]) -> int:
         print(f"\nnot in quick runs: {', '.join(job.name for job in left_out)}")
     print(f"\n{time.monotonic() - began:.0f} s; results and plots: {directory}", flush=True)
     return 1 if any(record["failures"] for record in found) else 0
+
+
+def measure_yours(options: argparse.Namespace) -> int:
+    """Compare the libraries on an object of the user's, and keep nothing; 1 when one failed."""
+    bucket, _, key = options.url.removeprefix("s3://").partition("/")
+    place: Any = {"region": os.environ.get("AWS_REGION", ""), "access_key_id": "", "secret_access_key": ""}
+    target = Target(endpoint_url=os.environ.get("AWS_ENDPOINT_URL", ""), bucket=bucket, key=key, **place)
+    size_bytes = sync.run(recipe_of(target).stat(key)).size
+    target = replace(target, size_bytes=size_bytes or 0)
+    result = run_job(YOURS, rounds=options.rounds or 3, quick=False, only=options.only, target=target)
+    record = records.record_of(result, group="", measured=records.circumstances())
+    print((report.markdown if options.markdown else report.text)(record))
+    return 1 if record["failures"] else 0
 
 
 def bars_of(options: argparse.Namespace, found: Sequence[Record]) -> list[str]:

@@ -10,12 +10,13 @@ import traceback
 
 from tests.benchmarks.job import Target
 from tests.benchmarks.jobs import JOBS
+from tests.benchmarks.jobs.machine import YOURS
 
 
 def main(job: str, name: str, target: str) -> int:
     """Run it; the status to exit with."""
     try:
-        found = asyncio.run(JOBS[job].contestants[name](Target(**json.loads(target))))
+        found = asyncio.run({**JOBS, YOURS.name: YOURS}[job].contestants[name](Target(**json.loads(target))))
     except Exception as error:
         traceback.print_exc()
         # The last line is what the table shows.

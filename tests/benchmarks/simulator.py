@@ -2,12 +2,9 @@
 
 It serves GET and HEAD of objects in one bucket, path style, any keys: ranges, strong ETags, If-Match (412) and the
 XML of a missing key, all by nginx's own static files, sent by ``sendfile``. The delay is ``ngx.sleep`` of the Lua
-module, before each response. The bandwidth is one of two:
-
-* ``kernel`` (the default): SO_MAX_PACING_RATE on the listening socket, which every accepted connection inherits. The
-  kernel spaces the packets, to within 1 % of the rate at one connection and at nine.
-* ``nginx``: ``limit_rate``. nginx sleeps in whole milliseconds between pieces of ``sendfile_max_chunk`` bytes and
-  never makes up for a late timer, so that a connection is about 5 % too slow, and 15 to 25 % beside eight others.
+module, before each response. The bandwidth is SO_MAX_PACING_RATE on the listening socket, which every accepted
+connection inherits: the kernel spaces the packets, to within 1 % of the rate at one connection and at nine. (nginx's
+own ``limit_rate`` never makes up for a late timer: 5 % too slow, and 15 to 25 % beside eight other connections.)
 
 Of the bodies of keys below ``cut-5/``, 5 % are cut in the middle, by turns with a reset and with a plain close; any
 other percentage likewise. Of the responses below ``late-1/``, 1 % begin after ten times the delay. Over TLS it shows a
@@ -30,28 +27,26 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
+from xml.sax.saxutils import escape
 
-from tests.benches.certificates import write_certificates
 from tests.benchmarks.access_log import LOG_FORMAT, AccessLog, Request
 from tests.benchmarks.content import write_object
-from tests.benchmarks.list_page import LIST_KEYS, list_page
-from tests.benchmarks.nginx_configuration import configuration
-from tests.benchmarks.nginx_install import MODULES, Unavailable, install_nginx
-from tests.benchmarks.process_usage import cpu_seconds_of
-
-Pacing = Literal["kernel", "nginx"]
+from tests.benchmarks.meter import cpu_seconds_of
+from tests.benchmarks.nginx import MODULES, Unavailable, configuration, install_nginx
+from tests.stores.certificates import write_certificates
 
 BUCKET = "bench"
 # The socket module of Python 3.11 does not name it; the number is the same on x86 and ARM.
 SO_MAX_PACING_RATE = 47
 # nginx logs a request when its last byte is in the socket. A small buffer keeps that close to when it leaves.
 SEND_BUFFER_BYTES = 128 << 10
-# With limit_rate: a piece for every five milliseconds. Smaller ones are late more often, larger ones are bursts.
-PIECES_PER_SECOND = 200
+# Keys of a page of a listing, as on S3.
+LIST_KEYS = 1000
 WAIT_SECONDS = 10.0
 # The server is on this machine, whatever proxy the environment names.
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -83,9 +78,8 @@ LOOPBACK_TLS = Conditions(first_byte_seconds=0.0, bandwidth=None, tls=True)
 class Simulator:
     """The server and its bucket, for a ``with`` block. All of it is gone at the end."""
 
-    def __init__(self, conditions: Conditions = AT_A_DISTANCE, *, pacing: Pacing = "kernel") -> None:
+    def __init__(self, conditions: Conditions = AT_A_DISTANCE) -> None:
         self.conditions = conditions
-        self._pacing = pacing
         self._stack = contextlib.ExitStack()
         self._marks = itertools.count()
         self.authority = ""  # the path of the certificate to trust; empty without TLS
@@ -194,7 +188,7 @@ class Simulator:
     def _listen(self) -> socket.socket:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if self.conditions.bandwidth and self._pacing == "kernel":
+        if self.conditions.bandwidth:
             listener.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, self.conditions.bandwidth)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listener.bind(("127.0.0.1", 0))
@@ -202,10 +196,6 @@ class Simulator:
         return listener
 
     def _configuration(self, data: Path, listeners: list[socket.socket]) -> str:
-        bandwidth = self.conditions.bandwidth
-        limit = ""
-        if bandwidth and self._pacing == "nginx":
-            limit = f"limit_rate {bandwidth}; sendfile_max_chunk {bandwidth // PIECES_PER_SECOND};"
         address, port = listeners[0].getsockname()
         return configuration(
             modules=str(MODULES),
@@ -217,8 +207,7 @@ class Simulator:
             bucket=BUCKET,
             root=str(data),
             delay_seconds=self.conditions.first_byte_seconds,
-            paced=bandwidth is not None,
-            limit=limit,
+            paced=self.conditions.bandwidth is not None,
         )
 
     def _wait_until_idle(self) -> None:
@@ -247,6 +236,25 @@ class Simulator:
             self._process.wait()
 
 
+def list_page(entries: Iterable[tuple[str, os.stat_result]], following: str | None) -> str:
+    """A ListObjectsV2 answer of some files by key, and the token of the next page."""
+    contents = "".join(_entry(key, status) for key, status in entries)
+    more = f"<NextContinuationToken>{following}</NextContinuationToken>" if following else ""
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"<IsTruncated>{'true' if following else 'false'}</IsTruncated>{more}{contents}</ListBucketResult>"
+    )
+
+
+def _entry(key: str, status: os.stat_result) -> str:
+    modified = datetime.fromtimestamp(int(status.st_mtime), UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    etag = f"&quot;{int(status.st_mtime):x}-{status.st_size:x}&quot;"  # as nginx makes it
+    return (
+        f"<Contents><Key>{escape(key)}</Key><LastModified>{modified}</LastModified><ETag>{etag}</ETag>"
+        f"<Size>{status.st_size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
+    )
+
+
 def end_with_sigterm() -> None:
     """Let SIGTERM end this process like an exception, so that the server and its objects go away with it."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -259,7 +267,6 @@ def main() -> None:
     parser.add_argument(
         "--bandwidth", type=int, default=90_000_000, help="bytes per second and connection; 0: no limit"
     )
-    parser.add_argument("--pacing", choices=["kernel", "nginx"], default="kernel")
     parser.add_argument("--size-mib", type=int, default=256)
     parser.add_argument("--tls", action="store_true", help="by a certificate of an authority of its own")
     options = parser.parse_args()
@@ -267,7 +274,7 @@ def main() -> None:
         first_byte_seconds=options.first_byte_ms / 1e3, bandwidth=options.bandwidth or None, tls=options.tls
     )
     end_with_sigterm()
-    with Simulator(conditions, pacing=options.pacing) as simulator:
+    with Simulator(conditions) as simulator:
         simulator.put("object", options.size_mib << 20)
         print(
             f"{simulator.endpoint_url}/{BUCKET}/object, {options.size_mib} MiB, {conditions}"

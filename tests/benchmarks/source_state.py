@@ -25,8 +25,8 @@ from aioprefetch.source.list.pages import file_of
 from aioprefetch.source.options import AdmissionOptions
 from aioprefetch.source.values import FetchItem, Offset, Record
 from aioprefetch.values import Entry
-from tests.benches.computed_listing import ArithmeticStore
-from tests.benchmarks.process_usage import memory_bytes
+from tests.benchmarks.meter import memory_bytes
+from tests.stores.computed_listing import ArithmeticStore
 
 BATCH = AdmissionOptions(files_max=10_000)
 PAGE_KEYS = 1000

@@ -7,8 +7,8 @@ import pytest
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.conformance.suite import ALL_IDS, CHECKED, NOT_APPLICABLE, ConformanceSuite, checks
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.benches.reliability_page import marked_tests
-from tests.benches.source_tree import ROOT
+from tests.repository.reliability_page import marked_tests
+from tests.repository.source_tree import ROOT
 
 DOCUMENT = ROOT / "docs" / "reference" / "conformance.md"
 

@@ -7,7 +7,7 @@ import pytest
 from aioprefetch.services.fs import Fs
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.benches.stacks import EachStack, get_file, put_file
+from tests.stores.stacks import EachStack, get_file, put_file
 
 
 class OnFs(EachStack):

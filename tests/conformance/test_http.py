@@ -10,7 +10,7 @@ from aioprefetch.testing import FaultServer
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.conformance.suite import RequestCounts
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.benches.stacks import EachStack
+from tests.stores.stacks import EachStack
 
 BASE = "some/base/"
 

@@ -6,7 +6,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
 from aioprefetch.values import WriteRequest
-from tests.benches.stacks import STACKS, EachStack
+from tests.stores.stacks import STACKS, EachStack
 
 
 class OnMemory(EachStack):

@@ -17,9 +17,9 @@ from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.benches.stacks import EachStack, MotoBucket, get_file, put_file
 from tests.conformance.test_s3_moto import OnMoto
 from tests.profile import IS_FULL
+from tests.stores.stacks import EachStack, MotoBucket, get_file, put_file
 
 SECRET = "a-secret-key-for-tests"
 LACKS = frozenset({"double_slash_keys"})

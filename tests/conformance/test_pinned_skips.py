@@ -18,9 +18,6 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.conformance.suite import skipped_tests
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.benches.dict_store import DictStore
-from tests.benches.source_tree import PACKAGE, python_files
-from tests.benches.stacks import STACKS, EachStack, lacking
 from tests.conformance.test_fs import OnFs
 from tests.conformance.test_http import OnHttp
 from tests.conformance.test_memory import OnMemory
@@ -28,6 +25,9 @@ from tests.conformance.test_obspec import OnObstoreLocal, OnObstoreMemory, OnObs
 from tests.conformance.test_s3_moto import OnMoto
 from tests.conformance.test_s3_rclone import OnRclone
 from tests.conformance.test_service_of_your_own import OnDict, OnGuide, guide_module
+from tests.repository.source_tree import PACKAGE, python_files
+from tests.stores.dict_store import DictStore
+from tests.stores.stacks import STACKS, EachStack, lacking
 
 # Of every store that compares times.
 WITH_TIMES = {"test_condition_times_are_refused_where_they_would_be_ignored"}

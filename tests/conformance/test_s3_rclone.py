@@ -10,8 +10,8 @@ from botocore.config import Config
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.benches.rclone_server import RcloneS3Server
-from tests.benches.stacks import EachStack
+from tests.stores.rclone_server import RcloneS3Server
+from tests.stores.stacks import EachStack
 
 
 class RcloneBucket:

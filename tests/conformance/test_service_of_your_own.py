@@ -9,11 +9,11 @@ import pytest
 
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.benches.dict_store import NEEDED, OPTIONAL, DictStore
-from tests.benches.doc_pages import blocks_of
-from tests.benches.source_tree import ROOT
-from tests.benches.stacks import EachStack
 from tests.profile import chosen
+from tests.repository.doc_pages import blocks_of
+from tests.repository.source_tree import ROOT
+from tests.stores.dict_store import NEEDED, OPTIONAL, DictStore
+from tests.stores.stacks import EachStack
 
 GUIDE = ROOT / "docs" / "guides" / "service.md"
 

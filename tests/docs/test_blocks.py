@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.benches.doc_pages import NO_RUN, PAGES, Block, blocks_of
-from tests.benches.source_tree import ROOT
+from tests.repository.doc_pages import NO_RUN, PAGES, Block, blocks_of
+from tests.repository.source_tree import ROOT
 
 INFOS = {"python", "python no-run", "text", "sh", "sql", "toml", "json", ""}
 WITH_PYTHON = [page for page in PAGES if any(block.info == "python" for block in blocks_of(page))]
@@ -65,5 +65,5 @@ def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:
     (block, _) = blocks_of(page)
     assert block.printed == "3"
     with asyncio.Runner() as runner, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tests.benches.doc_pages.ROOT", tmp_path)
+        patch.setattr("tests.repository.doc_pages.ROOT", tmp_path)
         assert run_block(block, {}, runner) == "2"

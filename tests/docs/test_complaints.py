@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from tests.benches.doc_pages import rows_under
-from tests.benches.source_tree import ROOT
+from tests.repository.doc_pages import rows_under
+from tests.repository.source_tree import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "complaints.md"
 TEST = re.compile(r"\[(test_\w+)\]\(([^)]+\.py)\)")

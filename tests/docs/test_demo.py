@@ -6,7 +6,7 @@ import re
 import pytest
 
 from aioprefetch.cli import main
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 PAGE = ROOT / "docs" / "start" / "demo.md"
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.benches.doc_pages import PAGES, anchors_of, prose_of
-from tests.benches.source_tree import ROOT
+from tests.repository.doc_pages import PAGES, anchors_of, prose_of
+from tests.repository.source_tree import ROOT
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
 LINES_MAX = 104

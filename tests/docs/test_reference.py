@@ -33,8 +33,8 @@ from aioprefetch.sync import open as sync_open
 from aioprefetch.values import Capability
 from aioprefetch.verbs.option_words import answer_of
 from aioprefetch.verbs.requests import WriteOptions
-from tests.benches.doc_pages import PAGES, code, rows_under
-from tests.benches.source_tree import PACKAGE, ROOT
+from tests.repository.doc_pages import PAGES, code, rows_under
+from tests.repository.source_tree import PACKAGE, ROOT
 from tests.tidy.test_imports import ORDER
 
 DOCS = ROOT / "docs"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
-from tests.benches.doc_pages import PAGES
-from tests.benches.source_tree import PACKAGE, ROOT, python_files, statements
+from tests.repository.doc_pages import PAGES
+from tests.repository.source_tree import PACKAGE, ROOT, python_files, statements
 
 SITE = ROOT / "docs" / "site"
 CONFIGURATION = (SITE / "mkdocs.yml").read_text("utf-8")

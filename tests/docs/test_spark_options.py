@@ -17,8 +17,8 @@ from aioprefetch.source.options import (
     ReadOptions,
 )
 from aioprefetch.spark.options import _OPTIONS, OPEN_FILE_PREFIXES, PAGE, Option
-from tests.benches.doc_pages import code, rows_under
-from tests.benches.source_tree import ROOT
+from tests.repository.doc_pages import code, rows_under
+from tests.repository.source_tree import ROOT
 
 DEFAULTS: Mapping[str, object] = {
     "list": ListOptions(),

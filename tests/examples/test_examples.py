@@ -22,9 +22,9 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.spark.java import use_java
 from aioprefetch.testing import FaultServer
 from aioprefetch.values import Request
-from tests.benches.example_scripts import EXAMPLES, OF_EXTRAS, SHOWN, dependencies_of
-from tests.benches.source_tree import ROOT
 from tests.profile import chosen
+from tests.repository.example_scripts import EXAMPLES, OF_EXTRAS, SHOWN, dependencies_of
+from tests.repository.source_tree import ROOT
 
 RUN_SECONDS_MAX = 60
 SPARK_SECONDS_MAX = 300  # Sessions start slowly, and both cores may be busy.

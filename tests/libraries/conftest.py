@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.benches.stored_object import StoredObject, stored
+from tests.stores.stored_object import StoredObject, stored
 
 Store = Callable[[bytes], StoredObject]
 

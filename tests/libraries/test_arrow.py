@@ -37,13 +37,13 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.sync import SyncFile
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection
 from aioprefetch.values import ReadReply, ReadRequest, WriteRequest
-from tests.benches.arrow_stores import STORES, filesystem_over, s3_options
-from tests.benches.column_file import EXPECTED, GROUPS, NAMES, OTHERS, PARQUET, WANTED
-from tests.benches.computed_store import KIB, MIB, repeated
-from tests.benches.programs import completed, run_program
-from tests.benches.stored_object import StoredObject
+from tests.files.column_file import EXPECTED, GROUPS, NAMES, OTHERS, PARQUET, WANTED
 from tests.libraries.conftest import Store
+from tests.probes.programs import completed, run_program
 from tests.profile import chosen
+from tests.stores.arrow_stores import STORES, filesystem_over, s3_options
+from tests.stores.computed_store import KIB, MIB, repeated
+from tests.stores.stored_object import StoredObject
 
 TABLE = pa.table(
     {

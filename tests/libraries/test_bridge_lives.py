@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benches.programs import run_program
+from tests.probes.programs import run_program
 from tests.profile import chosen
 
 # How often a store is opened: over connections, where each costs some milliseconds, and in memory.

@@ -19,7 +19,7 @@ import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, S3FileSystem
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.testing import CountingS3Server
-from tests.benches.planted_keys import PlantedBucket
+from tests.stores.planted_keys import PlantedBucket
 
 KEY = "t.parquet"
 Open = Callable[[], Any]

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.benches.programs import completed
-from tests.benches.search import IS_LONG, SECONDS
+from tests.probes.programs import completed
+from tests.probes.search import IS_LONG, SECONDS
 
 DURATION_SECONDS = min(SECONDS, 300.0) if IS_LONG else 2.0
 
@@ -16,7 +16,7 @@ PROGRAM = """
 import io, sys, tempfile, threading, time
 import h5py, numpy
 import aioprefetch as ap, aioprefetch.fsspec
-from tests.benches.rclone_server import RcloneS3Server  # A process of its own: no collection stops it.
+from tests.stores.rclone_server import RcloneS3Server  # A process of its own: no collection stops it.
 
 made = io.BytesIO()
 with h5py.File(made, "w") as file:

@@ -18,7 +18,7 @@ from virtualizarr.parsers import HDFParser
 import aioprefetch as ap
 from aioprefetch.obspec import OperatorStore
 from aioprefetch.testing import CountingS3Server, content
-from tests.benches.stacks import MotoBucket
+from tests.stores.stacks import MotoBucket
 
 VALUES = np.arange(64 * 256, dtype="f8").reshape(64, 256)
 

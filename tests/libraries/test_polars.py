@@ -18,12 +18,12 @@ import aioprefetch as ap
 from aioprefetch.ranges import joined, total_length
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.testing import CountingS3Server, Fault, Rule
-from tests.benches.arrow_stores import s3_options
-from tests.benches.column_file import GROUPS, METADATA, NAMES, PARQUET, ROWS, WANTED
-from tests.benches.computed_store import KIB, MIB
-from tests.benches.programs import run_program
-from tests.benches.stored_object import KEY, StoredObject
+from tests.files.column_file import GROUPS, METADATA, NAMES, PARQUET, ROWS, WANTED
 from tests.libraries.conftest import Store
+from tests.probes.programs import run_program
+from tests.stores.arrow_stores import s3_options
+from tests.stores.computed_store import KIB, MIB
+from tests.stores.stored_object import KEY, StoredObject
 
 ENGINES: list[Any] = ["in-memory", "streaming"]
 EXPECTED = pl.read_parquet(PARQUET)

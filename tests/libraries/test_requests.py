@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.benches.doc_pages import rows_under
 from tests.libraries.requests.cost import Costs, is_ours
 from tests.libraries.requests.large_files import SECTION as FILES
 from tests.libraries.requests.page import NOT_COUNTED, PAGE, README
 from tests.libraries.requests.run import counted
 from tests.profile import chosen
+from tests.repository.doc_pages import rows_under
 
 NAMES = chosen(quick=["zip_member", "parquet_columns", "png"], full=list(FILES.jobs))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 FILE = os.environ.get("AIOPREFETCH_S3FS_TESTS")
 LEFT = tomllib.loads(Path(__file__).with_name("s3fs_left.toml").read_text("utf-8"))

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from aioprefetch.blocks.store import FREE_BYTES_MAX
-from tests.benches.computed_store import KIB, MIB, repeated
 from tests.libraries.conftest import Store
+from tests.stores.computed_store import KIB, MIB, repeated
 
 BLOCK = MIB
 # A small request brings up to FREE_BYTES_MAX, however fast the machine is at the moment.

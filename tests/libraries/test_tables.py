@@ -24,10 +24,10 @@ import aioprefetch as ap
 from aioprefetch.ranges import intersected, total_length
 from aioprefetch.sync import SyncFile
 from aioprefetch.testing import Fault, Rule
-from tests.benches.column_file import COLUMNS, EXPECTED, GROUPS, METADATA, NAMES, OTHERS, PARQUET, ROWS, WANTED
-from tests.benches.computed_store import KIB, MIB, repeated
+from tests.files.column_file import COLUMNS, EXPECTED, GROUPS, METADATA, NAMES, OTHERS, PARQUET, ROWS, WANTED
 from tests.libraries.conftest import Store
 from tests.profile import chosen
+from tests.stores.computed_store import KIB, MIB, repeated
 from tests.unit.parquet.parquet_files import with_footer
 
 TAIL_BYTES = MIB

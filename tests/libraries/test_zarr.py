@@ -11,11 +11,11 @@ import zarr
 
 import aioprefetch as ap
 from aioprefetch.scheduler.pinned_file import TAIL_BYTES
-from tests.benches.programs import run_program
-from tests.benches.zarr_jobs import VALUES
 from tests.libraries.requests.arrays import SECTION
 from tests.libraries.requests.cost import Costs
 from tests.libraries.requests.run import counted
+from tests.libraries.zarr_jobs import VALUES
+from tests.probes.programs import run_program
 
 da: Any = dask.array  # It has no types.
 # The chunks that `read_most_of_a_shard` reads.

@@ -14,8 +14,8 @@ import pytest
 from pyarrow.fs import FileSelector
 
 from aioprefetch.testing import CountingS3Server
-from tests.benches.arrow_stores import STORES, filesystem_over
 from tests.profile import chosen
+from tests.stores.arrow_stores import STORES, filesystem_over
 
 STEPS = chosen(quick=120, full=600)
 SEEDS = chosen(quick=range(2), full=range(4), search=range(24))

@@ -16,9 +16,9 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
-from tests.benches.parquet_testing import HASHES, REFUSED, checked, folder
-from tests.benches.search import SEED
+from tests.files.parquet_testing import HASHES, REFUSED, checked, folder
 from tests.model.parquet_tables import ALL_KINDS, Random, column, same
+from tests.probes.search import SEED
 
 FOLDER = folder()
 ROWS = 3_000

@@ -15,8 +15,8 @@ from aioprefetch.lance.footer import open_file
 from aioprefetch.scan import BatchScan
 from aioprefetch.scheduler.decode_loop import SHORT_BATCH_SECONDS
 from aioprefetch.testing import run_virtual
-from tests.benches.gated_reader import MIB, bench, settle
-from tests.benches.lance_files import PATH, stored, write_file
+from tests.files.lance_files import PATH, stored, write_file
+from tests.stores.gated_reader import MIB, bench, settle
 
 ROWS = 30_000
 HELD = 8  # how many requests are held back, one after the other, each in a run of its own

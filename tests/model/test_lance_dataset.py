@@ -22,7 +22,7 @@ from aioprefetch.lance.manifest import Fragment, Manifest, parse_manifest
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import run as sync_run
 from aioprefetch.testing import CountingS3Server
-from tests.benches.lance_files import damaged, dataset_objects, stored
+from tests.files.lance_files import damaged, dataset_objects, stored
 from tests.profile import chosen
 
 lance: Any = pytest.importorskip("lance")

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import NotFound
-from tests.benches.lance_files import VERSIONS, dataset_objects, stored
-from tests.benches.search import searched
+from tests.files.lance_files import VERSIONS, dataset_objects, stored
+from tests.probes.search import searched
 
 lance: Any = pytest.importorskip("lance")
 

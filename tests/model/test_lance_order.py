@@ -18,7 +18,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.testing import CountingS3Server, RecordedRequest
-from tests.benches.lance_files import peer_reader, write_file
+from tests.files.lance_files import peer_reader, write_file
 
 ROWS = 40_000
 # Bytes of a row in the first buffer of each column; 0 is a column (the items of lists) that is left out.

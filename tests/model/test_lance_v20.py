@@ -10,8 +10,8 @@ from lance.file import LanceFileReader
 import aioprefetch as ap
 from aioprefetch.lance.physical import strings
 from aioprefetch.ranges import Range
-from tests.benches.lance_v20_columns import FAMILIES
-from tests.benches.lance_v20_pages import (
+from tests.files.lance_v20_columns import FAMILIES
+from tests.files.lance_v20_pages import (
     assert_same,
     open_bytes,
     picked,

@@ -11,10 +11,10 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.ranges import Range
-from tests.benches.lance_files import PATH, peer_reader, stored, write_file
-from tests.benches.lance_v20_pages import open_bytes, random_ranges, random_take
-from tests.benches.lance_v21_columns import FLAT, MAPS, NESTED, STORED_AS
-from tests.benches.lance_v21_pages import VERSIONS, plain, read_rows
+from tests.files.lance_files import PATH, peer_reader, stored, write_file
+from tests.files.lance_v20_pages import open_bytes, random_ranges, random_take
+from tests.files.lance_v21_columns import FLAT, MAPS, NESTED, STORED_AS
+from tests.files.lance_v21_pages import VERSIONS, plain, read_rows
 from tests.profile import chosen
 
 ROWS = 1000

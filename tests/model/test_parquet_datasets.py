@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument
 from aioprefetch.parquet.dataset.files import NULL_VALUE
-from tests.benches.dataset_files import parquet_bytes, write_files
-from tests.benches.search import searched
+from tests.files.dataset_files import parquet_bytes, write_files
+from tests.probes.search import searched
 
 DAY, NOON = dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 12)
 small, words = st.integers(-5, 5), st.text("abc", max_size=2)

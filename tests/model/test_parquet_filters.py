@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.parquet import thrift
-from tests.benches.search import searched
+from tests.probes.search import searched
 from tests.unit.parquet.parquet_files import chunk_of, tree_of, with_tree, written
 
 NAN = float("nan")

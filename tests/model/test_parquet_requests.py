@@ -22,8 +22,8 @@ from aioprefetch.parquet.byte_plan import Plan
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.ranges import SMALL_GAP_BYTES
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from tests.benches.computed_store import MIB, Arithmetic, Distance, Read, repeated
 from tests.profile import chosen
+from tests.stores.computed_store import MIB, Arithmetic, Distance, Read, repeated
 
 pytestmark = pytest.mark.virtual
 

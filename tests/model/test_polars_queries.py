@@ -10,9 +10,9 @@ import polars as pl
 from hypothesis import strategies as st
 
 import aioprefetch as ap
-from tests.benches.dataset_files import write_files
-from tests.benches.polars_files import NESTED, frames, predicates, stored
-from tests.benches.search import searched
+from tests.files.dataset_files import write_files
+from tests.files.polars_files import NESTED, frames, predicates, stored
+from tests.probes.search import searched
 
 c = pl.col
 # Calls of methods, one after the other.

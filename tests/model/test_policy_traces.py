@@ -11,8 +11,8 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import ALIASES, POLICIES, PolicyName
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
-from tests.benches.computed_store import KIB, MIB, Arithmetic
-from tests.benches.gated_reader import settle
+from tests.stores.computed_store import KIB, MIB, Arithmetic
+from tests.stores.gated_reader import settle
 
 # What is asked for depends on how long a first byte takes: no time here, however busy the machine is.
 pytestmark = pytest.mark.virtual

@@ -16,7 +16,6 @@ from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.suite import GateLayer, checks
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes, content
 from aioprefetch.values import WriteRequest
-from tests.benches.gated_reader import in_case
 from tests.model.reader_machine import (
     BLOCK,
     GROWTHS,
@@ -32,6 +31,7 @@ from tests.model.reader_machine import (
     upheavals,
 )
 from tests.profile import chosen
+from tests.stores.gated_reader import in_case
 
 MODEL = settings(
     max_examples=150,

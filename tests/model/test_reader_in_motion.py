@@ -25,8 +25,8 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadReply, ReadRequest, WriteRequest
-from tests.benches.gated_reader import in_case
 from tests.profile import chosen
+from tests.stores.gated_reader import in_case
 
 BLOCK = 64
 SIZES = (1, BLOCK, 3 * BLOCK + 7, 20 * BLOCK, 50 * BLOCK + 1)

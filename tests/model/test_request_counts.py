@@ -11,7 +11,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content, pattern
 from aioprefetch.values import WriteRequest
-from tests.benches.computed_store import KIB, MIB, Arithmetic, Distance, Read, repeated
+from tests.stores.computed_store import KIB, MIB, Arithmetic, Distance, Read, repeated
 
 CHUNK = 1365
 ROW_GROUPS, COLUMNS = 50, 12

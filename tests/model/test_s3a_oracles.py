@@ -22,8 +22,8 @@ from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.buffers import new_buffer
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
-from tests.benches.computed_store import KIB, MIB, Arithmetic, Asked, Read, repeated
-from tests.benches.gated_reader import settle
+from tests.stores.computed_store import KIB, MIB, Arithmetic, Asked, Read, repeated
+from tests.stores.gated_reader import settle
 
 BLOCK = 8 * MIB
 COUNT = 8

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.benches.lance_files import write_file
-from tests.benches.source_tree import ROOT
+from tests.files.lance_files import write_file
 from tests.profile import chosen
+from tests.repository.source_tree import ROOT
 
 MIB = 1 << 20
 BUDGET_BYTES = 32 * MIB

@@ -12,8 +12,8 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.growth import GROWTHS
-from tests.benches.computed_store import GIB, MIB, Arithmetic, Asked, Distance, blank
-from tests.benches.gated_reader import reads_of
+from tests.stores.computed_store import GIB, MIB, Arithmetic, Asked, Distance, blank
+from tests.stores.gated_reader import reads_of
 
 FAR_AWAY = Distance(first_byte_seconds=0.030, bytes_per_second=90e6)
 IN_THE_RACK = Distance(first_byte_seconds=0.002, bytes_per_second=1e9)

@@ -9,9 +9,9 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
-from tests.benches.computed_store import GIB, KIB, MIB, Arithmetic, Distance, Read, blank, covered_bytes
-from tests.benches.gated_reader import reads_of, settle
 from tests.profile import chosen, combinations
+from tests.stores.computed_store import GIB, KIB, MIB, Arithmetic, Distance, Read, blank, covered_bytes
+from tests.stores.gated_reader import reads_of, settle
 
 READS = 1000
 SMALL = 4 * KIB

@@ -16,14 +16,14 @@ import pytest
 
 from aioprefetch.errors import Error, Unexpected
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.descriptors import descriptors_below, needs_proc
-from tests.benches.raw_server import eventually
-from tests.benches.search import SECONDS, SEED
-from tests.benches.turns import SECONDS_MAX, Turns, open_sockets
-from tests.benches.written_tree import FILES, OBJECTS, STEPS, TRANSFERS, TREE
 from tests.model.verbs.doors import by_operator
 from tests.model.verbs.places import BucketPlace, FilesPlace, Place, opened
 from tests.model.verbs.tree import Tree, check
+from tests.probes.descriptors import descriptors_below, needs_proc
+from tests.probes.search import SECONDS, SEED
+from tests.reliability.turns import SECONDS_MAX, Turns, open_sockets
+from tests.reliability.written_tree import FILES, OBJECTS, STEPS, TRANSFERS, TREE
+from tests.stores.raw_server import eventually
 
 PLACES = ("memory", "files", "bucket")
 CASES = len(PLACES) * (len(STEPS) + len(TRANSFERS))

@@ -19,9 +19,9 @@ from aioprefetch.testing import Fault, FaultServer, ReceivedRequest, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import CopyRequest, DeleteRequest, WriteRequest
-from tests.benches.gated_reader import in_case
 from tests.profile import chosen
 from tests.reliability.scripted import NO_PAUSES, SIZE, Serve, once
+from tests.stores.gated_reader import in_case
 
 CUT = 20_000
 EXPIRED = Fault(status=400, code="ExpiredToken")

@@ -5,7 +5,7 @@ That every row has a test, or a reason why it has none, is asserted with the oth
 
 import ast
 
-from tests.benches.source_tree import ROOT, parse, python_files
+from tests.repository.source_tree import ROOT, parse, python_files
 
 # Their faults are not of servers but of processes and of a caller's first day, or have their rows elsewhere.
 WITHOUT_ROWS = ("test_every_row.py", "test_first_mistakes.py", "test_process.py", "test_request_events.py")

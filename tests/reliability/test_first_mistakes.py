@@ -23,9 +23,10 @@ from aioprefetch.parquet import read_table
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync import open as open_file
 from aioprefetch.testing import CountingS3Server
-from tests.benches.error_walk import everything, raised_by
-from tests.benches.raw_server import Peer, RawServer, answering, reply
-from tests.benches.tls_servers import Authority, serving
+from tests.probes.error_walk import everything, raised_by
+from tests.stores.certificates import Authority
+from tests.stores.raw_server import Peer, RawServer, answering, reply
+from tests.stores.tls_servers import serving
 
 SECRETS = ("CANARY-ID", "CANARY-SECRET", "CANARY-TOKEN")
 KEYS: dict[str, Any] = dict(zip(("access_key_id", "secret_access_key", "session_token"), SECRETS, strict=True))

@@ -13,12 +13,12 @@ import pytest
 
 from aioprefetch.errors import Error
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.descriptors import descriptors_below
-from tests.benches.search import SEED
-from tests.benches.written_tree import LARGE, LONG, OBJECTS, STEPS, TRANSFERS, TREE
 from tests.model.verbs.doors import by_operator
 from tests.model.verbs.places import FilesPlace, MemoryPlace, opened
 from tests.model.verbs.tree import Tree, check
+from tests.probes.descriptors import descriptors_below
+from tests.probes.search import SEED
+from tests.reliability.written_tree import LARGE, LONG, OBJECTS, STEPS, TRANSFERS, TREE
 
 BEFORE: Tree = {**TREE, "a/x": LARGE}
 WRITING = ("write in parts", "write new in parts", "writer", "copy", "copy to nothing", "copy tree", "sync")

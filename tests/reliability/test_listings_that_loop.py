@@ -18,8 +18,8 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Entry, ListPage, ListRequest, ListUploadsRequest, UploadPage, WriteRequest
-from tests.benches.dict_store import DictAccessor, DictStore
-from tests.benches.part_store import PartAccessor, PartStore
+from tests.stores.dict_store import DictAccessor, DictStore
+from tests.stores.part_store import PartAccessor, PartStore
 
 KEYS = ("d/a", "d/b", "d/c", "d/e/f", "d/e/g", "d/h", "other")
 BELOW = [key for key in KEYS if key.startswith("d/")]

@@ -18,7 +18,7 @@ from aioprefetch.errors import TimedOut, Unavailable
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Fault
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.descriptors import IN_PROC, needs_proc
+from tests.probes.descriptors import IN_PROC, needs_proc
 from tests.reliability.scripted import PATIENT_HANG_SECONDS, Serve, once
 
 PATIENCE_SECONDS = 30

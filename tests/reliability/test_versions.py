@@ -264,7 +264,7 @@ async def test_a_condition_of_the_caller_stays_one(serve: Serve) -> None:
 @checks("reliability:S34")
 async def test_a_version_stays_readable(s3_server: CountingS3Server, random_name: Callable[[], str]) -> None:
     """Over moto, which keeps versions."""
-    from tests.benches.stacks import MotoBucket
+    from tests.stores.stacks import MotoBucket
 
     bucket = MotoBucket(random_name(), versioned=True)
     keys: dict[str, Any] = {"access_key_id": s3_server.access_key_id, "secret_access_key": s3_server.secret_access_key}

@@ -17,7 +17,6 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import Fault, FaultServer
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
-from tests.benches.tls_servers import self_signed
 from tests.reliability.scripted import (
     ATTEMPTS,
     HANG_SECONDS,
@@ -32,6 +31,7 @@ from tests.reliability.scripted import (
     once,
     service_for,
 )
+from tests.stores.certificates import self_signed
 
 LAST = OFFSET + LENGTH - 1
 # Far longer than all that is waited for here, on a machine that is busy.

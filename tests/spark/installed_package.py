@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 BUILD_SECONDS_MAX = 120
 SITE = "site"

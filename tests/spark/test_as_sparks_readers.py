@@ -18,7 +18,7 @@ from aioprefetch.errors import Error
 from aioprefetch.source.differences import DIFFERENCES, searches, warn_of_difference
 from aioprefetch.spark.data_source import AioPrefetchDataSource
 from aioprefetch.spark.hadoop import SessionSettings
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 from tests.spark.reader_cases import CASES, DIFFERENT, REFUSED, Case
 
 pytestmark = pytest.mark.spark

@@ -18,10 +18,10 @@ from aioprefetch.reader.policy import PolicyName
 from aioprefetch.spark import read
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server, Fault, Rule
-from tests.benches.column_file import EXPECTED, GROUPS, NAMES, OTHERS, PARQUET, ROWS, WANTED
-from tests.benches.computed_store import MIB, repeated
-from tests.benches.stored_object import StoredObject, stored
+from tests.files.column_file import EXPECTED, GROUPS, NAMES, OTHERS, PARQUET, ROWS, WANTED
 from tests.profile import chosen
+from tests.stores.computed_store import MIB, repeated
+from tests.stores.stored_object import StoredObject, stored
 
 # PySpark warns of pandas 3, and leaves its sockets to the garbage collector.
 pytestmark = [

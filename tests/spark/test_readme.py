@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.benches.doc_pages import blocks_of
-from tests.benches.source_tree import ROOT
+from tests.repository.doc_pages import blocks_of
+from tests.repository.source_tree import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

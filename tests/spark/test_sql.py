@@ -7,8 +7,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from aioprefetch.spark import register
-from tests.benches.doc_pages import blocks_of
-from tests.benches.source_tree import ROOT
+from tests.repository.doc_pages import blocks_of
+from tests.repository.source_tree import ROOT
 from tests.spark.files import expected, records, rows, write_jsonl, write_parquet
 
 pytestmark = pytest.mark.spark

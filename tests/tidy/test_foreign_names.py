@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benches.source_tree import PACKAGE, ROOT, parse, python_files
+from tests.repository.source_tree import PACKAGE, ROOT, parse, python_files
 
 LIBRARIES = ("botocore", "aiobotocore")
 # Methods that put something of ours into a client, or take something of theirs out of it.

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from aioprefetch.testing import FaultServer
-from tests.benches.source_tree import PACKAGE, ROOT, imports_of, python_files
+from tests.repository.source_tree import PACKAGE, ROOT, imports_of, python_files
 
 MODULES_MAX = 200
 FORBIDDEN = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benches.source_tree import PACKAGE, ROOT, Import, all_imports_of, file_of, imports_of, python_files
+from tests.repository.source_tree import PACKAGE, ROOT, Import, all_imports_of, file_of, imports_of, python_files
 
 # Lowest first; names on one line do not import each other. The order is that of the design, section 4.
 ORDER: tuple[tuple[str, ...], ...] = (

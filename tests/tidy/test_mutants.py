@@ -3,8 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
-from tests.benches.source_tree import ROOT
 from tests.mutants import read_lists
+from tests.repository.source_tree import ROOT
 
 
 def test_each_text_stands_once_in_its_module() -> None:

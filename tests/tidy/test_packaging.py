@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 METADATA = PROJECT["project"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benches.source_tree import PACKAGE, ROOT, parse, project_files, python_files, statements
+from tests.repository.source_tree import PACKAGE, ROOT, parse, project_files, python_files, statements
 
 # Habits of our own that a reader had to translate. On the right: what the field says.
 HABITS: dict[str, str] = {

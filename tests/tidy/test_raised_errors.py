@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.benches.source_tree import PACKAGE, ROOT, parse, python_files
+from tests.repository.source_tree import PACKAGE, ROOT, parse, python_files
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

@@ -4,7 +4,7 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
-from tests.benches.source_tree import PACKAGE, ROOT, python_files
+from tests.repository.source_tree import PACKAGE, ROOT, python_files
 
 SIZES = Path(__file__).with_name("sizes.toml")
 # A limit this far above its room is too high to hold anything.

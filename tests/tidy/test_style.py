@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.benches.source_tree import PACKAGE, ROOT, parse, project_files, python_files, statements
+from tests.repository.source_tree import PACKAGE, ROOT, parse, project_files, python_files, statements
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 DOORS = Path(__file__).with_name("doors.py")
 

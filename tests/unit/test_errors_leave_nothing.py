@@ -25,8 +25,8 @@ import aioprefetch as ap
 from aioprefetch.layers import ErrorContextLayer, HedgeLayer, LruCacheLayer, RetryLayer, TimeoutLayer
 from aioprefetch.testing import Fault, FaultServer, Injection, Rule
 from aioprefetch.testing.fault_layer import FaultLayer
-from tests.benches.part_store import PART_BYTES, PartStore
-from tests.benches.source_tree import PACKAGE
+from tests.repository.source_tree import PACKAGE
+from tests.stores.part_store import PART_BYTES, PartStore
 
 SIZE = 100_000
 FAR_BYTES = 50 << 20  # Two ranges that far apart are two requests.

@@ -10,7 +10,7 @@ import pytest
 from pyspark import cloudpickle
 
 import aioprefetch as ap
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 ROOMS = [
     *("arrow", "fsspec", "lance", "obspec", "otel", "parquet", "polars", "progress", "prometheus", "spark", "testing"),

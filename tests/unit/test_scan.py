@@ -18,8 +18,8 @@ from aioprefetch.scheduler.decode_loop import BatchOptions
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.services.memory import Memory
 from aioprefetch.sync import run
-from tests.benches.gated_reader import settle
-from tests.benches.pretended_format import PretendedScan
+from tests.stores.gated_reader import settle
+from tests.stores.pretended_format import PretendedScan
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.operator.operator import Operator
-from tests.benches.error_walk import everything, variables
+from tests.probes.error_walk import everything, variables
 
 SECRET = "pl4ntedS3cretpl4ntedS3cretpl4nted"
 KEYS: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": SECRET, "region": "us-east-1"}

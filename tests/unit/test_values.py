@@ -17,7 +17,7 @@ from aioprefetch import layers, values
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.layers import Layer
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest, Request
-from tests.benches.source_tree import PACKAGE, ROOT, parse, python_files
+from tests.repository.source_tree import PACKAGE, ROOT, parse, python_files
 
 HEAD = ReadHead(start=3, size=5, total=None)
 VALUES: dict[type, dict[str, Any]] = {

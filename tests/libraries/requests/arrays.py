@@ -11,9 +11,9 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore
 
 from aioprefetch.testing import CountingS3Server
-from tests.benches.stacks import MotoBucket
-from tests.benches.zarr_jobs import JOBS, MakeStore, over_aioprefetch, over_obstore
 from tests.libraries.requests.cost import Cost, Costs, Section, kinds_of
+from tests.libraries.zarr_jobs import JOBS, MakeStore, over_aioprefetch, over_obstore
+from tests.stores.stacks import MotoBucket
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
-from tests.benches.source_tree import ROOT
 from tests.libraries.requests.cost import Cost, Costs, Section
+from tests.repository.source_tree import ROOT
 
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "reference" / "requests.md"

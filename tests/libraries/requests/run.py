@@ -5,8 +5,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from tests.benches.source_tree import ROOT
 from tests.libraries.requests.cost import Cost, Costs
+from tests.repository.source_tree import ROOT
 
 
 def counted(section: str, names: Sequence[str]) -> Costs:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from tests.benches.simulated_bucket import SimulatedBucket
+from tests.stores.simulated_bucket import SimulatedBucket
 
 
 @dataclass

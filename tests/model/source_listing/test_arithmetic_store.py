@@ -8,9 +8,9 @@ from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListRequest
-from tests.benches.computed_listing import ArithmeticStore
-from tests.benches.dict_index import Consumer, DictIndex
 from tests.profile import chosen
+from tests.stores.computed_listing import ArithmeticStore
+from tests.stores.dict_index import Consumer, DictIndex
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=10)
 

@@ -9,10 +9,10 @@ from aioprefetch import Operator
 from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.dict_index import Consumer, DictIndex
-from tests.benches.simulated_bucket import SimulatedBucket
 from tests.model.source_listing.document_scheme import DocumentScheme, ExactSet, SmallFilter
 from tests.profile import chosen
+from tests.stores.dict_index import Consumer, DictIndex
+from tests.stores.simulated_bucket import SimulatedBucket
 
 SEEDS = range(chosen(quick=2, full=3))
 STEP_MS = 1000

@@ -24,8 +24,8 @@ from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListRequest
-from tests.benches.dict_index import Consumer, DictIndex
-from tests.benches.simulated_bucket import SimulatedBucket
+from tests.stores.dict_index import Consumer, DictIndex
+from tests.stores.simulated_bucket import SimulatedBucket
 
 Kind = type[TailSweepLister] | type[DiffLister]
 

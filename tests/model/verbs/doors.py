@@ -22,10 +22,10 @@ from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.obspec import store
 from aioprefetch.sync.loop_thread import loop_thread
-from tests.benches.faulty_bucket import etag_of
 from tests.model.verbs.places import Place
 from tests.model.verbs.steps import ALL_VERBS
 from tests.model.verbs.tree import Step, Tree, has_dots, pattern_of
+from tests.stores.faulty_bucket import etag_of
 
 Verbs = Mapping[str, Collection[str]]
 NO_FLAGS = frozenset[str]()

@@ -16,10 +16,10 @@ from aioprefetch.services import Memory
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.values import WriteRequest
-from tests.benches.faulty_bucket import FaultyBucket
-from tests.benches.planted_keys import PlantedBucket
-from tests.benches.rclone_server import RcloneS3Server
 from tests.model.verbs.tree import Meaning, Tree
+from tests.stores.faulty_bucket import FaultyBucket
+from tests.stores.planted_keys import PlantedBucket
+from tests.stores.rclone_server import RcloneS3Server
 
 
 class Place(Protocol):

@@ -17,10 +17,10 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import Error
 from aioprefetch.fsspec import LocalFileSystem
-from tests.benches.search import searched
 from tests.model.verbs.doors import by_operator
 from tests.model.verbs.places import MemoryPlace, opened
 from tests.model.verbs.tree import Step
+from tests.probes.search import searched
 
 NAMES = ("a", "b", "d/a", "d/b", "e/a", "e/b", "e/d/a")
 MODES = (0o600, 0o640, 0o644, 0o700, 0o444)

@@ -19,11 +19,11 @@ from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import VirtualClockLoop
 from aioprefetch.values import Request
-from tests.benches.search import searched
 from tests.model.verbs.doors import by_operator
 from tests.model.verbs.interleaved import Ended, killed_values, possible_trees
 from tests.model.verbs.places import MemoryPlace, opened
 from tests.model.verbs.tree import Step, Tree
+from tests.probes.search import searched
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tests.benches.faulty_bucket import FAULTS, Call, FaultyBucket
-from tests.benches.search import IS_LONG, searched
 from tests.model.verbs.doors import DOORS, Door, OperatorDoor, door_of
 from tests.model.verbs.places import MEANINGS, BucketPlace, Place, opened
 from tests.model.verbs.steps import SLASHED, cases
 from tests.model.verbs.tree import Step, Tree, check, check_refusal, without_markers
+from tests.probes.search import IS_LONG, searched
+from tests.stores.faulty_bucket import FAULTS, Call, FaultyBucket
 
 # Examples of the doors to each store.
 EXAMPLES = {"memory": 30, "files": 15, "bucket": 10}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from aioprefetch import Operator
 from aioprefetch.errors import NotFound
 from aioprefetch.testing import CountingS3Server
-from tests.benches.planted_keys import PlantedBucket
-from tests.benches.search import searched
 from tests.model.verbs.tree import Step
+from tests.probes.search import searched
+from tests.stores.planted_keys import PlantedBucket
 
 EXAMPLES = 20
 NAMES = st.sampled_from(["a", "b", "a/a", "a b", "\u00fc"])

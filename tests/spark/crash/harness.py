@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.parquet as pq
 
 from aioprefetch.spark.java import use_java
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 from tests.spark.crash.file_sets import add_late_files, make_file_set
 from tests.spark.crash.kill_points import JVM, KILLED, MARKER, POINT
 

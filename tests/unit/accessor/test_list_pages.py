@@ -7,7 +7,7 @@ from aioprefetch.errors import ProtocolError
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import Memory
 from aioprefetch.values import Entry, ListRequest, ListUploadsRequest, Upload
-from tests.benches.dict_store import DictStore
+from tests.stores.dict_store import DictStore
 
 A, B, C = (Entry(path=name, size=1) for name in "abc")
 

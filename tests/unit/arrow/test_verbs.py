@@ -24,7 +24,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, ListRequest, Metadata, ReadRequest, RenameRequest, StatRequest, WriteRequest
-from tests.benches.arrow_stores import STORES, filesystem_over, s3_options
+from tests.stores.arrow_stores import STORES, filesystem_over, s3_options
 
 
 @pytest.fixture(params=STORES)

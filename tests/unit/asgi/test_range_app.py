@@ -25,7 +25,7 @@ from aioprefetch.runtime.events import Event
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server, Injection
 from aioprefetch.values import Metadata, StatRequest
-from tests.benches.range_app import DATA, PATH, client_of, collector, never, served
+from tests.unit.asgi.range_app import DATA, PATH, client_of, collector, never, served
 
 KIB = 1 << 10
 SIZE = len(DATA)

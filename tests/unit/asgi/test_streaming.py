@@ -10,8 +10,8 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.testing import FaultLayer, FaultServer, content
 from aioprefetch.values import ReadRequest
-from tests.benches.layer_stack import was_cancelled
-from tests.benches.range_app import DATA, client_of, collector, never
+from tests.stores.layer_stack import was_cancelled
+from tests.unit.asgi.range_app import DATA, client_of, collector, never
 
 DAY_SECONDS = 86_400
 SEND_SECONDS = 30

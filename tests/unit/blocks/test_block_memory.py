@@ -12,7 +12,7 @@ from aioprefetch.blocks.block import Segment
 from aioprefetch.errors import BudgetExhausted, Unavailable
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.buffers import new_buffer
-from tests.benches.gated_reader import KIB, MIB, Bench, bench, reads_of, settle
+from tests.stores.gated_reader import KIB, MIB, Bench, bench, reads_of, settle
 
 BLOCK = 64 * KIB
 

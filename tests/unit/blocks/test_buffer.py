@@ -10,7 +10,7 @@ import pytest
 from aioprefetch.blocks.block import Segment
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.buffers import MAPPED_BYTES_MIN, SmallBuffer, new_buffer, view_of
-from tests.benches.gated_reader import MIB, bench, settle
+from tests.stores.gated_reader import MIB, bench, settle
 
 SIZES = (1, 100, MAPPED_BYTES_MIN - 1, MAPPED_BYTES_MIN, MAPPED_BYTES_MIN + 4097)
 

@@ -15,8 +15,8 @@ from aioprefetch.errors import Error
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadHead
-from tests.benches.calls import counted_calls
-from tests.benches.gated_reader import KIB, MIB, Bench, bench, file_of, resident_blocks, settle
+from tests.probes.calls import counted_calls
+from tests.stores.gated_reader import KIB, MIB, Bench, bench, file_of, resident_blocks, settle
 
 BLOCK = 64 * KIB
 

@@ -8,7 +8,7 @@ import pytest
 from aioprefetch.blocks.block import SegmentState
 from aioprefetch.errors import Closed, Unavailable
 from aioprefetch.values import ReadHead
-from tests.benches.gated_reader import KIB, MIB, bench, file_of, settle
+from tests.stores.gated_reader import KIB, MIB, bench, file_of, settle
 
 BLOCK = 64 * KIB
 DRAIN_BYTES = 32 * KIB

@@ -28,7 +28,7 @@ from aioprefetch.runtime.buffers import (
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
-from tests.benches.gated_reader import MIB, Bench, bench, reads_of, settle
+from tests.stores.gated_reader import MIB, Bench, bench, reads_of, settle
 
 SIZE = MAPPED_BYTES_MIN
 LIMIT = 64 * MIB

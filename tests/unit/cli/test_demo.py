@@ -31,7 +31,7 @@ from aioprefetch.cli.printing import PlainDisplay, RichDisplay, SilentDisplay, c
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 # The script `aioprefetch` of the wheel, where nothing is installed that the extra `demo` does not bring.
 INSTALLED_DEMO = """

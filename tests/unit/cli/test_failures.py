@@ -18,7 +18,7 @@ from aioprefetch.cli import main
 from aioprefetch.cli.app import COMMANDS, app
 from aioprefetch.sync import run as run_on_loop
 from aioprefetch.testing import FaultServer
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 from tests.unit.cli.commands import Bucket, run
 
 CANARY = "canary5ecret"

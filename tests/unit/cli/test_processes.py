@@ -15,8 +15,8 @@ import pytest
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.faults import Fault, Rule
-from tests.benches.programs import run_program
-from tests.benches.source_tree import ROOT
+from tests.probes.programs import run_program
+from tests.repository.source_tree import ROOT
 
 # It takes below a second; a busy machine takes its time to end a process.
 BUSY_MACHINE_SECONDS_MAX = 5.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 from tests.unit.cli.commands import run
 
 READ = """

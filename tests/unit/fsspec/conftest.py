@@ -7,7 +7,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.testing import CountingS3Server, content
-from tests.benches.s3_words import Bucket
+from tests.unit.fsspec.s3_words import Bucket
 
 
 @pytest.fixture(scope="session", autouse=True)

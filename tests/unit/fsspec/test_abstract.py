@@ -20,8 +20,8 @@ from fsspec.tests.abstract import (
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, LocalFileSystem, MemoryFileSystem, S3FileSystem
 from aioprefetch.testing import CountingS3Server
-from tests.benches.rclone_server import RcloneS3Server
 from tests.profile import chosen
+from tests.stores.rclone_server import RcloneS3Server
 
 pytestmark = pytest.mark.full
 

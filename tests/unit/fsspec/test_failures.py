@@ -13,9 +13,9 @@ from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.fsspec.verbs import many, of_one
 from aioprefetch.testing import FaultLayer, Injection, content
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.layer_stack import was_cancelled
-from tests.benches.programs import run_program
+from tests.probes.programs import run_program
 from tests.profile import IS_FULL
+from tests.stores.layer_stack import was_cancelled
 
 DATA = content(300_000)
 OBJECTS = {"a": DATA, "d/b": b"bb", "d/e/c": b"ccc", "d/e/f/g": b""}

@@ -20,8 +20,8 @@ import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.testing import CountingS3Server, FaultServer, content
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.programs import run_program
-from tests.benches.source_tree import ROOT
+from tests.probes.programs import run_program
+from tests.repository.source_tree import ROOT
 
 DATA = content(3 << 20)
 

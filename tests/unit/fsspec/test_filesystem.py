@@ -18,8 +18,8 @@ from aioprefetch.fsspec import AioPrefetchFileSystem, HttpFileSystem, LocalFileS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, FaultServer, Injection, content
 from aioprefetch.values import Request, WriteRequest
-from tests.benches.s3_words import Bucket
-from tests.benches.stacks import MotoBucket
+from tests.stores.stacks import MotoBucket
+from tests.unit.fsspec.s3_words import Bucket
 
 DATA = content(10_000)
 R = TypeVar("R", bound=Request)

@@ -7,7 +7,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, S3FileSystem, gdal_opener
-from tests.benches.s3_words import Bucket
+from tests.unit.fsspec.s3_words import Bucket
 
 CELLS = np.arange(512 * 512, dtype="uint16").reshape(1, 512, 512)
 TIFF = {"driver": "GTiff", "width": 512, "height": 512, "count": 1, "dtype": "uint16"}

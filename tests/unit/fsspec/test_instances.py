@@ -21,8 +21,8 @@ from moto.s3.models import s3_backends
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, HttpFileSystem, S3FileSystem
 from aioprefetch.fsspec.options import settings_of, wrapped
-from tests.benches.s3_words import Bucket
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
+from tests.unit.fsspec.s3_words import Bucket
 
 
 class GivenSession:

@@ -13,7 +13,7 @@ import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, S3FileSystem
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.planted_keys import PlantedBucket, PlantedMemory
+from tests.stores.planted_keys import PlantedBucket, PlantedMemory
 
 Make = Callable[..., AioPrefetchFileSystem]
 

@@ -16,7 +16,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
-from tests.benches.s3_words import Bucket
+from tests.unit.fsspec.s3_words import Bucket
 
 Tree = dict[str, bytes]
 

@@ -13,7 +13,7 @@ from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, Metadata, WriteRequest
-from tests.benches.s3_words import Bucket
+from tests.unit.fsspec.s3_words import Bucket
 
 
 class OverwritingAccessor(WrappedAccessor):

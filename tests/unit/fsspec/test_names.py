@@ -7,7 +7,7 @@ import pytest
 
 from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.planted_keys import PlantedMemory
+from tests.stores.planted_keys import PlantedMemory
 
 SITE = {"p/about/": b"page", "p/about/x": b"x", "p/deep/e/": b"", "p/i": b"i"}
 

@@ -20,7 +20,7 @@ import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, HttpFileSystem
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.s3_words import Bucket
+from tests.unit.fsspec.s3_words import Bucket
 
 TEXT = "äöü\nline two\n" * 100
 COMPRESSED: dict[str | None, Callable[[bytes], bytes]] = {

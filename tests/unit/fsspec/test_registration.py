@@ -15,8 +15,8 @@ from hatchling.builders.wheel import WheelBuilder
 
 import aioprefetch as ap
 from aioprefetch.fsspec.schemes import BY_PROTOCOL
-from tests.benches.programs import run_program
-from tests.benches.source_tree import ROOT
+from tests.probes.programs import run_program
+from tests.repository.source_tree import ROOT
 
 # Far from a checkout, by URLs alone: fsspec imports us, and pandas, dask and the like name nothing of ours.
 INSTALLED = """

@@ -15,8 +15,8 @@ from fsspec.core import url_to_fs
 import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem, S3FileSystem
 from aioprefetch.testing import FaultServer
-from tests.benches.s3_words import Bucket
-from tests.benches.stacks import MotoBucket
+from tests.stores.stacks import MotoBucket
+from tests.unit.fsspec.s3_words import Bucket
 
 
 @pytest.fixture

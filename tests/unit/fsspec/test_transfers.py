@@ -16,9 +16,9 @@ from aioprefetch.fsspec import AioPrefetchFileSystem, S3FileSystem
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection, content
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Capability
-from tests.benches.part_store import PartStore
-from tests.benches.s3_words import Bucket
-from tests.benches.stacks import MotoBucket
+from tests.stores.part_store import PartStore
+from tests.stores.stacks import MotoBucket
+from tests.unit.fsspec.s3_words import Bucket
 
 DATA = content(10_000)
 PLACED = {"StorageClass": "STANDARD_IA", "SSEKMSKeyId": "alias/a-key", "ServerSideEncryption": "aws:kms"}

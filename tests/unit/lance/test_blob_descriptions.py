@@ -11,7 +11,7 @@ import pytest
 
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import InvalidArgument, Unsupported
-from tests.benches.lance_files import PATH, dataset_objects, stored, write_file
+from tests.files.lance_files import PATH, dataset_objects, stored, write_file
 
 lance: Any = pytest.importorskip("lance")
 

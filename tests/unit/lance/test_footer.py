@@ -14,7 +14,7 @@ from aioprefetch.lance.footer import FOOTER, TAIL_BYTES, Footer, TailMemory, ope
 from aioprefetch.lance.schema import arrow_schema
 from aioprefetch.ranges import joined, total_length
 from aioprefetch.runtime.events import Event
-from tests.benches.lance_files import PATH, VERSIONS, stored, write_file
+from tests.files.lance_files import PATH, VERSIONS, stored, write_file
 
 TABLE = pa.table({"a": range(50_000), "b": [str(number) for number in range(50_000)]})
 

@@ -13,7 +13,7 @@ import pytest
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import InvalidArgument, InvalidType
 from aioprefetch.lance import open_dataset
-from tests.benches.lance_files import PATH, VERSIONS, dataset_objects, stored, write_file
+from tests.files.lance_files import PATH, VERSIONS, dataset_objects, stored, write_file
 from tests.profile import chosen
 
 lance: Any = pytest.importorskip("lance")

@@ -18,7 +18,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     UntrustedMetadata,
 )
-from tests.benches.lance_files import PATH, VERSIONS, stored, write_file
+from tests.files.lance_files import PATH, VERSIONS, stored, write_file
 from tests.profile import chosen
 
 ROWS = 20_000

@@ -12,8 +12,8 @@ import pytest
 
 import aioprefetch.lance as ap_lance
 from aioprefetch.errors import Unsupported
-from tests.benches.lance_files import VERSIONS, dataset_objects, stored
-from tests.benches.protobuf import key, span, varint
+from tests.files.lance_files import VERSIONS, dataset_objects, stored
+from tests.unit.lance.protobuf import key, span, varint
 
 lance: Any = pytest.importorskip("lance")
 lance_file: Any = pytest.importorskip("lance.file")

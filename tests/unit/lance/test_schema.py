@@ -9,7 +9,7 @@ import pytest
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.footer import LanceFile, open_file
 from aioprefetch.lance.schema import Field, arrow_type, build_fields, needed_columns, number_columns, project, walk
-from tests.benches.lance_files import PATH, VERSIONS, peer_reader, stored, write_file
+from tests.files.lance_files import PATH, VERSIONS, peer_reader, stored, write_file
 from tests.unit.lance.families import FAMILIES
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata
 from aioprefetch.lance.wire import DEPTH_MAX, FieldRule, MessageTable, message, one_of, parse, uint
-from tests.benches.protobuf import key, span, varint
+from tests.unit.lance.protobuf import key, span, varint
 
 INNER = MessageTable("Inner", {1: uint("count"), 2: FieldRule("text", "text")})
 TABLE = MessageTable(

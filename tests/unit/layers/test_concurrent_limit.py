@@ -13,7 +13,7 @@ from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import Lane, ReadRequest, StatRequest, WriteRequest
-from tests.benches.layer_stack import KIB, open_stack, pattern, settle, slots_of, take_slots, was_cancelled
+from tests.stores.layer_stack import KIB, open_stack, pattern, settle, slots_of, take_slots, was_cancelled
 
 pytestmark = pytest.mark.virtual
 

@@ -31,7 +31,7 @@ from aioprefetch.values import (
     UploadPage,
     WriteRequest,
 )
-from tests.benches.dict_store import NEEDED, OPTIONAL, DictStore
+from tests.stores.dict_store import NEEDED, OPTIONAL, DictStore
 
 DATA = bytes(range(100))
 SHORT = {

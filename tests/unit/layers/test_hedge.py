@@ -24,7 +24,7 @@ from aioprefetch.layers.hedge import (
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ReadRequest
-from tests.benches.layer_stack import KIB, Stack, open_stack, pattern, settle, slots_of, take_slots, was_cancelled
+from tests.stores.layer_stack import KIB, Stack, open_stack, pattern, settle, slots_of, take_slots, was_cancelled
 
 pytestmark = pytest.mark.virtual
 

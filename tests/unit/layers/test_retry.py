@@ -37,7 +37,7 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
-from tests.benches.layer_stack import open_stack, pattern
+from tests.stores.layer_stack import open_stack, pattern
 
 pytestmark = pytest.mark.virtual
 

@@ -12,8 +12,8 @@ from aioprefetch.layers.timeout import TimeoutLayer
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import ReadRequest
-from tests.benches.layer_stack import KIB, MIB, Stack, open_stack, pattern, was_cancelled
 from tests.profile import chosen, combinations
+from tests.stores.layer_stack import KIB, MIB, Stack, open_stack, pattern, was_cancelled
 
 pytestmark = pytest.mark.virtual
 

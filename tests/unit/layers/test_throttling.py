@@ -8,7 +8,7 @@ from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatis
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import Lane, StatRequest, WriteRequest
-from tests.benches.layer_stack import KIB, BodyLayer, Stack, Step, open_stack, pattern, settle, slots_of, take_slots
+from tests.stores.layer_stack import KIB, BodyLayer, Stack, Step, open_stack, pattern, settle, slots_of, take_slots
 
 pytestmark = pytest.mark.virtual
 

@@ -25,7 +25,7 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
-from tests.benches.layer_stack import KIB, BodyLayer, Step, open_stack, pattern
+from tests.stores.layer_stack import KIB, BodyLayer, Step, open_stack, pattern
 
 pytestmark = pytest.mark.virtual
 

@@ -21,7 +21,7 @@ from aioprefetch.ranges import joined, subtract, total_length
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, content
 from aioprefetch.values import ReadRequest, StatRequest, WriteRequest
-from tests.benches.part_store import PartStore
+from tests.stores.part_store import PartStore
 
 DATA = content(100_000)
 MIB = 1 << 20

@@ -11,7 +11,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultServer, Rule
-from tests.benches.programs import completed
+from tests.probes.programs import completed
 
 DATA = bytes(range(256)) * 400
 

@@ -15,8 +15,8 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services import Fs, Memory
 from aioprefetch.values import Request, WriteRequest
-from tests.benches.dict_store import DictStore
-from tests.benches.part_store import PartStore
+from tests.stores.dict_store import DictStore
+from tests.stores.part_store import PartStore
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")

@@ -39,7 +39,7 @@ from aioprefetch.layers import (
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ReadRequest, WriteRequest
-from tests.benches.gated_reader import bench, settle
+from tests.stores.gated_reader import bench, settle
 
 Call = Callable[[Operator], Awaitable[object]]
 

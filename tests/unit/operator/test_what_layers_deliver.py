@@ -22,7 +22,7 @@ from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
-from tests.benches.gated_reader import in_case
+from tests.stores.gated_reader import in_case
 
 BLOCK = 4096
 SIZES = [1000, 5 * BLOCK + 7]

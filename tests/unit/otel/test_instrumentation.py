@@ -16,8 +16,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Rule
-from tests.benches.failing_disk import until
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
+from tests.stores.failing_disk import until
 
 DATA = bytes(range(256)) * 400
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from aioprefetch.parquet.footer import TAIL_BYTES, Footer, FooterCache, footer
-from tests.benches.gated_reader import Bench
+from tests.stores.gated_reader import Bench
 from tests.unit.parquet.parquet_files import written
 
 # The package has a function of the same name.

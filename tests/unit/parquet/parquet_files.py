@@ -11,7 +11,7 @@ from aioprefetch.parquet.footer import Footer, footer_start, parse
 from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.statistics import Counters
 from aioprefetch.scheduler.pinned_file import PinnedFile
-from tests.benches.gated_reader import Bench
+from tests.stores.gated_reader import Bench
 
 MAGIC = b"PAR1"
 

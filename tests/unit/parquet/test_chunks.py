@@ -11,7 +11,7 @@ from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported, Untrus
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.chunks import CODECS, ColumnChunk, column_chunks, resolve_columns
 from aioprefetch.parquet.footer import Footer, footer
-from tests.benches.gated_reader import bench
+from tests.stores.gated_reader import bench
 from tests.unit.parquet.parquet_files import (
     chunk_of,
     footer_start_of,

@@ -10,7 +10,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.parquet import read_table
-from tests.benches.gated_reader import bench
+from tests.stores.gated_reader import bench
 from tests.unit.parquet.parquet_files import footer_at_hand, written
 
 pytestmark = pytest.mark.virtual

@@ -12,8 +12,8 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound
 from aioprefetch.parquet.dataset.scan import spread
-from tests.benches.dataset_files import asked, numbers, parquet_bytes, put_files, write_files, years
-from tests.benches.gated_reader import MIB, Bench, bench, settle
+from tests.files.dataset_files import asked, numbers, parquet_bytes, put_files, write_files, years
+from tests.stores.gated_reader import MIB, Bench, bench, settle
 
 YEARS = dict(years())
 PATHS = list(YEARS)

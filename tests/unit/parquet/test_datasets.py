@@ -23,8 +23,8 @@ from aioprefetch.errors import (
     UntrustedMetadata,
 )
 from aioprefetch.testing import CountingS3Server
-from tests.benches.dataset_files import asked, numbers, parquet_bytes, put_files, sorted_rows, write_files, years
-from tests.benches.gated_reader import MIB, Bench, bench, settle
+from tests.files.dataset_files import asked, numbers, parquet_bytes, put_files, sorted_rows, write_files, years
+from tests.stores.gated_reader import MIB, Bench, bench, settle
 
 YEARS = dict(years())
 PATHS = list(YEARS)

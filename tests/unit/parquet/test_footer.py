@@ -21,7 +21,7 @@ from aioprefetch.parquet.footer import (
     TAIL_BYTES_EVERYTHING,
     footer,
 )
-from tests.benches.gated_reader import bench, settle
+from tests.stores.gated_reader import bench, settle
 from tests.unit.parquet.footers import FIRST, PLAIN, footer_module, large_file, read
 from tests.unit.parquet.parquet_files import (
     footer_of,

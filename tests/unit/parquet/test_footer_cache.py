@@ -12,7 +12,7 @@ from aioprefetch.parquet.footer import (
     footer,
 )
 from aioprefetch.values import Capability
-from tests.benches.gated_reader import bench, with_etag
+from tests.stores.gated_reader import bench, with_etag
 from tests.unit.parquet.footers import PLAIN, large_file, read
 from tests.unit.parquet.parquet_files import (
     written,

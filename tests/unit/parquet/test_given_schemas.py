@@ -10,7 +10,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.errors import Unsupported
-from tests.benches.gated_reader import Bench, bench
+from tests.stores.gated_reader import Bench, bench
 from tests.unit.parquet.parquet_files import written
 
 pytestmark = pytest.mark.virtual

@@ -11,7 +11,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, Unsupported
-from tests.benches.gated_reader import Bench, bench
+from tests.stores.gated_reader import Bench, bench
 from tests.unit.parquet.parquet_files import footer_of, with_footer, written
 
 pytestmark = pytest.mark.virtual

@@ -22,10 +22,10 @@ from aioprefetch.ranges import Range
 from aioprefetch.reader.layout import FOOTER_BYTES_MAX
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import FaultLayer, Injection
-from tests.benches.computed_store import KIB, MIB, Arithmetic, covered_bytes, repeated
-from tests.benches.gated_reader import Bench, bench, in_case, settle
-from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen
+from tests.stores.computed_store import KIB, MIB, Arithmetic, covered_bytes, repeated
+from tests.stores.gated_reader import Bench, bench, in_case, settle
+from tests.stores.layer_stack import was_cancelled
 from tests.unit.parquet.parquet_files import chunk_of, footer_of, tree_of, with_footer, with_tree, written
 
 COLUMNS, GROUPS, ROWS = 8, 12, 4096

@@ -10,8 +10,8 @@ from aioprefetch.errors import BudgetExhausted, ConfigInvalid, InvalidType, Untr
 from aioprefetch.parquet import chunk_columns, read_table, scan
 from aioprefetch.parquet.page_metadata import read_page_header
 from aioprefetch.parquet.row_groups import decode_pool
-from tests.benches.gated_reader import bench
 from tests.profile import chosen
+from tests.stores.gated_reader import bench
 from tests.unit.parquet.parquet_files import footer_at_hand, written
 
 pytestmark = pytest.mark.virtual

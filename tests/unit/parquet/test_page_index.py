@@ -18,7 +18,7 @@ from aioprefetch.parquet.page_metadata import (
     parse_column_index,
     parse_offset_index,
 )
-from tests.benches.gated_reader import bench, settle
+from tests.stores.gated_reader import bench, settle
 from tests.unit.parquet.parquet_files import requests_of, written
 
 pytestmark = pytest.mark.virtual

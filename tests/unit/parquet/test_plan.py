@@ -26,7 +26,7 @@ from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
 from aioprefetch.parquet.page_metadata import OffsetIndex
 from aioprefetch.parquet.plan import checked_rows, chosen_row_groups, plan
 from aioprefetch.ranges import SMALL_GAP_BYTES, bridged
-from tests.benches.gated_reader import bench
+from tests.stores.gated_reader import bench
 from tests.unit.parquet.parquet_files import footer_at_hand, footer_start_of, nested_table, written
 from tests.unit.parquet.parquet_files import requests_of as sent_requests
 

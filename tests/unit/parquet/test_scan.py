@@ -20,7 +20,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     UntrustedMetadata,
 )
-from tests.benches.gated_reader import MIB, Bench, bench, settle
+from tests.stores.gated_reader import MIB, Bench, bench, settle
 from tests.unit.parquet.parquet_files import footer_at_hand, written
 
 ROWS = 10_000

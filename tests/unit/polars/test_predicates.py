@@ -16,7 +16,7 @@ from polars.io.plugins import register_io_source
 
 import aioprefetch as ap
 from aioprefetch.polars.predicates import scan_filters
-from tests.benches.polars_files import frames, predicates, stored
+from tests.files.polars_files import frames, predicates, stored
 
 c = pl.col
 DAY, HOUR = date(2024, 5, 1), datetime(2024, 5, 1, 12)

@@ -9,8 +9,8 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.polars.scan_parquet import dtypes_of
-from tests.benches.column_file import GROUPS, PARQUET, ROWS
-from tests.benches.dataset_files import numbers, parquet_bytes
+from tests.files.column_file import GROUPS, PARQUET, ROWS
+from tests.files.dataset_files import numbers, parquet_bytes
 
 # A file that comes whole with its footer, and one of which only the end does.
 FILES = {"small": (parquet_bytes(numbers(0)), 100), "large": (PARQUET, GROUPS * ROWS)}

@@ -17,8 +17,8 @@ import aioprefetch as ap
 from aioprefetch.errors import NotFound, PermissionDenied
 from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from tests.benches.failing_disk import until
-from tests.benches.part_store import Bed, part_bed
+from tests.stores.failing_disk import until
+from tests.stores.part_store import Bed, part_bed
 
 SIZE = 5500
 ESCAPES = re.compile(r"\x1b\[[?\d;]*[A-Za-z]")  # Of a terminal.

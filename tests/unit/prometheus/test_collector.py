@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultServer, Rule
-from tests.benches.failing_disk import until
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
+from tests.stores.failing_disk import until
 
 DATA = bytes(range(256)) * 400
 DASHBOARD = ROOT / "examples" / "grafana_dashboard.json"

@@ -12,7 +12,7 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.values import Lane
-from tests.benches.gated_reader import KIB, MIB, Bench, Call, bench, settle
+from tests.stores.gated_reader import KIB, MIB, Bench, Call, bench, settle
 
 BLOCK = 64 * KIB
 AHEAD = 8

@@ -15,8 +15,8 @@ import pytest
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing import FaultServer
 from aioprefetch.testing.oracle import content
-from tests.benches.tls_servers import Authority
 from tests.profile import chosen
+from tests.stores.certificates import Authority
 
 READERS = 200
 # Of those whose responses are long.

@@ -10,10 +10,10 @@ from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ConfigInvalid, ObjectChanged, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, WriteRequest
-from tests.benches.disk_tier import BLOCK as DISK_BLOCK
-from tests.benches.disk_tier import counts, disk_bench, written
-from tests.benches.gated_reader import KIB, MIB, bench, settle
 from tests.profile import combinations
+from tests.stores.disk_tier import BLOCK as DISK_BLOCK
+from tests.stores.disk_tier import counts, disk_bench, written
+from tests.stores.gated_reader import KIB, MIB, bench, settle
 from tests.unit.reader.ahead import READS
 
 BLOCK = 64 * KIB

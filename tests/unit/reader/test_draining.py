@@ -16,9 +16,9 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Rule
 from aioprefetch.testing.oracle import content
-from tests.benches.gated_reader import KIB, MIB, Bench, Call, bench, in_case, settle
-from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen
+from tests.stores.gated_reader import KIB, MIB, Bench, Call, bench, in_case, settle
+from tests.stores.layer_stack import was_cancelled
 
 BLOCK = 64 * KIB
 

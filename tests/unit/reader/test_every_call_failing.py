@@ -20,7 +20,7 @@ from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.testing.oracle import assert_same_bytes
 from aioprefetch.values import Lane
-from tests.benches.gated_reader import KIB, bench
+from tests.stores.gated_reader import KIB, bench
 from tests.unit.reader.ahead import assert_all_given_back
 
 BLOCK = 4 * KIB

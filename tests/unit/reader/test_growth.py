@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.ranges import Range
 from aioprefetch.reader.growth import GROWTHS, Growth, Progress, find_growth
-from tests.benches.gated_reader import KIB, bench, reads_of, settle
+from tests.stores.gated_reader import KIB, bench, reads_of, settle
 from tests.unit.reader.tape import AHEAD, BLOCK, FAR, Stall, Tape, run_at, tape
 
 # Reads of half a block: how many blocks the window has after each, when every read, or none, had to wait.

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from aioprefetch.reader.reader import RangeReader
-from tests.benches.gated_reader import KIB, bench, reads_of, settle
+from tests.stores.gated_reader import KIB, bench, reads_of, settle
 
 BLOCK = 64 * KIB
 BLOCKS = 40

@@ -13,7 +13,7 @@ from aioprefetch.errors import ObjectChanged, RangeNotSatisfied
 from aioprefetch.layers import LruCacheLayer
 from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.testing.oracle import content
-from tests.benches.gated_reader import KIB, MIB, bench, settle, with_etag
+from tests.stores.gated_reader import KIB, MIB, bench, settle, with_etag
 
 BLOCK = 64 * KIB
 FAR = 20 * BLOCK

@@ -12,7 +12,7 @@ from aioprefetch.reader.iterators import ChunkIterator
 from aioprefetch.reader.policy import find_policy
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.reader.window import Run, Windows
-from tests.benches.gated_reader import Bench, Call, settle
+from tests.stores.gated_reader import Bench, Call, settle
 from tests.unit.reader.ahead import AHEAD, BLOCK, ahead_bench, answer_all, assert_all_given_back
 
 CHUNK = 1000

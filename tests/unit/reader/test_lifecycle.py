@@ -11,9 +11,9 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.errors import Closed, InvalidArgument, InvalidRange, InvalidType, RangeNotSatisfied, Unavailable
 from aioprefetch.testing.fault_layer import FaultLayer
-from tests.benches.gated_reader import KIB, MIB, Bench, bench, file_of, in_case, reads_of, settle
-from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen
+from tests.stores.gated_reader import KIB, MIB, Bench, bench, file_of, in_case, reads_of, settle
+from tests.stores.layer_stack import was_cancelled
 
 BLOCK = 64 * KIB
 

@@ -15,10 +15,10 @@ from aioprefetch.runtime.events import Event
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.testing.oracle import assert_same_bytes
-from tests.benches.computed_store import MIB, Arithmetic, Distance, blank
-from tests.benches.gated_reader import KIB, Bench, bench, in_case, resident_blocks, settle
-from tests.benches.layer_stack import was_cancelled
 from tests.profile import combinations
+from tests.stores.computed_store import MIB, Arithmetic, Distance, blank
+from tests.stores.gated_reader import KIB, Bench, bench, in_case, resident_blocks, settle
+from tests.stores.layer_stack import was_cancelled
 
 BLOCK = 4 * KIB
 SIZE = 20 * BLOCK + 777

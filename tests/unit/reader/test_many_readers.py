@@ -10,7 +10,7 @@ import pytest
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from tests.benches.gated_reader import KIB, MIB, Bench, Call, bench, settle, with_etag
+from tests.stores.gated_reader import KIB, MIB, Bench, Call, bench, settle, with_etag
 from tests.unit.reader.ahead import assert_all_given_back, watch_grants
 
 READERS = 200

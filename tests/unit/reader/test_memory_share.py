@@ -12,8 +12,8 @@ from aioprefetch.reader.policy import PolicyName
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest
-from tests.benches.gated_reader import KIB, MIB
 from tests.profile import chosen
+from tests.stores.gated_reader import KIB, MIB
 
 BLOCK = 512 * KIB
 

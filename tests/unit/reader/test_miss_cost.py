@@ -12,7 +12,7 @@ from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
-from tests.benches.calls import counted_calls
+from tests.probes.calls import counted_calls
 
 KIB = 1 << 10
 MIB = 1 << 20

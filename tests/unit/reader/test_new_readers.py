@@ -10,7 +10,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
-from tests.benches.calls import counted_calls
+from tests.probes.calls import counted_calls
 
 OBJECTS = 40
 DATA = bytes(range(256)) * 8

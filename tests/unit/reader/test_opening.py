@@ -13,8 +13,8 @@ from aioprefetch.errors import (
     Unexpected,
 )
 from aioprefetch.reader.policy import find_policy
-from tests.benches.gated_reader import KIB, MIB, bench, settle, with_etag, with_total
 from tests.profile import combinations
+from tests.stores.gated_reader import KIB, MIB, bench, settle, with_etag, with_total
 
 BLOCK = 64 * KIB
 

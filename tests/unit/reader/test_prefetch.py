@@ -7,8 +7,8 @@ import pytest
 
 from aioprefetch.errors import Closed, Unavailable, WrongLoop
 from aioprefetch.reader.policy import PolicyName
-from tests.benches.gated_reader import MIB, Call, reads_of, settle
 from tests.profile import chosen
+from tests.stores.gated_reader import MIB, Call, reads_of, settle
 from tests.unit.reader.ahead import (
     AHEAD,
     BLOCK,

@@ -18,7 +18,7 @@ from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule,
 from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest
-from tests.benches.gated_reader import KIB, MIB, bench, settle, with_etag
+from tests.stores.gated_reader import KIB, MIB, bench, settle, with_etag
 from tests.unit.reader.ahead import (
     AHEAD,
     BLOCK,

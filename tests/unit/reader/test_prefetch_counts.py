@@ -11,9 +11,9 @@ from aioprefetch.errors import Unavailable
 from aioprefetch.layers import ConcurrentLimitLayer
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.statistics import StatisticsSnapshot
-from tests.benches.disk_tier import BLOCK as DISK_BLOCK
-from tests.benches.disk_tier import disk_bench, key_in, on_disk, reader_of, tier_of
-from tests.benches.gated_reader import Bench, bench, settle
+from tests.stores.disk_tier import BLOCK as DISK_BLOCK
+from tests.stores.disk_tier import disk_bench, key_in, on_disk, reader_of, tier_of
+from tests.stores.gated_reader import Bench, bench, settle
 from tests.unit.reader.ahead import BLOCK, READS, answer_all, fetching_ahead
 
 PREFETCHED = ("prefetch_bytes_used", "prefetch_bytes_wasted", "prefetch_lead", "stream_aborted")

@@ -16,8 +16,8 @@ from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer
 from aioprefetch.runtime.budget import Ticket
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes
-from tests.benches.gated_reader import Bench, Call, settle
 from tests.profile import chosen, combinations
+from tests.stores.gated_reader import Bench, Call, settle
 from tests.unit.reader.ahead import (
     BLOCK,
     SIZE,

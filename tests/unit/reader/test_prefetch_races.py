@@ -17,8 +17,8 @@ from aioprefetch.runtime.events import Event
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from tests.benches.gated_reader import KIB, Bench, bench, in_case, settle
 from tests.profile import chosen
+from tests.stores.gated_reader import KIB, Bench, bench, in_case, settle
 from tests.unit.reader.ahead import READS, assert_all_given_back, watch_grants
 
 BLOCK = 4 * KIB

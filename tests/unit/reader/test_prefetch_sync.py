@@ -12,7 +12,7 @@ from aioprefetch.sync.loop_thread import LoopThread
 from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadRequest, WriteRequest
-from tests.benches.gated_reader import KIB, settle
+from tests.stores.gated_reader import KIB, settle
 
 BLOCK = 64 * KIB
 BLOCKS = 32

@@ -14,7 +14,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import WriteRequest
-from tests.benches.gated_reader import bench
+from tests.stores.gated_reader import bench
 
 KIB = 1 << 10
 DATA = bytes(range(256)) * 40

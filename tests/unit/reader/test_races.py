@@ -11,8 +11,8 @@ from aioprefetch.errors import Closed, ObjectChanged, RangeNotSatisfied, Unavail
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from tests.benches.gated_reader import KIB, Bench, bench, in_case, reads_of, settle
 from tests.profile import chosen
+from tests.stores.gated_reader import KIB, Bench, bench, in_case, reads_of, settle
 
 BLOCK = 4 * KIB
 SIZE = 100_000

@@ -16,8 +16,8 @@ from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
 from aioprefetch.runtime.statistics import StatisticsSnapshot
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import FaultLayer, Injection, run_virtual
-from tests.benches.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.profile import chosen, combinations
+from tests.stores.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.unit.reader.ahead import READS
 
 BLOCK = 64 * KIB

@@ -16,7 +16,7 @@ from aioprefetch import RangeReader
 from aioprefetch.errors import InvalidRange, InvalidType, SizeUnknown, Unavailable
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes
-from tests.benches.gated_reader import KIB, MIB, bench, file_of, in_case, settle
+from tests.stores.gated_reader import KIB, MIB, bench, file_of, in_case, settle
 
 BLOCK = 64 * KIB
 SMALL = 1000

@@ -11,9 +11,9 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.growth import GrowthName
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.window import Run, Windows
-from tests.benches.computed_store import GIB, KIB, MIB, Arithmetic, blank
-from tests.benches.gated_reader import file_of, reads_of, settle
 from tests.profile import combinations
+from tests.stores.computed_store import GIB, KIB, MIB, Arithmetic, blank
+from tests.stores.gated_reader import file_of, reads_of, settle
 
 BLOCK = 64 * KIB
 AHEAD = 8

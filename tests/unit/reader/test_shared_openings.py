@@ -10,9 +10,9 @@ from aioprefetch import Operator
 from aioprefetch.errors import Closed, NotFound, Unavailable
 from aioprefetch.reader.openings import Openings
 from aioprefetch.testing.fault_layer import FaultLayer, Injection, Point
-from tests.benches.gated_reader import KIB, Bench, bench, in_case, settle, with_etag
-from tests.benches.layer_stack import cancel_at
 from tests.profile import chosen, combinations
+from tests.stores.gated_reader import KIB, Bench, bench, in_case, settle, with_etag
+from tests.stores.layer_stack import cancel_at
 
 BLOCK = 64 * KIB
 

@@ -12,7 +12,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.look_ahead import SmallReads
 from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.sync import BlockingOperator
-from tests.benches.computed_store import GIB, KIB, MIB, Arithmetic, Distance, blank, covered_bytes, repeated
+from tests.stores.computed_store import GIB, KIB, MIB, Arithmetic, Distance, blank, covered_bytes, repeated
 
 FAR_AWAY = Distance(first_byte_seconds=0.030, bytes_per_second=90e6)
 

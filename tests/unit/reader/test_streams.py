@@ -23,8 +23,8 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes
 from aioprefetch.values import ReadReply, ReadRequest
-from tests.benches.gated_reader import KIB, MIB, Bench, bench, resident_blocks
 from tests.profile import chosen
+from tests.stores.gated_reader import KIB, MIB, Bench, bench, resident_blocks
 
 BLOCK = 64 * KIB
 MEMORY_BLOCKS = 32

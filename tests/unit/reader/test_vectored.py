@@ -16,7 +16,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.suite import RecordingLayer, checks
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import WriteRequest
-from tests.benches.gated_reader import KIB, MIB, Bench, settle
+from tests.stores.gated_reader import KIB, MIB, Bench, settle
 from tests.unit.reader.ahead import (
     AHEAD,
     BLOCK,

@@ -3,8 +3,8 @@
 import aioprefetch as ap
 from aioprefetch.services import Memory
 from aioprefetch.sync import BlockingOperator
-from tests.benches.calls import counted_calls
-from tests.benches.raw_server import Peer, RawServer, reply
+from tests.probes.calls import counted_calls
+from tests.stores.raw_server import Peer, RawServer, reply
 
 # What they took before there were events, by Python 3.11: later versions have no calls for comprehensions.
 S3_READ_CALLS = 70

@@ -25,8 +25,8 @@ from aioprefetch.services import S3, Memory
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import Fault, FaultServer, Rule, VirtualClockLoop
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from tests.benches.calls import counted_calls
-from tests.benches.source_tree import PACKAGE, python_files
+from tests.probes.calls import counted_calls
+from tests.repository.source_tree import PACKAGE, python_files
 
 
 def test_listeners_get_all_events_or_those_they_name() -> None:

@@ -7,7 +7,7 @@ import os
 import aioprefetch as ap
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import FaultServer
-from tests.benches.failing_disk import until
+from tests.stores.failing_disk import until
 
 KIB, MIB = 1 << 10, 1 << 20
 

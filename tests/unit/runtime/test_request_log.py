@@ -12,7 +12,7 @@ from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.runtime.events import EventBus, line_of
 from aioprefetch.services import Memory
 from aioprefetch.values import StatRequest
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 from tests.unit.trace.recordings import runtime_of
 
 PROGRAM = """

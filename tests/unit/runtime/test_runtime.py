@@ -19,8 +19,8 @@ from aioprefetch.runtime.family import RuntimeFamily
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import WriteRequest
-from tests.benches.gated_reader import bench
-from tests.benches.programs import completed
+from tests.probes.programs import completed
+from tests.stores.gated_reader import bench
 
 DAY_SECONDS = 86_400.0
 ROOT = Path(__file__).resolve().parents[3]

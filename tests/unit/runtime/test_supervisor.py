@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from aioprefetch.runtime.supervisor import Supervisor
-from tests.benches.gated_reader import settle
+from tests.stores.gated_reader import settle
 
 
 class Log(list[str]):

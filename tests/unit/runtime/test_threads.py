@@ -13,7 +13,7 @@ import pytest
 from aioprefetch.errors import Closed
 from aioprefetch.runtime.threads import SHARED_MAX, Threads, in_thread
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.programs import run_program
+from tests.probes.programs import run_program
 
 PATIENCE_SECONDS = 20
 

@@ -12,8 +12,8 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.scheduler.decode_loop import BatchOptions, DecodeLoop
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.clock import run_virtual
-from tests.benches.gated_reader import settle
-from tests.benches.pretended_format import PretendedScan
+from tests.stores.gated_reader import settle
+from tests.stores.pretended_format import PretendedScan
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from aioprefetch.errors import Closed, Error, ObjectChanged, Unavailable
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PendingRead
-from tests.benches.gated_reader import MIB, in_case, settle, with_etag
-from tests.benches.scan_service import Mapping, Scene, scene
 from tests.profile import chosen
+from tests.stores.gated_reader import MIB, in_case, settle, with_etag
+from tests.stores.scan_service import Mapping, Scene, scene
 
 
 async def a_request_that_fails_fails_its_reads_alone(failing: int) -> None:

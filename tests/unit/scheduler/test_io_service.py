@@ -11,9 +11,9 @@ from aioprefetch.ranges import Range
 from aioprefetch.scheduler.io_queue import plan_requests
 from aioprefetch.scheduler.io_service import ScanFile
 from aioprefetch.scheduler.pages import PageIo, PendingRead
-from tests.benches.gated_reader import MIB, in_case, settle, with_etag
-from tests.benches.scan_service import TAIL, Mapping, scene
 from tests.profile import chosen
+from tests.stores.gated_reader import MIB, in_case, settle, with_etag
+from tests.stores.scan_service import TAIL, Mapping, scene
 
 
 def test_it_is_what_the_loops_expect() -> None:

@@ -8,7 +8,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.pinned_file import TAIL_BYTES, PinnedFile
 from aioprefetch.services.memory import Memory
 from aioprefetch.values import ReadRequest, WriteRequest
-from tests.benches.gated_reader import Bench, bench, with_etag, with_total
+from tests.stores.gated_reader import Bench, bench, with_etag, with_total
 
 SIZE = 300_000
 

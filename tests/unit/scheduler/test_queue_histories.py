@@ -10,8 +10,8 @@ from aioprefetch.ranges import Range
 from aioprefetch.scheduler import queued_parts
 from aioprefetch.scheduler.io_queue import IoQueue
 from aioprefetch.scheduler.queued_parts import Part, QueuedFile, Submission, TakenRead
-from tests.benches.gated_reader import in_case
 from tests.profile import chosen
+from tests.stores.gated_reader import in_case
 
 
 class Piece(NamedTuple):

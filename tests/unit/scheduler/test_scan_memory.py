@@ -8,8 +8,8 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.scheduler.io_queue import REQUEST_BYTES_MAX, request_bytes_for
 from aioprefetch.scheduler.io_service import IoService
-from tests.benches.gated_reader import KIB, MIB, bench, settle
-from tests.benches.scan_service import scene
+from tests.stores.gated_reader import KIB, MIB, bench, settle
+from tests.stores.scan_service import scene
 
 
 async def test_bytes_go_back_when_the_last_read_of_a_request_is_released() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from aioprefetch.scheduler.pages import ScanLine, ScanPart
 from aioprefetch.scheduler.scheduling_loop import ScheduledPages, scan_lines, schedule_parts
-from tests.benches.gated_reader import in_case
-from tests.benches.pretended_format import NoIo, PretendedColumn, PretendedRoot
 from tests.profile import chosen
+from tests.stores.gated_reader import in_case
+from tests.stores.pretended_format import NoIo, PretendedColumn, PretendedRoot
 
 
 @dataclass

@@ -10,8 +10,8 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE, BatchOptions, UnorderedLoop
 from aioprefetch.scheduler.pages import PreparedScan, ScanPart
 from aioprefetch.services.memory import Memory
-from tests.benches.gated_reader import settle
-from tests.benches.pretended_format import PretendedScan
+from tests.stores.gated_reader import settle
+from tests.stores.pretended_format import PretendedScan
 
 pytestmark = pytest.mark.virtual
 

@@ -19,7 +19,7 @@ import aioprefetch as ap
 from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.services.s3 import S3
 from aioprefetch.spark.udf import WarmOperator
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 CANARY = "canary/of/these/tests/0123456789+Canary/abc="
 KEY_FILE = dict.fromkeys(("private_key", "private_key_id", "client_email"), CANARY) | {"disable_oauth": True}

@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from aioprefetch.source.differences import DIFFERENCES, searches, warn_of_difference
 from aioprefetch.spark.data_source import AioPrefetchDataSource
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.benches.programs import run_program
+from tests.probes.programs import run_program
 
 # Modules that cannot be imported, as if they were not there.
 WITHOUT = """

@@ -4,7 +4,7 @@ import pytest
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.spark.options import _SPARKS, OPTIONS, PAGE, check_scope, find_option
-from tests.benches.source_tree import ROOT
+from tests.repository.source_tree import ROOT
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import worker
 from aioprefetch.spark.udf import WarmOperator, map_batches, with_operator
 from aioprefetch.sync import BlockingOperator
-from tests.benches.programs import run_program
+from tests.probes.programs import run_program
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from aioprefetch.operator.operator import Operator
 from aioprefetch.sync import BlockingOperator
-from tests.benches.programs import run_program
+from tests.probes.programs import run_program
 
 BLOCK_BYTES = 4 << 10
 

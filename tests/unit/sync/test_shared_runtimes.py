@@ -12,8 +12,8 @@ import aioprefetch as ap
 from aioprefetch.sync.file import OPERATORS_MAX, KeptOperators
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.testing import FaultServer
-from tests.benches.calls import counted_calls
-from tests.benches.programs import run_program
+from tests.probes.calls import counted_calls
+from tests.probes.programs import run_program
 
 DATA = bytes(range(256)) * 64
 

@@ -21,7 +21,7 @@ import aioprefetch as ap
 from aioprefetch.fsspec import MemoryFileSystem
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.programs import completed
+from tests.probes.programs import completed
 
 NEVER_CLOSED = r"'.*k'.*never closed: no object is written.*with block"
 

@@ -32,7 +32,7 @@ from aioprefetch.sync.codecs import TextWriteFile
 from aioprefetch.sync.write_file import PIECE_BYTES
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from tests.benches.packed_files import ZSTD
+from tests.files.packed_files import ZSTD
 from tests.profile import chosen, combinations
 
 zstd = importlib.import_module(ZSTD)

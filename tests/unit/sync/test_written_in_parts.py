@@ -14,8 +14,8 @@ from aioprefetch.layers import ErrorContextLayer, RetryLayer
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync.write_file import PIECE_BYTES
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
-from tests.benches.part_store import PartStore
 from tests.profile import chosen
+from tests.stores.part_store import PartStore
 
 THIRD = PIECE_BYTES // 3
 DATA = bytes(range(256)) * (PIECE_BYTES * 5 // 512)  # Two and a half parts, which eight thirds cover.

@@ -1,13 +1,10 @@
-"""The options of tests/conftest.py: replay lines, profiles of Hypothesis, and skips that fail."""
+"""tests/conftest.py: a machine that lacks something does not pass with fewer tests; and pairs of parameters."""
 
 import os
-import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-
-import pytest
 
 from tests.profile import pairwise
 
@@ -31,33 +28,6 @@ TESTS = {
         import pytest
 
         pytest.importorskip("no_such_package_anywhere")
-    """,
-    "seed": """
-        import pytest
-
-        @pytest.mark.virtual
-        async def test_schedule():
-            raise AssertionError
-
-        async def test_plain():
-            raise AssertionError
-    """,
-    "examples": """
-        from hypothesis import given, settings, strategies as st
-
-        drawn = []
-
-        @settings(max_examples=50)
-        @given(st.integers())
-        def test_numbers(number):
-            drawn.append(number)
-
-        def test_how_many():
-            print("drawn", len(drawn), drawn)
-
-        @given(st.integers())
-        def test_small(number):
-            assert number < 1000
     """,
 }
 
@@ -90,28 +60,6 @@ def test_skips_fail_where_the_environment_says_so(tmp_path: Path) -> None:
     assert "1 failed, 1 skipped, 1 xfailed, 1 error" in found
     assert "the moon is full" in found
     assert "no_such_package_anywhere" in found
-
-
-def test_a_schedule_that_fails_says_how_to_replay_it(tmp_path: Path) -> None:
-    """The replay line has the seed; a test on another clock has no such line."""
-    found = run(tmp_path, "seed", "--virtual-seed=random")
-    assert len(re.findall(r"test_seed\.py::test_schedule' --virtual-seed=\d+\n", found)) == 1
-    assert "test_plain' --virtual-seed" not in found
-
-
-@pytest.mark.parametrize(("profile", "examples"), [("quick", 20), ("full", 50), ("search", 500)])
-def test_the_profile_chooses_how_many_examples_are_drawn(tmp_path: Path, profile: str, examples: int) -> None:
-    """The profile scales the examples of a test; a failure prints its replay line."""
-    found = run(tmp_path, "examples", AIOPREFETCH_TESTS=profile)
-    assert f"\ndrawn {examples} " in found
-    assert "reproduce_failure" in found
-
-
-def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
-    """The error lists the known profiles."""
-    assert "AIOPREFETCH_TESTS='most' must be one of quick, full, search" in run(
-        tmp_path, "examples", AIOPREFETCH_TESTS="most"
-    )
 
 
 def test_pairs_of_parameters_are_all_kept() -> None:

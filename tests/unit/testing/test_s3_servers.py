@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 
 from aioprefetch.testing import CountingS3Server
-from tests.benches.rclone_server import RcloneS3Server
+from tests.stores.rclone_server import RcloneS3Server
 
 DATA = bytes(range(256)) * 4
 
@@ -121,13 +121,10 @@ def test_rclone_serves_files_put_into_its_root_and_stops(random_name: Callable[[
     assert not root.exists()
 
 
-@pytest.mark.parametrize(
-    "make", [CountingS3Server, lambda: RcloneS3Server(count_connections=True)], ids=["moto", "rclone"]
-)
-def test_connections_are_counted(make: Callable[[], Any]) -> None:
+def test_connections_are_counted() -> None:
     """Each opened connection counts once, with any number of requests."""
     before = set(threading.enumerate())
-    with make() as server:
+    with CountingS3Server() as server:
         url = urlsplit(server.endpoint_url)
         kept = [http.client.HTTPConnection(url.hostname or "", url.port, timeout=10) for _ in range(3)]
         for opened, connection in enumerate(kept, 1):
@@ -153,9 +150,3 @@ def test_the_count_of_connections_begins_again_with_the_record(random_name: Call
             assert server.connections == expected
             server.reset()
         connection.close()
-
-
-def test_rclone_counts_only_when_asked_to() -> None:
-    """Without the relay there is no count, and the error says how to get one."""
-    with pytest.raises(RuntimeError, match="count_connections=True"):
-        _ = RcloneS3Server().connections

@@ -13,7 +13,7 @@ from aioprefetch.trace.advice import advise
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import Recording
 from aioprefetch.values import ReadRequest
-from tests.benches.calls import counted_calls
+from tests.probes.calls import counted_calls
 from tests.unit.trace.recordings import BEGIN, Script, end_request, runtime_of
 
 RANGES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda pair: (pair[0], sum(pair))), max_size=15)

@@ -17,9 +17,9 @@ import aioprefetch as ap
 from aioprefetch.cli.demo import DropOnSeekReader, sample_parquet
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.oracle import content
-from tests.benches.programs import completed
-from tests.benches.source_tree import ROOT
+from tests.probes.programs import completed
 from tests.profile import chosen
+from tests.repository.source_tree import ROOT
 
 KEY = "bucket/sample.parquet"
 NAME = "sample.parquet"

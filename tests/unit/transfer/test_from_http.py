@@ -12,10 +12,10 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import PartRequest, UploadedPart
-from tests.benches.gated_reader import MIB
-from tests.benches.layer_stack import was_cancelled
-from tests.benches.part_store import PartStore
 from tests.profile import chosen
+from tests.stores.gated_reader import MIB
+from tests.stores.layer_stack import was_cancelled
+from tests.stores.part_store import PartStore
 
 DATA = bytes(range(251)) * (9 * MIB // 251)
 NO_VERSION = {"ETag": None, "Last-Modified": None}

@@ -18,9 +18,9 @@ from aioprefetch.errors import Error, ObjectChanged, PermissionDenied, Unavailab
 from aioprefetch.layers import RetryLayer
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.gated_reader import KIB, MIB
-from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen
+from tests.stores.gated_reader import KIB, MIB
+from tests.stores.layer_stack import was_cancelled
 from tests.unit.transfer.trees import TREE, files_of, memory, put_tree, tree_of
 
 TREES = {**TREE, "large": bytes(range(256)) * 4096}  # 1 MiB: sixteen times what one request brings.

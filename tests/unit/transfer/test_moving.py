@@ -14,7 +14,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, Metadata, WriteRequest
-from tests.benches.layer_stack import was_cancelled
+from tests.stores.layer_stack import was_cancelled
 from tests.unit.transfer.trees import TREE, Tree, memory, put_tree, tree_of
 
 OTHER: Tree = {"z": b"replaced", "there/k": b"stays"}

@@ -14,7 +14,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Entry, ListPage, ListRequest
-from tests.benches.planted_keys import Planted, PlantedBucket, PlantedMemory
+from tests.stores.planted_keys import Planted, PlantedBucket, PlantedMemory
 
 SITE = {"p/": b"own", "p/about/": b"page", "p/about/x": b"x", "p/empty/": b"", "p/i": b"i"}
 DOTTED = {"t/a": b"1", "t/b/../c": b"2", "t/./x": b"3", "t/d": b"4"}

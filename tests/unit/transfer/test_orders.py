@@ -12,7 +12,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import AlreadyExists
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, Entry, ListPage, ListRequest, Metadata, StatRequest
-from tests.benches.directory_bucket import DirectoryBucket
+from tests.stores.directory_bucket import DirectoryBucket
 from tests.unit.transfer.trees import memory, put_tree, tree_of
 
 NAMES = ["a-b", "a.b/c", "a.b/d/e", "a/b", "a/b.c/d", "a0", "b", "m/n/o", "z", "\uffee", "\U0001f600"]

@@ -21,8 +21,8 @@ from aioprefetch.operator.options import UriOptions
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.verbs.resumable_file import ResumableFile
-from tests.benches.gated_reader import MIB
-from tests.benches.layer_stack import was_cancelled
+from tests.stores.gated_reader import MIB
+from tests.stores.layer_stack import was_cancelled
 
 SIZE = 24 * MIB
 DATA = bytes(range(256)) * (SIZE // 256)

@@ -14,8 +14,8 @@ from aioprefetch.errors import AlreadyExists, InvalidPath, NotFound
 from aioprefetch.operator.options import UriOptions
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.gated_reader import MIB
-from tests.benches.rclone_server import RcloneS3Server
+from tests.stores.gated_reader import MIB
+from tests.stores.rclone_server import RcloneS3Server
 from tests.unit.transfer.trees import TREE, files_of, memory, put_tree, tree_of
 
 PART = 5 * MIB

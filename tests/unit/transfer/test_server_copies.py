@@ -14,9 +14,9 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyPartRequest, DeleteRequest, UploadedPart, WriteRequest
-from tests.benches.gated_reader import settle
-from tests.benches.layer_stack import was_cancelled
-from tests.benches.part_store import PART_BYTES, Bed, part_bed
+from tests.stores.gated_reader import settle
+from tests.stores.layer_stack import was_cancelled
+from tests.stores.part_store import PART_BYTES, Bed, part_bed
 
 LARGE = bytes(range(250)) * 22  # Five parts and a half; in one request go two.
 

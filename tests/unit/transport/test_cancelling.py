@@ -10,8 +10,8 @@ import pytest
 
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import HttpClient
-from tests.benches.raw_server import Peer, RawServer, client_of, eventually, get, reply
-from tests.benches.wire import EndTaker, PausingTaker
+from tests.stores.raw_server import Peer, RawServer, client_of, eventually, get, reply
+from tests.stores.wire import EndTaker, PausingTaker
 
 LARGE = content(300_000)
 TURNS_MAX = 60

@@ -9,8 +9,8 @@ from aioprefetch.errors import Error, ProtocolError, Stalled, TimedOut, Unavaila
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport.connection import StaleConnection
-from tests.benches.raw_server import Handler, Peer, RawServer, answering, client_of, eventually, get, reply
-from tests.benches.wire import Taker
+from tests.stores.raw_server import Handler, Peer, RawServer, answering, client_of, eventually, get, reply
+from tests.stores.wire import Taker
 
 SHORT_SECONDS = 0.05
 SMALL, LARGE = content(100), content(100_000)

@@ -9,8 +9,8 @@ from aioprefetch.transport import Connection, ResponseHead
 from aioprefetch.transport.connection import INTERIM_HEADS_MAX, SCRATCH_BYTES, StaleConnection
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.responses import HEAD_BYTES_MAX
-from tests.benches.raw_server import reply
-from tests.benches.wire import Memory, Taker, Wire
+from tests.stores.raw_server import reply
+from tests.stores.wire import Memory, Taker, Wire
 
 MODES = ["selector", "tls", "rude"]
 BODY = random.Random(1).randbytes(50_000)

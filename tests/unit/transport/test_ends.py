@@ -14,10 +14,11 @@ from aioprefetch.errors import Unavailable
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import HttpClient, Target
-from tests.benches.raw_server import eventually, reply
-from tests.benches.tls_servers import Authority, client, target_of
-from tests.benches.wire import PausingTaker, Taker
 from tests.profile import combinations
+from tests.stores.certificates import Authority
+from tests.stores.raw_server import eventually, reply
+from tests.stores.tls_servers import client, target_of
+from tests.stores.wire import PausingTaker, Taker
 from tests.unit.transport.blocking_server import PATIENCE_SECONDS, BlockingServer, Handler, hang_up, next_request
 
 BODY = content(3_000_000)

@@ -8,7 +8,7 @@ import pytest
 
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.oracle import content
-from tests.benches.tls_servers import Authority
+from tests.stores.certificates import Authority
 
 DATA = content(6_000_000)
 

@@ -9,8 +9,8 @@ import pytest
 
 from aioprefetch.errors import Closed, Error, ProtocolError, Unavailable
 from aioprefetch.transport.responses import parse_head
-from tests.benches.wire import Memory, Taker, Wire
 from tests.profile import chosen
+from tests.stores.wire import Memory, Taker, Wire
 from tests.unit.transport.generated import Sent, draw_response, mutate, split
 from tests.unit.transport.model import Refused, read_head, read_receiver
 

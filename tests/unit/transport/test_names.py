@@ -15,7 +15,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import ClientOptions
 from aioprefetch.transport import connecting as resolving
 from aioprefetch.transport.connecting import Resolver
-from tests.benches.tls_servers import client, get, ok, serving, target_of
+from tests.stores.tls_servers import client, get, ok, serving, target_of
 
 Info = tuple[int, int, int, str, Any]
 NAMES = 16

@@ -10,8 +10,8 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import ClientOptions
-from tests.benches.raw_server import Peer, RawServer, answering, client_of, eventually, reply
-from tests.benches.wire import PausingTaker, Wire
+from tests.stores.raw_server import Peer, RawServer, answering, client_of, eventually, reply
+from tests.stores.wire import PausingTaker, Wire
 
 MIB = 1 << 20
 SHORT_SECONDS = 0.05

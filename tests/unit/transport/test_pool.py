@@ -16,8 +16,8 @@ from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin,
 from aioprefetch.transport.connecting import Connector
 from aioprefetch.transport.origin import Route
 from aioprefetch.transport.pool import OriginSnapshot, Pool
-from tests.benches.raw_server import Peer, RawServer, answering, client_of, eventually, get, reply
-from tests.benches.wire import EndTaker, PausingTaker
+from tests.stores.raw_server import Peer, RawServer, answering, client_of, eventually, get, reply
+from tests.stores.wire import EndTaker, PausingTaker
 
 SHORT_SECONDS = 0.05
 SMALL, LARGE = content(100), content(200_000)

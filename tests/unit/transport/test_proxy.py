@@ -16,8 +16,9 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.transport import HttpClient, Origin, Proxy, Target
 from aioprefetch.values import ReadRequest
-from tests.benches.raw_server import PATIENCE_SECONDS
-from tests.benches.tls_servers import Authority, Serve, client, get, get_with_pauses, ok, serving, target_of
+from tests.stores.certificates import Authority
+from tests.stores.raw_server import PATIENCE_SECONDS
+from tests.stores.tls_servers import Serve, client, get, get_with_pauses, ok, serving, target_of
 
 Way = Callable[[HttpClient, Target], Awaitable[bytes]]
 

@@ -6,8 +6,8 @@ import pytest
 
 from aioprefetch.errors import ProtocolError
 from aioprefetch.testing.oracle import content
-from tests.benches.raw_server import RawServer, answering, client_of, eventually, reply
-from tests.benches.wire import Memory, Taker
+from tests.stores.raw_server import RawServer, answering, client_of, eventually, reply
+from tests.stores.wire import Memory, Taker
 
 LARGE = content(100_000)
 

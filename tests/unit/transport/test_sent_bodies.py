@@ -8,8 +8,8 @@ import pytest
 from aioprefetch.errors import TimedOut
 from aioprefetch.transport import ClientOptions
 from aioprefetch.transport.connection import SENT_PIECE_BYTES
-from tests.benches.raw_server import Peer, RawServer, client_of, eventually, get, reply
-from tests.benches.wire import Taker, Wire
+from tests.stores.raw_server import Peer, RawServer, client_of, eventually, get, reply
+from tests.stores.wire import Taker, Wire
 
 HEAD = b"PUT /k HTTP/1.1\r\n\r\n"
 BODY = bytes(range(256)) * (5 * SENT_PIECE_BYTES // 512)  # Two pieces and a half.

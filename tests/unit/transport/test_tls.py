@@ -16,19 +16,10 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, Error, TimedOut, Unavailable
 from aioprefetch.transport import HttpClient, Origin, Proxy, Target, connecting
 from aioprefetch.transport.tls import tls_context
-from tests.benches.raw_server import PATIENCE_SECONDS
-from tests.benches.tls_servers import (
-    Authority,
-    Collected,
-    Serve,
-    client,
-    get,
-    get_with_pauses,
-    ok,
-    serving,
-    target_of,
-)
-from tests.benches.wire import PausingTaker
+from tests.stores.certificates import Authority
+from tests.stores.raw_server import PATIENCE_SECONDS
+from tests.stores.tls_servers import Collected, Serve, client, get, get_with_pauses, ok, serving, target_of
+from tests.stores.wire import PausingTaker
 
 LARGE = bytes(range(256)) * (8 << 12)  # 8 MiB
 # For a server that hangs, and long enough for a busy machine to reach it before.

@@ -30,10 +30,10 @@ from aioprefetch.local_files.threads import FileThreads
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.verbs.resumable_file import ResumableFile
-from tests.benches.gated_reader import KIB, MIB, bench, in_case, settle
-from tests.benches.layer_stack import was_cancelled
-from tests.benches.tls_servers import Authority
 from tests.profile import chosen, combinations
+from tests.stores.certificates import Authority
+from tests.stores.gated_reader import KIB, MIB, bench, in_case, settle
+from tests.stores.layer_stack import was_cancelled
 from tests.unit.verbs.test_parallel_read import BLOCK, REQUESTS, SIZE, FirstParts, nothing_left, parted
 
 

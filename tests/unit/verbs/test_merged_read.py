@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.testing import run_virtual
-from tests.benches.gated_reader import bench
+from tests.stores.gated_reader import bench
 
 ranges = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 100)).map(lambda p: (p[0], p[0] + p[1])), max_size=10)
 

@@ -32,9 +32,9 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, run_virtual
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import ReadReply, ReadRequest
-from tests.benches.gated_reader import KIB, MIB, Bench, bench, in_case, settle
-from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen, combinations
+from tests.stores.gated_reader import KIB, MIB, Bench, bench, in_case, settle
+from tests.stores.layer_stack import was_cancelled
 
 BLOCK = 4 * KIB
 SIZE = 20 * BLOCK + 777

@@ -8,7 +8,7 @@ from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import DeleteRequest
 from aioprefetch.verbs.listing import delete_empty
-from tests.benches.key_server import KeyServer
+from tests.stores.key_server import KeyServer
 from tests.unit.transfer.trees import memory, put_tree, tree_of
 
 

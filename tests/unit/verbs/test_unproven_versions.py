@@ -17,9 +17,9 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import Capability, ReadReply, ReadRequest
-from tests.benches.gated_reader import KIB, Bench, in_case
-from tests.benches.layer_stack import was_cancelled
 from tests.profile import chosen
+from tests.stores.gated_reader import KIB, Bench, in_case
+from tests.stores.layer_stack import was_cancelled
 from tests.unit.verbs.test_parallel_read import BLOCK, DATA, REQUESTS, WAYS, Way, http, nothing_left, parted
 
 OTHER = DATA[::-1]

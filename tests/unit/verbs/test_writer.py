@@ -28,8 +28,8 @@ from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import CompleteUploadRequest, Metadata, PartRequest, WriteRequest
 from aioprefetch.verbs.upload import ABORT_SECONDS_MAX, PARTS_AT_ONCE
-from tests.benches.layer_stack import settle, was_cancelled
-from tests.benches.part_store import PART_BYTES, Bed, part_bed
+from tests.stores.layer_stack import settle, was_cancelled
+from tests.stores.part_store import PART_BYTES, Bed, part_bed
 
 pytestmark = pytest.mark.virtual
 

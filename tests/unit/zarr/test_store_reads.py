@@ -31,7 +31,7 @@ from aioprefetch.zarr.shard_reads import (
     Surplus,
     Surroundings,
 )
-from tests.benches.layer_stack import was_cancelled
+from tests.stores.layer_stack import was_cancelled
 
 KIB = 1 << 10
 DATA = content(1 << 20)

@@ -13,7 +13,7 @@ from zarr.testing.store import StoreTests
 import aioprefetch as ap
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.zarr import Store
-from tests.benches.stacks import MotoBucket, get_file, put_file
+from tests.stores.stacks import MotoBucket, get_file, put_file
 
 pytestmark = pytest.mark.full
 

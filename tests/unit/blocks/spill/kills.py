@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from aioprefetch.blocks.spill.block_cache import BlockCache, BlockKey
-from tests.benches.failing_disk import FailingCalls, cache_in, data_of, key_of, put, read
+from tests.stores.failing_disk import FailingCalls, cache_in, data_of, key_of, put, read
 
 PROCESSES = 8
 ROUNDS = 3

@@ -12,7 +12,7 @@ import pytest
 
 from aioprefetch.blocks.spill.entry import BadEntry
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.failing_disk import (
+from tests.stores.failing_disk import (
     FailingCalls,
     StillCalls,
     cache_in,

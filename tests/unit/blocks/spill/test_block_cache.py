@@ -22,7 +22,7 @@ from aioprefetch.blocks.spill.write_behind import (
     WriteFilter,
 )
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.failing_disk import (
+from tests.stores.failing_disk import (
     FailingCalls,
     StillCalls,
     cache_in,
@@ -163,7 +163,7 @@ def test_a_device_that_is_full(tmp_path: Path) -> None:
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from tests.benches.failing_disk import cache_in, files_in, key_of, put
+from tests.stores.failing_disk import cache_in, files_in, key_of, put
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 cache = cache_in(Path(sys.argv[1]))
 assert put(cache, key_of(0))

@@ -15,8 +15,8 @@ from aioprefetch.blocks.spill.directory import SystemCalls
 from aioprefetch.blocks.spill.tier import NOW_BYTES
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, answers, can_open
-from tests.benches.calls import counted_calls
-from tests.benches.disk_tier import (
+from tests.probes.calls import counted_calls
+from tests.stores.disk_tier import (
     BLOCK,
     READ_TIMEOUT_SECONDS,
     counts,
@@ -29,7 +29,7 @@ from tests.benches.disk_tier import (
     tier_of,
     written,
 )
-from tests.benches.failing_disk import (
+from tests.stores.failing_disk import (
     StillCalls,
     WarmCalls,
     cache_in,
@@ -42,7 +42,7 @@ from tests.benches.failing_disk import (
     put,
     until,
 )
-from tests.benches.gated_reader import KIB, MIB, Bench, settle
+from tests.stores.gated_reader import KIB, MIB, Bench, settle
 
 
 @asynccontextmanager

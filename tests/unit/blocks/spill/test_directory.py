@@ -20,8 +20,8 @@ from aioprefetch.blocks.spill.directory import (
 )
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.descriptors import descriptors_below, needs_proc
-from tests.benches.failing_disk import (
+from tests.probes.descriptors import descriptors_below, needs_proc
+from tests.stores.failing_disk import (
     FailingCalls,
     cache_in,
     data_of,

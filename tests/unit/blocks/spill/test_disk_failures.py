@@ -12,7 +12,7 @@ import pytest
 
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.disk_tier import (
+from tests.stores.disk_tier import (
     BLOCK,
     counts,
     disk_bench,
@@ -25,7 +25,7 @@ from tests.benches.disk_tier import (
     warnings,
     written,
 )
-from tests.benches.failing_disk import (
+from tests.stores.failing_disk import (
     FailingCalls,
     cache_in,
     failing,
@@ -35,7 +35,7 @@ from tests.benches.failing_disk import (
     private,
     until,
 )
-from tests.benches.failing_disk import (
+from tests.stores.failing_disk import (
     read as read_file,
 )
 

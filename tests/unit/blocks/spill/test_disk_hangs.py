@@ -9,8 +9,8 @@ import pytest
 
 from aioprefetch.blocks.spill.write_behind import SPILL_WAIT_SECONDS_MAX, SPILL_WAIT_SHARE, SpillWaitBudget
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.descriptors import descriptors_below, needs_proc
-from tests.benches.disk_tier import (
+from tests.probes.descriptors import descriptors_below, needs_proc
+from tests.stores.disk_tier import (
     BLOCK,
     READ_TIMEOUT_SECONDS,
     counts,
@@ -25,8 +25,8 @@ from tests.benches.disk_tier import (
     warnings,
     written,
 )
-from tests.benches.failing_disk import FailingCalls, file_of, files_in, overwrite, until
-from tests.benches.gated_reader import settle
+from tests.stores.failing_disk import FailingCalls, file_of, files_in, overwrite, until
+from tests.stores.gated_reader import settle
 
 
 class Hang:

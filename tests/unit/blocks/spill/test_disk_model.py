@@ -7,13 +7,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.benches.disk_tier import (
+from tests.profile import chosen
+from tests.stores.disk_tier import (
     disk_bench,
     written,
 )
-from tests.benches.failing_disk import EveryNth, FailingCalls, WarmCalls, until
-from tests.benches.gated_reader import KIB, Bench
-from tests.profile import chosen
+from tests.stores.failing_disk import EveryNth, FailingCalls, WarmCalls, until
+from tests.stores.gated_reader import KIB, Bench
 
 SMALL = 4 * KIB
 SMALL_BLOCKS: dict[str, Any] = {"blocks": 0, "block_bytes": SMALL, "disk": {"cool_down_seconds": 0.001}}

@@ -30,9 +30,9 @@ from aioprefetch.blocks.spill.entry import (
 )
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.failing_disk import cache_in, data_of, file_of, identity, is_bad, key_of, put, read
-from tests.benches.source_tree import PACKAGE, imports_of, parse, python_files
 from tests.profile import chosen
+from tests.repository.source_tree import PACKAGE, imports_of, parse, python_files
+from tests.stores.failing_disk import cache_in, data_of, file_of, identity, is_bad, key_of, put, read
 
 
 def with_right_checksum(header: bytes) -> bytes:

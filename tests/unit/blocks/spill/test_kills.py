@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.programs import completed
+from tests.probes.programs import completed
 from tests.unit.blocks.spill.kills import BLOCKS, PROCESSES, ROUNDS
 
 

@@ -12,7 +12,7 @@ import aioprefetch as ap
 from aioprefetch.blocks.spill.tier import DiskTier
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.runtime.options import DiskCache
-from tests.benches.failing_disk import files_in, read_until_on_disk
+from tests.stores.failing_disk import files_in, read_until_on_disk
 
 BLOCK = 1 << 14
 SMALL: dict[str, Any] = {"block_bytes": BLOCK, "memory_bytes": 2 * BLOCK, "prefetch_blocks": 0}

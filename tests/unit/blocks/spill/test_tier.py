@@ -15,7 +15,7 @@ from aioprefetch.blocks.spill.entry import PIECE_BYTES
 from aioprefetch.errors import Unavailable
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.disk_tier import (
+from tests.stores.disk_tier import (
     BLOCK,
     counts,
     disk_bench,
@@ -26,8 +26,8 @@ from tests.benches.disk_tier import (
     tier_of,
     written,
 )
-from tests.benches.failing_disk import FailingCalls, cache_in, files_in, read_until_on_disk, until
-from tests.benches.gated_reader import Bench, settle
+from tests.stores.failing_disk import FailingCalls, cache_in, files_in, read_until_on_disk, until
+from tests.stores.gated_reader import Bench, settle
 
 
 @pytest.mark.parametrize("memory_blocks", [1, 2, 3])

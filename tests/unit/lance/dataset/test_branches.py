@@ -14,7 +14,7 @@ import aioprefetch.lance as ap_lance
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, NotFound, Unsupported, UntrustedMetadata
 from aioprefetch.lance.manifest import Directory
 from aioprefetch.operator.operator import Operator
-from tests.benches.lance_files import dataset_objects, stored, without_listing, write_file
+from tests.files.lance_files import dataset_objects, stored, without_listing, write_file
 
 lance: Any = pytest.importorskip("lance")
 

@@ -15,7 +15,7 @@ from aioprefetch.lance import fragment_rows as deletions_module
 from aioprefetch.lance.fragment_rows import THREAD_ROWS_MIN, parse_arrow, physical_ranges, read_deletions
 from aioprefetch.lance.manifest import DeletionFile, Fragment
 from aioprefetch.lance.row_ranges import RowNumbers, runs
-from tests.benches.lance_files import damaged, stored
+from tests.files.lance_files import damaged, stored
 
 
 def arrow_file(column: pa.Array, name: str = "row_id") -> bytes:

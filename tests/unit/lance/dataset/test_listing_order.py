@@ -10,9 +10,9 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import NotFound, PermissionDenied, UntrustedMetadata
 from aioprefetch.testing import Fault, FaultServer, Rule
-from tests.benches.dict_store import DictStore
-from tests.benches.directory_bucket import DirectoryBucket
-from tests.benches.faulty_bucket import FaultyBucket, failed
+from tests.stores.dict_store import DictStore
+from tests.stores.directory_bucket import DirectoryBucket
+from tests.stores.faulty_bucket import FaultyBucket, failed
 
 lance = pytest.importorskip("lance")
 pa = pytest.importorskip("pyarrow")

@@ -15,8 +15,8 @@ from aioprefetch.lance.dataset import LanceDataset, open_dataset
 from aioprefetch.lance.manifest import Directory, Manifest, manifest_range, parse_manifest
 from aioprefetch.lance.versions import manifest_paths, version_of
 from aioprefetch.values import Entry
-from tests.benches.lance_files import damaged, dataset_objects, stored, without_listing
-from tests.benches.protobuf import key, span, varint
+from tests.files.lance_files import damaged, dataset_objects, stored, without_listing
+from tests.unit.lance.protobuf import key, span, varint
 
 lance: Any = pytest.importorskip("lance")
 

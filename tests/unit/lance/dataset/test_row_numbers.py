@@ -16,8 +16,8 @@ from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMet
 from aioprefetch.lance.fragment_rows import ROW_ADDRESS, ROW_ID, RowIds, RowNumbersField
 from aioprefetch.lance.manifest import Fragment
 from aioprefetch.lance.row_ranges import RowRanges
-from tests.benches.lance_files import PATH, damaged, dataset_objects, stored, write_file
-from tests.benches.protobuf import key, span, varint
+from tests.files.lance_files import PATH, damaged, dataset_objects, stored, write_file
+from tests.unit.lance.protobuf import key, span, varint
 
 lance: Any = pytest.importorskip("lance")
 

@@ -21,7 +21,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.lance.versions import manifest_paths
 from aioprefetch.operator.operator import Operator
-from tests.benches.lance_files import dataset_objects, stored, without_listing, write_file
+from tests.files.lance_files import dataset_objects, stored, without_listing, write_file
 
 lance: Any = pytest.importorskip("lance")
 

@@ -14,8 +14,8 @@ from aioprefetch.lance.logical.fields import ListPortion
 from aioprefetch.lance.physical import value
 from aioprefetch.lance.physical.protocols import INT32_MAX, PageRows
 from aioprefetch.lance.physical.strings import BinaryRows, Ends, TextRows
-from tests.benches.lance_v20_columns import table_of
-from tests.benches.lance_v20_pages import (
+from tests.files.lance_v20_columns import table_of
+from tests.files.lance_v20_pages import (
     MemoryIo,
     assert_same,
     drain_all,

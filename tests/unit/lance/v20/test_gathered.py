@@ -9,8 +9,8 @@ import pytest
 from aioprefetch.errors import Closed
 from aioprefetch.lance.physical.reads import Gathered, Responses, gathered, joined
 from aioprefetch.ranges import Range
-from tests.benches.scan_service import scene
 from tests.profile import chosen
+from tests.stores.scan_service import scene
 
 DATA = random.Random("gathered").randbytes(100_000)
 

@@ -17,8 +17,8 @@ from aioprefetch.lance.physical.encodings import PageBuffers, blob_scheduler, li
 from aioprefetch.lance.physical.indirect import DictionaryRows, TextDictionaryRows
 from aioprefetch.lance.physical.protocols import PageRows
 from aioprefetch.lance.row_ranges import RowRanges
-from tests.benches.lance_v20_columns import FAMILIES, table_of
-from tests.benches.lance_v20_pages import random_ranges, read_rows, write_file
+from tests.files.lance_v20_columns import FAMILIES, table_of
+from tests.files.lance_v20_pages import random_ranges, read_rows, write_file
 from tests.profile import chosen
 
 ROWS = 240

@@ -13,8 +13,8 @@ from aioprefetch.lance.logical.nested import LoadingListPage, StructField
 from aioprefetch.lance.physical import indirect, strings
 from aioprefetch.lance.physical.strings import StoredEnds
 from aioprefetch.lance.row_ranges import RowRanges
-from tests.benches.lance_v20_columns import table_of
-from tests.benches.lance_v20_pages import (
+from tests.files.lance_v20_columns import table_of
+from tests.files.lance_v20_pages import (
     MemoryIo,
     MemoryRead,
     assert_same,

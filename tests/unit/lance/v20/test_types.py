@@ -9,8 +9,8 @@ import pytest
 from lance.file import LanceFileWriter
 
 from aioprefetch.lance.physical import strings
-from tests.benches.lance_v20_columns import FAMILIES, table_of
-from tests.benches.lance_v20_pages import (
+from tests.files.lance_v20_columns import FAMILIES, table_of
+from tests.files.lance_v20_pages import (
     MemoryIo,
     assert_same,
     open_bytes,

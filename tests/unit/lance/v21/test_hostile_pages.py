@@ -18,10 +18,10 @@ from aioprefetch.lance.structural import assembly
 from aioprefetch.lance.structural.layouts import FullZip, MiniBlock, parse_layout
 from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.ranges import Range
-from tests.benches.lance_files import write_file
-from tests.benches.lance_v20_pages import MemoryIo, open_bytes
-from tests.benches.lance_v21_columns import FLAT, NESTED, STORED_AS
-from tests.benches.lance_v21_pages import VERSIONS, decode_first_pages, start_scan
+from tests.files.lance_files import write_file
+from tests.files.lance_v20_pages import MemoryIo, open_bytes
+from tests.files.lance_v21_columns import FLAT, NESTED, STORED_AS
+from tests.files.lance_v21_pages import VERSIONS, decode_first_pages, start_scan
 from tests.profile import chosen, combinations
 
 ROWS = 2000

@@ -19,9 +19,9 @@ from aioprefetch.lance.structural import CONCATENATED
 from aioprefetch.lance.structural.assembly import LeafRows, StringBuilder
 from aioprefetch.lance.structural.pages import WHOLE_PAGE_BYTES
 from aioprefetch.lance.structural.values import Texts, Values
-from tests.benches.lance_files import write_file
-from tests.benches.lance_v20_pages import MemoryIo, drain_all, open_bytes
-from tests.benches.lance_v21_pages import VERSIONS, start_scan
+from tests.files.lance_files import write_file
+from tests.files.lance_v20_pages import MemoryIo, drain_all, open_bytes
+from tests.files.lance_v21_pages import VERSIONS, start_scan
 
 ROWS = 40_000
 WIDE = 300

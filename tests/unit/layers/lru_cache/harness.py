@@ -28,7 +28,7 @@ from aioprefetch.values import (
     ServiceInfo,
     WriteRequest,
 )
-from tests.benches.layer_stack import LAYER_EVENTS
+from tests.stores.layer_stack import LAYER_EVENTS
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from aioprefetch.layers.lru_cache.object_memory import Turn
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
-from tests.benches.gated_reader import in_case
+from tests.stores.gated_reader import in_case
 from tests.unit.layers.lru_cache.harness import Bed, Gate, after, read, settle
 
 EMPTY = ReadHead(start=0, size=0, total=0, etag="e")

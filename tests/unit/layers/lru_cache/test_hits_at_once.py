@@ -7,7 +7,7 @@ import pytest
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.values import ReadRequest
-from tests.benches.turns import at_once
+from tests.reliability.turns import at_once
 from tests.unit.layers.lru_cache.harness import Bed, Holder, complete, read, read_settled
 
 DATA = bytes(range(250)) * 10

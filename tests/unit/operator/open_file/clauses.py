@@ -8,7 +8,7 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.operator.open_file import KEYS, OpenFileBuilder, PendingReader
 from aioprefetch.reader.options import ReaderOptions
-from tests.benches.gated_reader import KIB, Bench
+from tests.stores.gated_reader import KIB, Bench
 
 BLOCK = 32 * KIB
 SIZE = 32 * BLOCK - 1000

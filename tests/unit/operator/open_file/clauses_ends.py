@@ -6,7 +6,7 @@ from aioprefetch import Metadata
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.operator import open_file as k
 from aioprefetch.ranges import OFFSET_MAX
-from tests.benches.gated_reader import settle
+from tests.stores.gated_reader import settle
 from tests.unit.operator.open_file.clauses import BLOCK, SIZE, Scene, clause
 
 

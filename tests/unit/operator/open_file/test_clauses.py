@@ -3,7 +3,7 @@
 import pytest
 
 from aioprefetch.operator.open_file import warn_once
-from tests.benches.gated_reader import bench
+from tests.stores.gated_reader import bench
 from tests.unit.operator.open_file import (
     clauses_build,
     clauses_ends,

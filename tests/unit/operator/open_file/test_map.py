@@ -1,8 +1,8 @@
 """The pages about openFile() say what the tables of the code say."""
 
 from aioprefetch.operator.open_file import KEYS
-from tests.benches.doc_pages import code, rows_under
-from tests.benches.source_tree import ROOT
+from tests.repository.doc_pages import code, rows_under
+from tests.repository.source_tree import ROOT
 from tests.unit.operator.open_file.clauses_vendor import CAPABILITIES
 
 MAP = ROOT / "docs" / "maps" / "openfile.md"

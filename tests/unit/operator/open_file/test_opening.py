@@ -12,7 +12,7 @@ from aioprefetch.errors import IsADirectory, NotFound
 from aioprefetch.operator import open_file as k
 from aioprefetch.operator.open_file import PendingReader
 from aioprefetch.services import Memory
-from tests.benches.gated_reader import bench, settle
+from tests.stores.gated_reader import bench, settle
 
 
 def test_building_needs_no_loop() -> None:

@@ -9,7 +9,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
-from tests.benches.descriptors import descriptors_below
+from tests.probes.descriptors import descriptors_below
 
 
 @pytest.fixture

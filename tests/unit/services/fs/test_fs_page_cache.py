@@ -22,7 +22,7 @@ from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.reading import KEPT_MAX
 from aioprefetch.values import ReadRequest, ReadSession
-from tests.benches.turns import at_once
+from tests.reliability.turns import at_once
 
 DATA = bytes(range(250)) * 40
 

@@ -17,7 +17,7 @@ from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata, RenameRequest, StatRequest
-from tests.benches.descriptors import descriptors_below
+from tests.probes.descriptors import descriptors_below
 
 DATA = bytes(range(250)) * 10
 OLD = b"old"

@@ -21,8 +21,8 @@ from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.testing.fault_layer import FaultLayer
-from tests.benches.calls import counted_calls
-from tests.benches.layer_stack import was_cancelled
+from tests.probes.calls import counted_calls
+from tests.stores.layer_stack import was_cancelled
 
 BLOCK_BYTES = 64 << 10
 DATA = random.Random(5).randbytes(4 << 20)

@@ -18,8 +18,8 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http, exchange
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest, StatRequest
-from tests.benches.error_walk import everything, raised_by
-from tests.benches.raw_server import eventually
+from tests.probes.error_walk import everything, raised_by
+from tests.stores.raw_server import eventually
 from tests.unit.services.http.reading import DATA, LARGE, Servers, accessor_for, read
 
 CANARY = "canary-51ce"

@@ -11,7 +11,7 @@ import pytest
 from aioprefetch import errors
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
-from tests.benches.tls_servers import self_signed
+from tests.stores.certificates import self_signed
 from tests.unit.services.http.reading import Servers, read
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -16,8 +16,8 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.exchange import RESERVED_BYTES_MIN
 from aioprefetch.testing import Fault, Rule
 from aioprefetch.values import ReadRequest
-from tests.benches.raw_server import eventually
 from tests.profile import chosen
+from tests.stores.raw_server import eventually
 from tests.unit.services.http.reading import Servers, accessor_for
 
 MIB = 1 << 20

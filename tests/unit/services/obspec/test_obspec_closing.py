@@ -12,9 +12,9 @@ from aioprefetch.errors import Closed, ConditionNotMatch
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.values import ReadRequest
-from tests.benches.programs import run_program
-from tests.benches.raw_server import eventually
+from tests.probes.programs import run_program
 from tests.profile import chosen
+from tests.stores.raw_server import eventually
 from tests.unit.services.obspec.plain import GetOnly, Result
 from tests.unit.services.obspec.stores import response, s3_store, serving
 

@@ -15,7 +15,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.obspec.errors import BY_CLASS, BY_CODE, BY_FAILURE, BY_STATUS, Explainer
 from aioprefetch.values import CopyRequest, ListRequest, ReadRequest, Request, StatRequest, WriteRequest
-from tests.benches.error_walk import everything, raised_by
+from tests.probes.error_walk import everything, raised_by
 from tests.unit.services.obspec.plain import GetOnly
 from tests.unit.services.obspec.stores import SECRET, response, s3_store, serving
 

@@ -13,7 +13,7 @@ from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.services.obspec import responses as listing_module
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.values import ListPage, ListRequest
-from tests.benches.stacks import MotoBucket
+from tests.stores.stacks import MotoBucket
 from tests.unit.services.obspec.plain import WHEN
 
 NAMES = [f"d/{number:04}" for number in range(25)]

@@ -20,9 +20,9 @@ from aioprefetch.errors import ConfigInvalid
 from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.obspec import ObspecStore
-from tests.benches.doc_pages import code, rows_under
-from tests.benches.programs import completed
-from tests.benches.source_tree import ROOT
+from tests.probes.programs import completed
+from tests.repository.doc_pages import code, rows_under
+from tests.repository.source_tree import ROOT
 from tests.unit.services.obspec.plain import GetOnly
 from tests.unit.services.obspec.stores import SECRET
 

@@ -14,7 +14,7 @@ from aioprefetch.services.obspec import ObspecStore
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import DeleteRequest, WriteRequest
-from tests.benches.stacks import MotoBucket
+from tests.stores.stacks import MotoBucket
 from tests.unit.services.obspec.plain import GetOnly
 
 PART = 5 << 20

@@ -9,7 +9,7 @@ import pytest
 
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from tests.benches.rclone_server import RcloneS3Server
+from tests.stores.rclone_server import RcloneS3Server
 from tests.unit.services.s3.stores import Store, open_store
 
 RCLONE_BUCKET = "unit-s3"

@@ -12,7 +12,7 @@ from aioprefetch.services.response_bodies import BODY_BYTES_MAX
 from aioprefetch.services.s3.responses import BODY_TAGS_MAX, has_document_type, parse_error
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest, WriteRequest
-from tests.benches.raw_server import Peer, RawServer
+from tests.stores.raw_server import Peer, RawServer
 from tests.unit.services.s3.stores import Store
 
 OBJECTS = {"bucket/k": b"the object"}

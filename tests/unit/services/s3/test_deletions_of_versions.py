@@ -8,8 +8,8 @@ import aioprefetch as ap
 from aioprefetch.errors import InvalidArgument, InvalidType, PermissionDenied
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import CountingS3Server
-from tests.benches.key_server import Bent, KeyServer, Said, error
-from tests.benches.stacks import MotoBucket
+from tests.stores.key_server import Bent, KeyServer, Said, error
+from tests.stores.stacks import MotoBucket
 
 DOOMED: list[str | tuple[str, str | None]] = [("k", "v1"), ("k", "v2"), "k", ("l", None)]
 NAMES = [("k", "v1"), ("k", "v2"), ("k", ""), ("l", "")]

@@ -7,7 +7,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument
-from tests.benches.key_server import PART, Bent, KeyServer, error
+from tests.stores.key_server import PART, Bent, KeyServer, error
 
 SMALL, LARGE = b"one", bytes(PART + 1)
 TEXTS = {

@@ -14,8 +14,8 @@ import pytest
 from aioprefetch import Operator
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, PermissionDenied, Unavailable
 from aioprefetch.services.s3 import S3
-from tests.benches.tls_servers import Authority
 from tests.profile import chosen
+from tests.stores.certificates import Authority
 
 BODY = bytes(32 << 20)
 RUNS = chosen(quick=8, full=50)

@@ -13,8 +13,8 @@ from aioprefetch.layers import LruCacheLayer
 from aioprefetch.testing import Fault
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, Entry
-from tests.benches.key_server import Asked, Bent, KeyServer, Said
 from tests.reliability.scripted import always, once, serving
+from tests.stores.key_server import Asked, Bent, KeyServer, Said
 
 MIB = 1 << 20
 DATA = bytes(range(256)) * (8 * MIB // 256)

@@ -25,7 +25,8 @@ from aioprefetch.errors import (
 )
 from aioprefetch.services.s3.session_keys import session_seconds
 from aioprefetch.values import AbortUploadRequest, CopyPartRequest, PresignRequest, RenameRequest, WriteRequest
-from tests.benches.key_server import PAGE, PART, Asked, Bent, KeyServer, Said, error
+from tests.stores.faulty_bucket import PAGE
+from tests.stores.key_server import PART, Asked, Bent, KeyServer, Said, error
 
 DATA = b"x" * PART + b"end"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

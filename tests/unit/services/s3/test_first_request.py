@@ -12,7 +12,7 @@ PROGRAM = """
 import asyncio, os, sys, threading
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultServer, Rule
-from tests.benches.loop_lag import LoopLag
+from tests.probes.loop_lag import LoopLag
 
 ENTRY = b"<Contents><Key>k</Key><Size>10</Size></Contents>"
 PAGE = b"<ListBucketResult><Name>b</Name><KeyCount>1</KeyCount>" + ENTRY + b"</ListBucketResult>"
@@ -75,7 +75,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """An environment in which the modules are compiled, as a package is when it has been installed."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     variables["PYTHONPYCACHEPREFIX"] = str(tmp_path_factory.mktemp("compiled"))
-    load = "import aioprefetch.testing.fault_server, tests.benches.loop_lag, aioprefetch.services.s3.accessor"
+    load = "import aioprefetch.testing.fault_server, tests.probes.loop_lag, aioprefetch.services.s3.accessor"
     subprocess.run([sys.executable, "-c", load], env=variables, check=True)
     return {name: value for name, value in variables.items() if not name.startswith("AWS_")}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aioprefetch.errors import ObjectChanged, ProtocolError
-from tests.benches.key_server import Asked, Bent, KeyServer, Said
+from tests.stores.key_server import Asked, Bent, KeyServer, Said
 
 DATA = bytes(range(256)) * (80 << 10)  # 20 MiB
 

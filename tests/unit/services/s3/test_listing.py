@@ -17,7 +17,7 @@ from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import ProtocolError
 from aioprefetch.services.s3.responses import list_page_of, parse_list_page
 from aioprefetch.values import ListRequest
-from tests.benches.key_server import Asked, Bent, KeyServer, Said
+from tests.stores.key_server import Asked, Bent, KeyServer, Said
 from tests.unit.services.s3.stores import Store
 
 TREE = ["a/1", "a/2", "a/sub/3", "b", "c d/4", "c+d", "ü"]

@@ -10,7 +10,7 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import AlreadyExists, ObjectChanged, PermissionDenied, Unavailable, Unsupported
 from aioprefetch.values import CopyRequest
-from tests.benches.key_server import PART, Asked, Bent, KeyServer, Said, error
+from tests.stores.key_server import PART, Asked, Bent, KeyServer, Said, error
 
 REFUSALS = {
     "501": error(501, "NotImplemented"),

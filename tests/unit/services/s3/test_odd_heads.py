@@ -4,7 +4,8 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.errors import ProtocolError, Unavailable
-from tests.benches.key_server import PAGE, Asked, Bent, KeyServer, Said, error
+from tests.stores.faulty_bucket import PAGE
+from tests.stores.key_server import Asked, Bent, KeyServer, Said, error
 
 NOTHING = '"d41d8cd98f00b204e9800998ecf8427e"'
 

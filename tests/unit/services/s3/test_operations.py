@@ -21,8 +21,8 @@ from aioprefetch.errors import (
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.values import CopyRequest, CreateDirRequest, PresignRequest, WriteRequest
-from tests.benches.faulty_bucket import FAULTS, Call, FaultyBucket
-from tests.benches.key_server import Bent, KeyServer, Said, error
+from tests.stores.faulty_bucket import FAULTS, Call, FaultyBucket
+from tests.stores.key_server import Bent, KeyServer, Said, error
 from tests.unit.services.s3.stores import Store
 
 DATA = bytes(range(256)) * 4

@@ -13,7 +13,7 @@ from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, Protocol
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Capability, CopyPartRequest, CopyRequest, WriteRequest
-from tests.benches.key_server import HOLLOW, PART, Asked, Bent, KeyServer, Said, error
+from tests.stores.key_server import HOLLOW, PART, Asked, Bent, KeyServer, Said, error
 
 DATA = b"x" * PART + b"end"
 SMALL = b"mine"

@@ -14,8 +14,8 @@ from aioprefetch import Operator
 from aioprefetch.errors import InvalidArgument, NotFound, Unsupported
 from aioprefetch.services.s3 import S3
 from aioprefetch.values import PresignRequest
-from tests.benches.key_server import Bent, KeyServer, Said
-from tests.benches.rclone_server import RcloneS3Server
+from tests.stores.key_server import Bent, KeyServer, Said
+from tests.stores.rclone_server import RcloneS3Server
 from tests.unit.services.s3.stores import Store
 
 Method = Literal["GET", "HEAD", "PUT", "DELETE"]

@@ -21,7 +21,7 @@ from aioprefetch.values import (
     UploadedPart,
     WriteRequest,
 )
-from tests.benches.key_server import Asked, Bent, KeyServer, Said, error
+from tests.stores.key_server import Asked, Bent, KeyServer, Said, error
 from tests.unit.services.s3.stores import Store
 
 KEY = b"a customer's key of 32 bytes !!!"

@@ -26,8 +26,8 @@ from aioprefetch.services.s3.key_source import redact_logs
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.values import CopyRequest
-from tests.benches.error_walk import everything, raised_by
-from tests.benches.raw_server import Peer, RawServer, eventually
+from tests.probes.error_walk import everything, raised_by
+from tests.stores.raw_server import Peer, RawServer, eventually
 from tests.unit.services.s3.stores import Store, signed_by
 
 OBJECTS = {"bucket/k": b"the object"}

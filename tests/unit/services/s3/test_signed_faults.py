@@ -19,9 +19,9 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.faults import ReceivedRequest
-from tests.benches.gated_reader import in_case
 from tests.profile import chosen
 from tests.reliability.scripted import NO_PAUSES
+from tests.stores.gated_reader import in_case
 
 PAGE = (
     b"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated>"

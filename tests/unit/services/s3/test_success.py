@@ -11,7 +11,8 @@ from aioprefetch import Operator
 from aioprefetch.errors import ConditionNotMatch, Error, InvalidPath, PermissionDenied, ProtocolError, Unsupported
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import AbortUploadRequest, CopyPartRequest, CopyRequest, DeleteRequest, WriteRequest
-from tests.benches.key_server import HOLLOW, PAGE, PART, Bent, KeyServer, Said, error
+from tests.stores.faulty_bucket import PAGE
+from tests.stores.key_server import HOLLOW, PART, Bent, KeyServer, Said, error
 
 DATA = b"x" * PART + b"end"
 NO_RESULT = {name: said for name, said in HOLLOW.items() if name != "lost"}

@@ -16,9 +16,9 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import CountingS3Server, Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.values import Entry, ListRequest
-from tests.benches.stacks import MotoBucket
 from tests.profile import chosen
 from tests.reliability.scripted import NO_PAUSES
+from tests.stores.stacks import MotoBucket
 
 PAGES = {
     "": (

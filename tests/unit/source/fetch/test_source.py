@@ -16,8 +16,8 @@ from aioprefetch.source.fetch.source import StateLocation
 from aioprefetch.source.options import AdmissionOptions, ListOptions, PartitionOptions, StateOptions
 from aioprefetch.source.values import Offset
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.dict_store import DictStore
-from tests.benches.directory_bucket import DirectoryBucket
+from tests.stores.dict_store import DictStore
+from tests.stores.directory_bucket import DirectoryBucket
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 

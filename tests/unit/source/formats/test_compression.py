@@ -19,7 +19,7 @@ from aioprefetch.source.formats.file_bytes import decompressor
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.values import FetchItem
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.packed_files import PACKERS, SUFFIXES, zstd
+from tests.files.packed_files import PACKERS, SUFFIXES, zstd
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])

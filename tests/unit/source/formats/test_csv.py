@@ -20,7 +20,7 @@ from aioprefetch.source.formats.csv_records import Quoting
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import ReadTask
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.source_files import URL, Shelf
+from tests.stores.source_files import URL, Shelf
 from tests.unit.source.formats.written_files import cut_at, new_operator, put, read
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])

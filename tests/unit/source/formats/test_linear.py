@@ -28,7 +28,7 @@ from aioprefetch.source.formats.jsonl import infer_json
 from aioprefetch.source.formats.record_format import Wanted
 from aioprefetch.source.formats.records import LineCutter, LineEnds, Lines, Transcoder
 from aioprefetch.source.options import FormatOptions, ReadOptions
-from tests.benches.packed_files import zstd
+from tests.files.packed_files import zstd
 from tests.unit.source.formats.written_files import new_operator, put, read
 
 TEXT = pa.schema([("value", pa.string())])

@@ -10,7 +10,7 @@ import pytest
 from aioprefetch.errors import Unsupported
 from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import ReadTask, infer_schema, list_files
-from tests.benches.source_files import URL, Shelf, parquet
+from tests.stores.source_files import URL, Shelf, parquet
 
 VERSION = "org.apache.spark.version"
 LEGACY = {VERSION: "4.0.0", "org.apache.spark.legacyDateTime": "", "org.apache.spark.legacyINT96": ""}

@@ -15,8 +15,8 @@ from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import REST_SECONDS_MAX, Change, Diff, KnownFile, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListRequest
-from tests.benches.dict_index import Consumer, DictIndex
-from tests.benches.simulated_bucket import SimulatedBucket, hurried
+from tests.stores.dict_index import Consumer, DictIndex
+from tests.stores.simulated_bucket import SimulatedBucket, hurried
 
 EAGER = ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=4)
 

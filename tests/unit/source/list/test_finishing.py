@@ -10,8 +10,8 @@ from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListRequest
-from tests.benches.dict_index import Consumer, DictIndex
-from tests.benches.simulated_bucket import SimulatedBucket
+from tests.stores.dict_index import Consumer, DictIndex
+from tests.stores.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=5.0, ahead_pages=2, sweep_pages=2)
 BOTH = pytest.mark.parametrize("kind", [TailSweepLister, DiffLister])

@@ -12,8 +12,8 @@ from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import FetchItem, Follow, Record, SourceFile, TailAndSweep
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.dict_index import Consumer, DictIndex
-from tests.benches.simulated_bucket import hurried
+from tests.stores.dict_index import Consumer, DictIndex
+from tests.stores.simulated_bucket import hurried
 from tests.unit.source.list.followed_state import FollowedState
 
 EAGER = ListOptions(interval_seconds=0.0)

@@ -12,8 +12,8 @@ from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import Diff, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.dict_index import Consumer, DictIndex, first_cursor
-from tests.benches.simulated_bucket import SimulatedBucket
+from tests.stores.dict_index import Consumer, DictIndex, first_cursor
+from tests.stores.simulated_bucket import SimulatedBucket
 
 EAGER = ListOptions(interval_seconds=0.0, ahead_pages=0, sweep_pages=2)
 

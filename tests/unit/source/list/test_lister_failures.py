@@ -19,8 +19,8 @@ from aioprefetch.source.options import ListOptions
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
-from tests.benches.dict_index import Consumer, DictIndex, first_cursor
-from tests.benches.simulated_bucket import SimulatedBucket
+from tests.stores.dict_index import Consumer, DictIndex, first_cursor
+from tests.stores.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=2)
 

@@ -13,7 +13,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.values import ListPage, ListRequest, WriteRequest
-from tests.benches.dict_index import Consumer, DictIndex
+from tests.stores.dict_index import Consumer, DictIndex
 
 NAMES = ["a", "a-b", "a.b/c", "a/b", "a/b-c", "a/b/c", "a0", "Z", "é", "z", "ÿ/x", "\uffee", "\U0001f600", "m/n/o/p"]
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=3)

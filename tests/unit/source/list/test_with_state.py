@@ -18,8 +18,8 @@ from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import SourceIdentity
 from aioprefetch.source.values import Change, Cursor, Feed, FetchItem, Follow, Record, TailAndSweep
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.simulated_bucket import SimulatedBucket
 from tests.profile import chosen
+from tests.stores.simulated_bucket import SimulatedBucket
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=1, sweep_pages=4)
 SMALL = StateOptions(keep_records=2, compact_entries=20, compact_records=5, run_rows=40, group_rows=10)

@@ -14,7 +14,7 @@ from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOpti
 from aioprefetch.source.reading import ReadTask, plan_batch
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.source_files import URL, Shelf, jsonl, parquet
+from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
 MIB = 1 << 20

@@ -24,8 +24,8 @@ from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOpti
 from aioprefetch.source.reading import ReadTask, list_files, plan_batch, read_items
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.dict_store import DictStore
-from tests.benches.source_files import URL, Shelf, parquet
+from tests.stores.dict_store import DictStore
+from tests.stores.source_files import URL, Shelf, parquet
 
 DEFAULTS = FormatOptions(), ReadOptions()
 NUMBERS = pa.schema([("n", pa.int64()), ("_offset", pa.int64())])

@@ -9,7 +9,7 @@ import pytest
 from aioprefetch.errors import UntrustedMetadata
 from aioprefetch.source.options import FailureOptions, FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, infer_schema, list_files, plan_batch
-from tests.benches.source_files import URL, Shelf, jsonl, parquet
+from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int32()), ("v", pa.string())])
 

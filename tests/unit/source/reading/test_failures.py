@@ -24,7 +24,7 @@ from aioprefetch.source.values import FetchItem
 from aioprefetch.spark.operators import explaining
 from aioprefetch.spark.settings import SourceSettings, SourceUrl
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.source_files import URL, Shelf, jsonl, parquet
+from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64())])
 KINDS = ["jsonl", "parquet"]

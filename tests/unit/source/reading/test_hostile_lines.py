@@ -15,8 +15,8 @@ from aioprefetch.errors import ConfigInvalid, Error, Unsupported, UntrustedMetad
 from aioprefetch.source.formats.jsonl import JsonLinesFormat
 from aioprefetch.source.options import FailureOptions, FormatOptions
 from aioprefetch.source.reading import ReadTask, infer_schema
-from tests.benches.packed_files import PACKERS, SUFFIXES
-from tests.benches.source_files import URL, Shelf
+from tests.files.packed_files import PACKERS, SUFFIXES
+from tests.stores.source_files import URL, Shelf
 
 N = pa.schema([("n", pa.int64())])
 MAPPED = pa.schema([("m", pa.map_(pa.string(), pa.int64()))])

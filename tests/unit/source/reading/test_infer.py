@@ -12,7 +12,7 @@ from aioprefetch.source.options import FormatOptions
 from aioprefetch.source.reading import infer_schema, list_files, planning
 from aioprefetch.source.values import SourceFile
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.source_files import Shelf, jsonl, parquet
+from tests.stores.source_files import Shelf, jsonl, parquet
 
 
 async def given(files: Sequence[SourceFile]) -> AsyncIterator[SourceFile]:

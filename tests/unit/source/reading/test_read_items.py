@@ -13,7 +13,7 @@ from aioprefetch.source.options import METADATA_COLUMNS, FormatOptions, ReadOpti
 from aioprefetch.source.reading import ReadTask, read_items
 from aioprefetch.source.values import FetchItem
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.source_files import URL, Shelf, jsonl, parquet
+from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 FORMATS = ["jsonl", "parquet", "text"]

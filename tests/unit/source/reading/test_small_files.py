@@ -13,7 +13,7 @@ from aioprefetch.source.formats import parquet as parquet_format
 from aioprefetch.source.options import FailureOptions, FormatOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask
 from aioprefetch.testing.conformance.suite import checks
-from tests.benches.source_files import URL, Shelf, jsonl, parquet
+from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 ADDED = [("_file", pa.string()), ("_offset", pa.int64()), ("_rescued", pa.string())]
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), *ADDED])

@@ -18,7 +18,7 @@ from aioprefetch.source.state.snapshot import RunInfo, Snapshot
 from aioprefetch.source.state.store import SourceIdentity, StateMeta
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.source.values import Cursor, Diff, FetchItem, Follow, Offset, Record, SourceFile, TailAndSweep
-from tests.benches.packed_files import zstd
+from tests.files.packed_files import zstd
 
 FILE = SourceFile("a/é\ud800", 10, '"e"', None, -5)
 ITEMS = (FetchItem(FILE, 2, 7), FetchItem(FILE, 0, None, (0, 3)))

@@ -21,7 +21,7 @@ from aioprefetch.source.state.store import StateStore
 from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import Capability, ListPage, ListRequest, Metadata, StatRequest, WriteRequest
-from tests.benches.directory_bucket import DirectoryBucket
+from tests.stores.directory_bucket import DirectoryBucket
 from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, IgnoringLayer, add, memory, opened
 
 

@@ -1,0 +1,69 @@
+"""The benchmarks still run: each job once, with small objects; and the page shows the results beside it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import page, records, report, run
+from tests.benchmarks.job import Bar, is_ours
+from tests.benchmarks.jobs import JOBS
+from tests.benchmarks.nginx import ready_nginx
+from tests.benchmarks.runner import run_job
+from tests.profile import chosen
+
+# With the simulator and without. `make test-full` runs all that are not left out of a quick run.
+FEW = ("ranges-4kib-x16", "hits")
+# What only some environments have: a peer's package, or its command.
+MISSING = ("ModuleNotFoundError", "AssertionError: there is no command")
+
+
+def quick_jobs() -> list[object]:
+    names = chosen(quick=FEW, full=[job.name for job in JOBS.values() if job.quick_names])
+    return [pytest.param(name, marks=pytest.mark.spark if name.startswith("spark") else ()) for name in names]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", quick_jobs())
+def test_a_job_runs(name: str) -> None:
+    """By us; peers are compared by `make bench`, in whose environment all of them are."""
+    job = JOBS[name]
+    if job.conditions and ready_nginx() is None:
+        pytest.skip("nginx with its Lua module is not installed; .ci/run installs it")
+    if name.startswith("lance") and importlib.util.find_spec("lance") is None:
+        pytest.skip("needs lance")
+    ours = [one for one in job.quick_names if is_ours(one)] or job.quick_names[:1]
+    result = run_job(job.with_only(ours), rounds=1, quick=True)
+    assert {one: why for one, why in result.failures.items() if not why.startswith(MISSING)} == {}
+    record = records.record_of(result, group="", measured={})
+    assert report.cells(record)[1:], "a table without a row"
+
+
+def test_every_bar_names_contestants_of_its_job() -> None:
+    for job in JOBS.values():
+        for bar in job.bars:
+            assert {bar.ours, *bar.bases} <= set(job.contestants), (job.name, bar)
+            assert bar.reaches(bar.aim, bar.bar), f"the aim of {bar.shape} is beyond its bar"
+
+
+def test_a_bar_is_judged_beside_the_base_that_is_best_round_by_round() -> None:
+    bar = Bar("all of it", "us", "wall_seconds", 1.0, 0.5, ("fast", "slow"))
+    walls = {"us": [1.0, 10.0, 3.0], "fast": [2.0, 20.0, 4.0], "slow": [4.0, 40.0, 12.0]}
+    samples = {name: [{"wall_seconds": wall} for wall in found] for name, found in walls.items()}
+    assert bar.value(samples) == 0.5
+    assert [bar.verdict(value) for value in (0.5, 0.51, 1.0, 1.01, None)] == ["aim", "met", "met", "missed", "–"]
+
+
+def test_the_page_and_its_plots_show_the_results_beside_them(tmp_path: Path) -> None:
+    kept = records.load(page.RESULTS)
+    text = page.PAGE.read_text("utf-8")
+    assert page.filled(text, kept) == text, "refresh it: python -m tests.benchmarks.run --page"
+    drawn = {path.name: path.read_text("utf-8") for path in page.write_plots(tmp_path, kept)}
+    assert drawn == {path.name: path.read_text("utf-8") for path in page.PLOTS.glob("*.svg")}
+
+
+def test_unknown_jobs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["nonsense"]) == 2
+    assert "there is no job 'nonsense'" in capsys.readouterr().err
