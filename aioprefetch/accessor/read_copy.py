@@ -32,6 +32,8 @@ async def copy_by_reading(
     pin = None
     if seen is not None:
         pin = VersionPin(seen.etag, size=seen.size, path=request.path, operation="copy", advice=", for the copy")
+        if seen.size == 0:  # No range of it can be satisfied.
+            request = replace(request, size=None)
     first, data = await _part(source, request, pin)
     if pin is not None:
         pin.check(first)
