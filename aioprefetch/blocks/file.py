@@ -357,6 +357,12 @@ class BlockFile:
         store.start(fetch)
         return fetch
 
+    def divide_fetch(self, fetch: Fetch, stop: int) -> None:
+        """End a request that was not sent yet at ``stop``, and start another one for the rest."""
+        end = fetch.end
+        fetch.shorten(stop)
+        self.start_fetch(stop, end, fetch.source, lane=fetch.lane, account=fetch.account)
+
     def add(self, fetch: Fetch) -> None:
         """A fetch brings bytes of this file."""
         start, starts = fetch.start, self._fetch_starts

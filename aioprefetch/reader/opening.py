@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
-from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.protocols import Accessor, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
 from aioprefetch.accessor.sink import BufferSink
 from aioprefetch.blocks.fetch import Fetch, Wait
@@ -273,6 +273,26 @@ class OpenObject:
         self.store.start(opening.fetch)
         return opening
 
+    async def recall(self, opening: Opening) -> BlockFile | None:
+        """The version that another process has left on the disk, with bytes that the request is for."""
+        disk, block_bytes = self.store.disk, self._block_bytes
+        if disk is None or not self._may_revalidate:
+            return None
+        start, end, is_suffix = opening.start, opening.end, opening.is_suffix
+        facts = await disk.recall(
+            opening.fetch,
+            self.name,
+            block_bytes,
+            lambda size: max(0, size - end) if is_suffix else start,
+            claims=not (is_suffix or start % block_bytes) and end - start >= block_bytes,
+        )
+        if facts is None or facts.size <= start:
+            return None
+        version = (facts.version, facts.etag)
+        return self.store.file(
+            self.name, version, size=facts.size, block_bytes=block_bytes, label=self.path, is_current=False
+        )
+
     def _first_range(self, offset: int | None, size: int) -> FirstRequest:
         wanted = min(size, self.request_bytes_max)
         end = self._likely_size
@@ -419,6 +439,11 @@ class OpenObject:
             session=self.session,
         )
         return self._accessor.read(request, fetch)
+
+    @property
+    def stall_seconds(self) -> float | None:
+        """After how many seconds without a byte a request fails, ``None`` if that is not known."""
+        return stall_seconds_of(self._accessor)
 
     async def refused(self, error: Error) -> Error:
         """The error that the refusal of a request from ``send`` means."""

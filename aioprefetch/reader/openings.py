@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Hashable
 from typing import Protocol
 
-from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.protocols import Accessor, stall_seconds_of
 from aioprefetch.accessor.response_check import check_due
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
@@ -38,6 +38,9 @@ class Opener(Protocol):
     def open_alone(self) -> None:
         """Leave the shared request, and share none any more."""
 
+    async def recall(self, opening: Opening) -> BlockFile | None:
+        """The version that another process has left on the disk, with bytes that the request is for."""
+
     async def explain(self, error: Error, *, is_first: bool) -> Error:
         """The error that a refused request means."""
 
@@ -45,8 +48,8 @@ class Opener(Protocol):
 class Opening:
     """A first request for ``[start, end)``, or for the last bytes of the object, and the ``readers`` that share it.
 
-    ``resident``: a version in memory that has these bytes; the request asks for another one. ``is_open``: it may be
-    shared. ``pinned``: ETag, version and size in the response, once it is there.
+    ``resident``: a version of which memory or disk has these bytes; the request asks for another one. ``is_open``: it
+    may be shared. ``pinned``: ETag, version and size in the response, once it is there.
     """
 
     __slots__ = (
@@ -109,8 +112,22 @@ class Opening:
         if not self.readers:
             self.fetch.give_up()
 
+    @property
+    def stall_seconds(self) -> float | None:
+        """After how many seconds without a byte its request fails, ``None`` if that is not known."""
+        return stall_seconds_of(self._openings.accessor)
+
     def send(self, fetch: Fetch) -> Awaitable[object]:
         """Send the request; with a ``resident`` version, on condition that the object has changed."""
+        if self.resident is None and self._openings.store.disk is not None:
+            return self._recall_and_send(fetch)
+        return self._send(fetch)
+
+    async def _recall_and_send(self, fetch: Fetch) -> None:
+        self.resident = await self.readers[0].recall(self)
+        await self._send(fetch)
+
+    def _send(self, fetch: Fetch) -> Awaitable[object]:
         sender, resident = self.readers[0], self.resident
         etag = None if resident is None else resident.version[1]
         size = self.end - self.start
@@ -150,6 +167,8 @@ class Opening:
         if by_key.get(self.key) is self:
             del by_key[self.key]
         self.readers = []
+        if self.resident is not None:
+            self.resident.forget_if_empty()
         self.fetch.on_end = None  # So that the memory of both is free without a collection.
 
     def _pin(self, etag: str | None, version: str | None, total: int) -> BlockFile:

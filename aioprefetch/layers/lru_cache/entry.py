@@ -15,7 +15,7 @@ import re
 from datetime import datetime
 from functools import lru_cache
 
-from aioprefetch.blocks.spill.entry import SUFFIX, BadEntry, EntryHeader
+from aioprefetch.cache.entry import SUFFIX, BadEntry, EntryHeader
 from aioprefetch.errors import ConditionNotMatch, RangeNotSatisfied, excerpt
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import resolve_range

@@ -21,7 +21,8 @@ from typing import Literal
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink, check_delivered
-from aioprefetch.blocks.spill.entry import HEADER_BYTES_MAX, EntryHeader, encode_header, header_length
+from aioprefetch.cache.entry import HEADER_BYTES_MAX, EntryHeader, encode_header, header_length
+from aioprefetch.cache.objects import CacheStore
 from aioprefetch.errors import (
     Closed,
     ConditionNotMatch,
@@ -30,7 +31,6 @@ from aioprefetch.errors import (
     TimedOut,
     copy_of,
 )
-from aioprefetch.layers.lru_cache.cache_store import CacheStore
 from aioprefetch.layers.lru_cache.entry import CacheEntry, ObjectFacts, Slot, part_of
 from aioprefetch.layers.lru_cache.object_memory import ObjectMemory, Reservation, Turn
 from aioprefetch.runtime.runtime import Runtime

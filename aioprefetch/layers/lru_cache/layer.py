@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.blocks.spill.guard import SpillFailed
+from aioprefetch.cache.guard import CacheFailed
+from aioprefetch.cache.objects import CacheCalls, CacheSource, CacheStore, EntryGone
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNotSatisfied, TimedOut, Unavailable
-from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore, EntryGone
 from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
 from aioprefetch.layers.lru_cache.fill import FillReader
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
@@ -170,7 +170,7 @@ class LruCacheAccessor(WrappedAccessor):
             try:
                 if await self._read_entry(source, part, request, sink):
                     return "cache"
-            except SpillFailed as failure:
+            except CacheFailed as failure:
                 self._cache.judge(source, failure)
                 if not failure.is_lasting:
                     return None
@@ -194,7 +194,7 @@ class LruCacheAccessor(WrappedAccessor):
             if data is None:
                 reservation = await self._state.memory.reserve(high - low)
                 if reservation is None:
-                    raise SpillFailed(TimeoutError("no memory for a part of an entry"))
+                    raise CacheFailed(TimeoutError("no memory for a part of an entry"))
                 data = await self._cache.load(entry, low, high)
             turn.spend(len(data))
             self._count("cache_hits", request.path)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.layers.lru_cache.cache_store import CacheStore
+from aioprefetch.cache.objects import CacheStore
 from aioprefetch.layers.lru_cache.entry import CacheEntry, Slot, is_excluded, pin_of, slot_of
 from aioprefetch.layers.lru_cache.fill import Fill, FillReader, Fills
 from aioprefetch.layers.lru_cache.object_memory import ObjectMemory

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 import pytest
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.blocks.spill.entry import PIECE_BYTES
-from aioprefetch.blocks.spill.guard import FAILURES_MAX
+from aioprefetch.cache.entry import PIECE_BYTES
+from aioprefetch.cache.guard import FAILURES_MAX
 from aioprefetch.errors import Error, NotFound, ObjectChanged, PermissionDenied, Unavailable
-from aioprefetch.layers.lru_cache.cache_store import COOL_DOWN_SECONDS, EntrySink
+from aioprefetch.cache.objects import COOL_DOWN_SECONDS, EntrySink
 from aioprefetch.layers.lru_cache.entry import CacheEntry
 from aioprefetch.runtime import runtime
 from aioprefetch.runtime.events import Event

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.blocks.spill.entry import BadEntry
+from aioprefetch.cache.entry import BadEntry
 from aioprefetch.layers.lru_cache.entry import ObjectFacts, is_entry_name, is_old_name, slot_of
 from aioprefetch.layers.lru_cache.lookup import BypassedObjects
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from aioprefetch.errors import ConditionNotMatch, Unavailable
-from aioprefetch.layers.lru_cache.cache_store import HEADER_READ_BYTES, LIST_WRITTEN_SHARE
+from aioprefetch.cache.objects import HEADER_READ_BYTES, LIST_WRITTEN_SHARE
 from aioprefetch.values import ListPage, ListRequest, ReadRequest, WriteRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, read, read_settled, settle
 

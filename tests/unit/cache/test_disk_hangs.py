@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.spill.write_behind import SPILL_WAIT_SECONDS_MAX, SPILL_WAIT_SHARE, SpillWaitBudget
+from aioprefetch.cache.write_behind import SPILL_WAIT_SECONDS_MAX, SPILL_WAIT_SHARE, SpillWaitBudget
 from aioprefetch.testing.conformance.suite import checks
 from tests.benches.descriptors import descriptors_below, needs_proc
 from tests.benches.disk_tier import (

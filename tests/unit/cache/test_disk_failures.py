@@ -167,7 +167,7 @@ async def test_a_file_that_is_damaged_in_the_middle_gives_the_bytes_before(
         await written(b)
         b.calls.clear()
         key = key_in(b, reader, 0)
-        overwrite(file_of(tmp_path, key), key.header_bytes + (piece << 20) + 7, b"harm")
+        overwrite(file_of(tmp_path, key), (piece << 20) + 7, b"harm")
         assert await READS[read](reader, block_bytes) == b.data[:block_bytes]
         assert b.ranges[0] == (piece << 20, block_bytes)
         assert counts(b)[2] == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.spill.directory import (
+from aioprefetch.cache.directory import (
     ABANDONED_SECONDS,
     GuardedDirectory,
     SystemCalls,

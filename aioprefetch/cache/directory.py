@@ -1,4 +1,4 @@
-"""The directory of the block files: private, held by a descriptor, entered through no link that others could plant.
+"""The directory of entries: private, held by a descriptor, entered through no link that others could plant.
 
 Below the configured directory lies a private one, ``aioprefetch-blocks-<uid>``. It belongs to our user and is closed
 to all others (0700), so the configured one may be shared (``/tmp``) or belong to another user. Everything happens
@@ -7,21 +7,27 @@ relative to its descriptor: renaming or replacing a directory on the way moves n
 A file that is being written has a temporary name, ``.tmp-<pid>-<process token>-<random>``. A killed process leaves its
 file behind, and the next one that opens the directory removes it. The numbers of processes are used again, in
 containers at once, hence the token; and they mean nothing in another container, hence the limit on the age.
+
+An entry that is being made is **claimed** by a file of its name with ``.claim`` behind it, on which its maker holds a
+lock (``flock``). The kernel takes the lock from a process that dies, at whatever moment, so no time limit and no number
+of a process decides whether a claim holds; it works between containers, and between two runtimes of one process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import secrets
 import stat
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
 
-from aioprefetch.blocks.spill.entry import BadEntry
+from aioprefetch.cache.entry import BadEntry
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, NOWAIT, answers, can_open, open_below
 
@@ -37,12 +43,27 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 # The errors of opening a link, a socket or a device without a driver.
 _NO_FILE = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_CLAIM = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+# The end of the name of a claim.
+CLAIM = ".claim"
+# Another process may remove the file of a claim between the moment at which it is opened and that of the lock.
+_CLAIM_TRIES = 8
 
 # No write takes that long: an older temporary file is a leftover, even if a process has its number again.
 ABANDONED_SECONDS = 3600.0
 
 _NAME = re.compile(r"\.tmp-([1-9][0-9]{0,18})-([0-9a-f]{8})-[0-9a-f]{16}")
 _token = secrets.token_hex(4)
+_of_this_process: weakref.WeakSet[Descriptor] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for descriptor in tuple(_of_this_process):
+        number, descriptor.number = descriptor.number, -1
+        os.close(number)
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 class SystemCalls:
@@ -108,6 +129,10 @@ class SystemCalls:
         """Set the times of a name in a directory, in seconds since 1970."""
         os.utime(name, (seconds, seconds), dir_fd=directory, follow_symlinks=False)
 
+    def lock(self, descriptor: int) -> None:
+        """Lock an open file for this descriptor alone; ``BlockingIOError`` if another one has it. Never waits."""
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
     def rename(self, old: str, new: str, *, directory: int) -> None:
         """Rename a file within a directory, replacing a file of the new name."""
         os.rename(old, new, src_dir_fd=directory, dst_dir_fd=directory)
@@ -151,13 +176,18 @@ def drop_moved(parts: Iterable[bytes | bytearray | memoryview], count: int) -> l
 
 
 class Descriptor:
-    """An open descriptor, closed with the last reference to it: an abandoned thread may hold that."""
+    """An open descriptor, closed with the last reference to it: an abandoned thread may hold that.
 
-    __slots__ = ("_calls", "number")
+    ``closes_in_children``: a process that is forked does not keep it open, and with it the lock on its file.
+    """
 
-    def __init__(self, number: int, calls: SystemCalls) -> None:
+    __slots__ = ("__weakref__", "_calls", "number")
+
+    def __init__(self, number: int, calls: SystemCalls, *, closes_in_children: bool = False) -> None:
         self.number = number
         self._calls = calls
+        if closes_in_children:
+            _of_this_process.add(self)
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
@@ -321,6 +351,26 @@ class GuardedDirectory:
             except (IsADirectoryError, PermissionError):  # For a directory Linux says EISDIR, others EPERM.
                 with contextlib.suppress(OSError):
                     self.calls.remove_directory(name, directory=self._held.number)
+
+    def claim(self, name: str) -> Descriptor | None:
+        """Claim an entry: its lock, held as long as the descriptor lives; ``None`` if another one has it."""
+        for _ in range(_CLAIM_TRIES):
+            number = self.calls.open(name + CLAIM, _CLAIM, FILE_MODE, directory=self._held.number)
+            claim = Descriptor(number, self.calls, closes_in_children=True)
+            try:
+                self.calls.lock(number)
+            except BlockingIOError:
+                return None
+            if self.calls.status(number).st_nlink:
+                return claim
+        return None
+
+    def size_of(self, name: str) -> int | None:
+        """The size of a file, ``None`` if there is none."""
+        try:
+            return self.status_of(name).st_size
+        except FileNotFoundError:
+            return None
 
 
 def temporary_name() -> str:

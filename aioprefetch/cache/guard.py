@@ -1,9 +1,8 @@
 """The failure guard of a cache: waits are bounded, and after failures the cache is left alone for a while.
 
-``FailureGuard`` is the state that the LruCache layer and the disk tier share. The layer calls a store, in tasks
-(``CacheCalls``); the disk tier runs jobs in threads (``DiskCalls``). A thread cannot be stopped: one that hangs on a
-disk keeps its turn until it returns, so that only a limited number can ever hang, and the disk is left alone meanwhile.
-Its caller may have stopped waiting: memory that a job was given is used for nothing else until the job lets go of it.
+``FailureGuard`` is the state that both homes share. Calls of a store are made in tasks (``objects.py``), those of a
+disk in threads (``DiskCalls``). A thread cannot be stopped: one that hangs on a disk keeps its turn until it returns,
+so that only a limited number can ever hang, and the disk is left alone meanwhile. Its caller may have stopped waiting: memory that a job was given is used for nothing else until the job lets go of it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, Literal, TypeVar
 
-from aioprefetch.blocks.spill.entry import BadEntry
+from aioprefetch.cache.entry import BadEntry
 from aioprefetch.errors import Closed, ConfigInvalid, Error
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import DiskCache
@@ -30,9 +29,10 @@ WRITE_SECONDS_MAX = 10.0
 # The result of a failure: nothing ("entry"); nothing unless others came before it ("count"); the cache is left
 # alone ("off"), for writing only ("writes"), or permanently ("permanent").
 Consequence = Literal["entry", "count", "off", "writes", "permanent"]
+DiskCall = Literal["read", "claim", "write", "list"]
 
 
-class SpillFailed(Exception):
+class CacheFailed(Exception):
     """A call of a cache failed, was wrong or took too long. Never leaves the cache: it is a miss.
 
     ``is_lasting`` says that the entry it was about is of no further use.
@@ -176,23 +176,20 @@ class DiskCalls:
         """Whether nothing is to be written now, though blocks may be read."""
         return self.is_off or self._runtime.now() < self._failures.writing_off_until
 
-    async def read(self, job: Callable[[], T]) -> T:
-        """The result of a job for which a read waits. Raises ``SpillFailed`` alone."""
-        result = await self._call("read", job, self._read_seconds_max)
-        self.succeeded()
-        return result
-
     def succeeded(self) -> None:
         """A read without a thread succeeded."""
         self._failures.succeeded()
 
-    async def write(self, job: Callable[[], T]) -> T:
-        """The result of a job that writes in the background. Raises ``SpillFailed`` alone."""
-        return await self._call("write", job, WRITE_SECONDS_MAX)
+    async def call(self, what: DiskCall, job: Callable[[], T]) -> T:
+        """The result of a job. Raises ``CacheFailed`` alone.
 
-    async def look(self, job: Callable[[], T]) -> T:
-        """The result of a job that lists in the background. Raises ``SpillFailed`` alone."""
-        return await self._call("list", job, WRITE_SECONDS_MAX)
+        A read waits for a "read" and a "claim"; "write" and "list" are done in the background.
+        """
+        waits = what in ("read", "claim")
+        result = await self._call(what, job, self._read_seconds_max if waits else WRITE_SECONDS_MAX)
+        if what == "read":
+            self.succeeded()
+        return result
 
     async def _call(self, what: str, job: Callable[[], T], seconds: float) -> T:
         call = _ThreadCall(job, self._runtime.loop, self._returned)
@@ -211,7 +208,7 @@ class DiskCalls:
                 self.hanging_count += 1
             # Without its traceback, whose frames hold the memory that was to be written.
             self._failed(what, error.with_traceback(None))
-            raise SpillFailed(error) from None
+            raise CacheFailed(error) from None
 
     def _returned(self, call: _ThreadCall[T]) -> None:
         self._turns.release()
@@ -227,7 +224,7 @@ class DiskCalls:
             consequence = "entry"
         elif isinstance(error, ConfigInvalid):
             consequence = "permanent"
-        elif what == "write" and not is_late:
+        elif what in ("write", "claim") and not is_late:
             # A file system that became read-only, or is over its quota, still has its files.
             consequence = "writes"
         elif what == "read" and not is_late:

@@ -1,6 +1,6 @@
 """The entries in the cache's store: listed, found, read, verified, written, evicted.
 
-No error of the cache gets out of here but ``SpillFailed``, which makes the layer continue without the cache.
+No error of the cache gets out of here but ``CacheFailed``, which makes the layer continue without the cache.
 
 Several processes may use one cache. An entry that is not in the index is looked up by its name before the object's
 store is asked, since another process may have written it; and the store is listed again now and then, so that the
@@ -22,8 +22,8 @@ from aioprefetch.accessor.list_pages import Paging
 from aioprefetch.accessor.protocols import Accessor, WriteBody, read_now_of
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import CollectSink, Sink
-from aioprefetch.blocks.spill.entry import BadEntry, LruIndex, checksums, claimed_length, decode_header
-from aioprefetch.blocks.spill.guard import Consequence, FailureGuard, SpillFailed
+from aioprefetch.cache.entry import BadEntry, LruIndex, checksums, claimed_length, decode_header
+from aioprefetch.cache.guard import CacheFailed, Consequence, FailureGuard
 from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
 from aioprefetch.layers.lru_cache.entry import FOLDER, CacheEntry, ObjectFacts, Slot, is_entry_name, is_old_name
 from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
@@ -86,7 +86,7 @@ class CacheCalls:
         call: Callable[[Accessor], Awaitable[T]],
         dispose: Callable[[T], Coroutine[object, object, None]] | None = None,
     ) -> T:
-        """The result of ``call``, which gets the accessor of the cache. Raises ``SpillFailed`` and nothing else.
+        """The result of ``call``, which gets the accessor of the cache. Raises ``CacheFailed`` and nothing else.
 
         The call runs on the supervisor: one that does not end in time, not even by a cancellation (a thread on a disk
         that hangs), is left behind there. So it must work on memory of its own; ``dispose`` gets a result that comes
@@ -94,7 +94,7 @@ class CacheCalls:
         """
         supervisor = self._runtime.supervisor
         if supervisor.closed:
-            raise SpillFailed(_closed())
+            raise CacheFailed(_closed())
         outcome: asyncio.Future[T] = self._runtime.loop.create_future()
         work = supervisor.spawn(self._run(call, outcome, dispose), name=f"cache {what}")
         try:
@@ -104,7 +104,7 @@ class CacheCalls:
         except Exception as error:
             self._abandon(work, outcome, dispose)
             self.failed(what, error)
-            raise SpillFailed(error) from error
+            raise CacheFailed(error) from error
         except BaseException:
             self._abandon(work, outcome, dispose)
             raise
@@ -114,7 +114,7 @@ class CacheCalls:
     def read_now(self, request_of: Callable[[Accessor], ReadRequest], sink: Sink) -> bool:
         """Read into a sink what the cache's store has in memory; whether it did, without waiting and without a task.
 
-        Raises ``SpillFailed`` alone, and the error of a sink that refuses the response.
+        Raises ``CacheFailed`` alone, and the error of a sink that refuses the response.
         """
         try:
             cache = self._source.accessor()
@@ -125,7 +125,7 @@ class CacheCalls:
             raise
         except Exception as error:
             self.failed("read", error)
-            raise SpillFailed(error) from error
+            raise CacheFailed(error) from error
         self._failures.succeeded()
         return True
 
@@ -235,7 +235,7 @@ class CacheStore:
         before = dict(self.index.items())
         try:
             listed = await self._list()
-        except SpillFailed:
+        except CacheFailed:
             return
         else:
             new, gone = self.index.differing(listed)
@@ -307,7 +307,7 @@ class CacheStore:
         entry = None
         try:
             entry = await self.calls.call("read", lambda cache: self._read_header(cache, slot))
-        except SpillFailed as failure:
+        except CacheFailed as failure:
             if failure.is_lasting and self._probes.get(name) is probe:
                 self.index.discard(name)
                 self._delete_later([name])
@@ -382,7 +382,7 @@ class CacheStore:
     async def load(self, entry: CacheEntry, low: int, high: int) -> memoryview:
         """The whole pieces ``[low, high)`` of an entry, read at once and verified each time.
 
-        Raises ``EntryGone`` when another process evicted or replaced the file, and ``SpillFailed``.
+        Raises ``EntryGone`` when another process evicted or replaced the file, and ``CacheFailed``.
         """
         header = entry.header
         assert header is not None
@@ -421,10 +421,10 @@ class CacheStore:
             known = self._pins = (cache, cache.capability.read_if_match)
         return etag if known[1] and etag is not None and not is_weak(etag) else None
 
-    def _damaged(self, error: BadEntry) -> SpillFailed:
+    def _damaged(self, error: BadEntry) -> CacheFailed:
         """Count the failure. On the loop, to which counters and events belong."""
         self.calls.failed("read", error)
-        return SpillFailed(error)
+        return CacheFailed(error)
 
     async def checksums(self, data: bytearray) -> tuple[int, ...]:
         """The checksums of the pieces of an object."""
@@ -435,7 +435,7 @@ class CacheStore:
 
     # --- invalidation -------------------------------------------------------------------------------------------
 
-    def judge(self, entry: CacheEntry, failure: SpillFailed) -> None:
+    def judge(self, entry: CacheEntry, failure: CacheFailed) -> None:
         """Drop an entry that cannot be read, unless the failure is transient."""
         if failure.is_lasting:
             self.drop(entry)
@@ -486,7 +486,7 @@ class CacheStore:
             await self._delete(evicted)
             self._to_delete.pop(entry.name, None)
             await self._write(entry, header, data)
-        except SpillFailed:
+        except CacheFailed:
             if replaced is not None:
                 self._to_delete[entry.name] = None
             return False
@@ -555,7 +555,7 @@ class CacheStore:
                 request = DeleteRequest(path=paths[0], paths=paths)
                 try:
                     await self.calls.call("delete", lambda cache, request=request: cache.delete(request))  # type: ignore[misc]
-                except SpillFailed:
+                except CacheFailed:
                     return
                 for path in paths:
                     self._to_delete.pop(path, None)

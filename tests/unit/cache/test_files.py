@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.spill.block_cache import LOOK_WRITTEN_SHARE, RESERVE_SHARE
-from aioprefetch.blocks.spill.directory import SystemCalls
-from aioprefetch.blocks.spill.entry import PIECE_BYTES
-from aioprefetch.blocks.spill.write_behind import (
+from aioprefetch.cache.directory import SystemCalls
+from aioprefetch.cache.entry import PIECE_BYTES
+from aioprefetch.cache.files import RESERVE_SHARE
+from aioprefetch.cache.index import LOOK_WRITTEN_SHARE
+from aioprefetch.cache.write_behind import (
     OFFERS_FOR_A_HIT,
     REST_ROUNDS_MAX,
     REST_ROUNDS_MIN,

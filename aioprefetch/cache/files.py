@@ -1,22 +1,21 @@
-"""The block files of one directory: written whole or not at all, checked when read, the least used ones removed.
+"""The entries in one directory of this machine: written whole or not at all, checked when read, the least used removed.
 
-Everything here blocks and belongs in a thread, except ``BlockCache.read_now``; any number of threads and processes may
-use one directory. No byte is ever wrong: a file that does not fit is a miss, and is removed. The key of a block gives
-the name of its file and the identity in the file's header.
+Everything here blocks and belongs in a thread, except ``EntryFiles.read_cached``; any number of threads and processes
+may use one directory. No byte is ever wrong: a file that does not fit is a miss, and is removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 
-from aioprefetch.blocks.spill.directory import (
+from aioprefetch.cache.directory import (
+    CLAIM,
     FILE_MODE,
     Descriptor,
     GuardedDirectory,
@@ -26,121 +25,21 @@ from aioprefetch.blocks.spill.directory import (
     is_temporary,
     temporary_name,
 )
-from aioprefetch.blocks.spill.entry import (
-    FORMAT_VERSION,
-    HEADER_BYTES_MAX,
-    MAGIC,
+from aioprefetch.cache.entry import (
     PIECE_BYTES,
-    SUFFIX,
     BadEntry,
-    EntryHeader,
-    LruIndex,
+    EntryKey,
+    EntryTail,
     aligned,
     checksums,
-    decode_header,
-    encode_header,
-    header_length,
+    decode_tail,
+    encode_tail,
+    is_entry_name,
 )
-from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.ranges import BlockGrid
-
-# The end of the names in format version 1. Such files are removed unread.
-OLD_SUFFIX = ".block"
-
-_NO_TEXT = b"\xff\xff\xff\xff"
-_HEX = frozenset("0123456789abcdef")
-
-
-@dataclass(frozen=True, slots=True)
-class BlockKey:
-    """The file of one block: its name, the identity in its header, the length of that, and the size of its data."""
-
-    name: str
-    identity: bytes
-    header_bytes: int
-    data_bytes: int
-
-    @property
-    def file_bytes(self) -> int:
-        """The length of the file in bytes."""
-        return self.header_bytes + self.data_bytes
-
-
-class FileIdentity:
-    """The common identity of the blocks of one version of an object on one grid. ``key`` adds the number of a block.
-
-    ``namespace`` holds the store and the principal, ``tenant`` a separation that the user configures. The names of
-    files are hashes and show none of it. A length stands before each part, so that different identities never have
-    the same encoding.
-    """
-
-    __slots__ = ("_encoded", "_grid", "_hashed")
-
-    def __init__(
-        self,
-        *,
-        tenant: str,
-        namespace: Sequence[str],
-        path: str,
-        version: str | None,
-        etag: str | None,
-        size: int,
-        block_bytes: int,
-    ) -> None:
-        parts = [_text(tenant), len(namespace).to_bytes(4, "big"), *map(_text, namespace)]
-        parts += [_text(path), _text(version), _text(etag), size.to_bytes(8, "big"), block_bytes.to_bytes(8, "big")]
-        self._encoded = b"".join(parts)
-        self._hashed = hashlib.sha256(MAGIC + FORMAT_VERSION.to_bytes(2, "big") + self._encoded)
-        self._grid = BlockGrid(size, block_bytes)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the object."""
-        return self._grid.size
-
-    def name(self, index: int) -> str:
-        """The name of the file of block ``index``."""
-        hashed = self._hashed.copy()
-        hashed.update(index.to_bytes(8, "big"))
-        return hashed.hexdigest() + SUFFIX
-
-    def key(self, index: int) -> BlockKey | None:
-        """The key of block ``index``, ``None`` when its header would be too long for a file."""
-        start, end = self._grid.bounds(index)
-        identity, data_bytes = self._encoded + index.to_bytes(8, "big"), end - start
-        header_bytes = header_length(identity, b"", data_bytes)
-        if header_bytes > HEADER_BYTES_MAX:
-            return None
-        return BlockKey(self.name(index), identity, header_bytes, data_bytes)
-
-
-def _text(text: str | None) -> bytes:
-    if text is None:
-        return _NO_TEXT
-    data = text.encode("utf-8", "surrogatepass")
-    return len(data).to_bytes(4, "big") + data
-
-
-def is_block_name(name: str, suffix: str = SUFFIX) -> bool:
-    """Whether a name is that of a block file."""
-    return len(name) == 64 + len(suffix) and name.endswith(suffix) and _HEX.issuperset(name[:64])
-
-
-def is_old_name(name: str) -> bool:
-    """Whether a name is that of a block file of an earlier format version."""
-    return is_block_name(name, OLD_SUFFIX)
-
-
-# --- files in a directory ---------------------------------------------------------------------------------------------
+from aioprefetch.cache.index import Looks, LruIndex
 
 # This share of a file system always stays free: a cache must not make other programs fail.
 RESERVE_SHARE = 0.05
-# Listing the directory for the changes of other processes may take this share of the time.
-LOOK_SHARE = 0.05
-# A listing that takes less time than this is always worth it.
-LOOK_SECONDS_FREE = 0.02
-# So is a listing after this share (1 / n) of the capacity was written: other processes may have written as much.
-LOOK_WRITTEN_SHARE = 16
 # A directory that changed less than this before its listing may change again without a later time of change.
 RACY_NANOSECONDS = 50_000_000
 _NAME_TRIES = 3
@@ -152,19 +51,19 @@ READ_BYTES = 4 * PIECE_BYTES
 SCRATCH_BYTES = 2 * PIECE_BYTES
 
 
-class OpenBlock:
-    """A block file of the right size. It can still be read after it was removed. Raises ``BadEntry`` for another one.
+class OpenEntry:
+    """An entry file of the right size. It can still be read after it was removed. Raises ``BadEntry`` for another one.
 
-    The header is read, and verified, with the first bytes.
+    The tail is read, and verified, with the first bytes.
     """
 
-    __slots__ = ("_calls", "_descriptor", "_header", "_key")
+    __slots__ = ("_calls", "_descriptor", "_key", "_tail")
 
-    def __init__(self, descriptor: Descriptor, file_bytes: int, key: BlockKey, calls: SystemCalls) -> None:
+    def __init__(self, descriptor: Descriptor, file_bytes: int, key: EntryKey, calls: SystemCalls) -> None:
         self._descriptor = descriptor
         self._key = key
         self._calls = calls
-        self._header: EntryHeader | None = None
+        self._tail: EntryTail | None = None
         if file_bytes != key.file_bytes:
             raise BadEntry(f"it has {file_bytes} bytes, not {key.file_bytes}")
 
@@ -182,7 +81,7 @@ class OpenBlock:
             stop = min(high, end)
             before, after = scratch[: position - low], scratch[PIECE_BYTES : PIECE_BYTES + high - stop]
             try:
-                self._read_pieces(low, [before, target[position - start : stop - start], after])
+                self._read_pieces(low, high, [before, target[position - start : stop - start], after])
             except (BadEntry, OSError):
                 if position == start:
                     raise
@@ -192,30 +91,28 @@ class OpenBlock:
                 break
         return position - start
 
-    def read_now(self, room: memoryview) -> memoryview | None:
+    def read_cached(self, room: memoryview) -> memoryview | None:
         """All of the data, verified, in ``room``, if the kernel has the file in memory. Never waits."""
         key = self._key
         whole = room[: key.file_bytes]
         if self._calls.read_cached(self._descriptor.number, whole, 0) < len(whole):
             return None
-        data = whole[key.header_bytes :]
-        self._decode(whole[: key.header_bytes]).verify(0, data)
+        self._decoded(whole[key.data_bytes :]).verify(0, data := whole[: key.data_bytes])
         return data
 
-    def _read_pieces(self, low: int, parts: Sequence[memoryview]) -> None:
-        data_at = self._key.header_bytes
-        header = self._header
-        if header is None:
-            raw = bytearray(data_at)
-            if low == 0:
-                self._fill(0, [raw, *parts])
+    def _read_pieces(self, low: int, high: int, parts: Sequence[memoryview]) -> None:
+        tail = self._tail
+        if tail is None:
+            raw = bytearray(self._key.tail_bytes)
+            if high == self._key.data_bytes:
+                self._fill(low, [*parts, raw])
             else:
-                self._fill(0, [raw])
-                self._fill(data_at + low, parts)
-            header = self._header = self._decode(raw)
+                self._fill(self._key.data_bytes, [raw])
+                self._fill(low, parts)
+            tail = self._tail = self._decoded(raw)
         else:
-            self._fill(data_at + low, parts)
-        header.verify(low, *parts)
+            self._fill(low, parts)
+        tail.verify(low, *parts)
 
     def _fill(self, position: int, parts: Sequence[bytearray | memoryview]) -> None:
         left: Sequence[bytearray | memoryview] = [part for part in parts if part]
@@ -226,20 +123,20 @@ class OpenBlock:
             position += count
             left = drop_moved(left, count)
 
-    def _decode(self, raw: bytearray | memoryview) -> EntryHeader:
+    def _decoded(self, raw: bytearray | memoryview) -> EntryTail:
         key = self._key
-        header = decode_header(raw, identity=key.identity, file_bytes=key.file_bytes)
-        if header.data_bytes != key.data_bytes:
-            raise BadEntry(f"it has {header.data_bytes} bytes of data, not {key.data_bytes}")
-        return header
+        tail = decode_tail(raw, identity=key.identity, file_bytes=key.file_bytes)
+        if tail.data_bytes != key.data_bytes:
+            raise BadEntry(f"it has {tail.data_bytes} bytes of data, not {key.data_bytes}")
+        return tail
 
 
-class BlockCache:
-    """The blocks in the directory below ``path``, of at most ``capacity_bytes`` bytes together.
+class EntryFiles:
+    """The entries in the directory below ``path``, of at most ``capacity_bytes`` bytes together.
 
-    ``looked`` says whether the directory was listed; until then any block may be there. ``is_full`` says whether the
-    last block that was put needed room of other blocks. Every method that blocks raises ``ConfigInvalid`` for a
-    directory that others could change, and ``OSError`` for one that cannot be used.
+    ``looked`` says whether the directory was listed; until then any entry may be there. ``is_full`` says whether the
+    last entry that was put needed room of others. Every method that blocks raises ``ConfigInvalid`` for a directory
+    that others could change, and ``OSError`` for one that cannot be used.
     """
 
     def __init__(self, path: str, *, capacity_bytes: int, calls: SystemCalls) -> None:
@@ -256,11 +153,11 @@ class BlockCache:
         self._directory: GuardedDirectory | None = None
         self._closed = threading.Event()
         self._changed_at = -1
-        self._look_again_at = 0.0
-        self._unseen_bytes = 0  # The bytes written since the last listing.
+        self._looks = Looks(capacity_bytes)
         # The reads on the loop, by name and time, that the index and the times of the files do not know of yet.
         self._uses: deque[tuple[str, float]] = deque()
         self._untouched: dict[str, float] = {}
+        self._claims: dict[str, Descriptor] = {}
 
     # --- opening and closing ------------------------------------------------------------------------------------
 
@@ -272,20 +169,22 @@ class BlockCache:
             directory = self._directory
             if directory is None or (check and directory.is_gone):
                 directory = self._directory = GuardedDirectory(self._path, self._calls)
-                self._changed_at, self._look_again_at = -1, 0.0
+                self._changed_at = -1
+                self._looks.forget()
                 if self._closed.is_set():  # It was closed meanwhile.
                     self._directory = None
             return directory
 
     def close(self) -> None:
-        """Close the directory, without waiting: calls in progress end as if it were still open."""
+        """Close the directory and give up all claims, without waiting: calls in progress end as if it were open."""
         self._closed.set()
         self._directory = None
+        self._claims.clear()
 
     # --- listing ------------------------------------------------------------------------------------------
 
     def __contains__(self, name: object) -> bool:
-        """Whether a block of this name was seen. From any thread, without a system call."""
+        """Whether an entry of this name was seen. From any thread, without a system call."""
         return name in self._index
 
     def __len__(self) -> int:
@@ -303,10 +202,10 @@ class BlockCache:
 
     def _look(self, directory: GuardedDirectory) -> None:
         changed_at, now = directory.changed_at, self._calls.seconds()
-        is_due = now >= self._look_again_at or self._unseen_bytes >= self.capacity_bytes // LOOK_WRITTEN_SHARE
-        if changed_at == self._changed_at or not is_due:
+        looks = self._looks
+        if changed_at == self._changed_at or not (looks.is_cheap(now) or looks.has_written_much):
             return
-        self._unseen_bytes = 0
+        looks.began()
         names = directory.names()
         with self._lock:
             new, gone = self._index.differing(names)
@@ -314,14 +213,13 @@ class BlockCache:
                 self._index.discard(name)
         if not self.looked:
             self._sweep(directory, names)
-        measured = sorted(self._measured(directory, list(filter(is_block_name, new))))
+        measured = sorted(self._measured(directory, list(filter(is_entry_name, new))))
         with self._lock:
             for used_at, name, size_bytes in measured:
                 self._index.add(name, size_bytes, None, used_at=used_at)
         self.looked = True
         self._changed_at = changed_at if time.time_ns() - changed_at > RACY_NANOSECONDS else -1
-        took = self._calls.seconds() - now
-        self._look_again_at = now + (took / LOOK_SHARE if took > LOOK_SECONDS_FREE else 0.0)
+        looks.ended(now, self._calls.seconds())
 
     def _measured(self, directory: GuardedDirectory, names: Sequence[str]) -> list[tuple[float, str, int]]:
         """Time of last use, name and size of each file. A time in the future counts as never used."""
@@ -335,20 +233,21 @@ class BlockCache:
         return measured
 
     def _sweep(self, directory: GuardedDirectory, names: Sequence[str]) -> None:
-        """Remove the files of earlier format versions, and the temporary files of processes that were killed."""
+        """Remove the temporary files and the claims of processes that were killed."""
         now = time.time()
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                if is_old_name(name) or (
-                    is_temporary(name)
-                    and is_abandoned(name, directory.status_of(name), now=now, is_alive=self._calls.is_alive)
-                ):
+                if is_temporary(name):
+                    if is_abandoned(name, directory.status_of(name), now=now, is_alive=self._calls.is_alive):
+                        directory.remove(name)
+                elif name.endswith(CLAIM) and (claim := directory.claim(name.removesuffix(CLAIM))):
                     directory.remove(name)
+                    del claim
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def find(self, key: BlockKey) -> OpenBlock | None:
-        """The block, ``None`` when it is not there. After ``BadEntry`` or ``OSError`` remove it by ``drop``."""
+    def find(self, key: EntryKey) -> OpenEntry | None:
+        """The entry, ``None`` when it is not there. After ``BadEntry`` or ``OSError`` remove it by ``drop``."""
         directory = self._opened(check=False)
         try:
             held, file_bytes = directory.open(key.name)
@@ -356,16 +255,16 @@ class BlockCache:
             with self._lock:
                 self._index.discard(key.name)
             return None
-        block = OpenBlock(held, file_bytes, key, self._calls)
+        entry = OpenEntry(held, file_bytes, key, self._calls)
         directory.learn(held)
         now = time.time()
         directory.touch(key.name, now)
         with self._lock:
             self._index.use(key.name, now)
-        return block
+        return entry
 
-    def read_now(self, key: BlockKey, room: memoryview) -> memoryview | None:
-        """The data of a block, verified, in ``room``, if the kernel has its file in memory. Never waits.
+    def read_cached(self, key: EntryKey, room: memoryview) -> memoryview | None:
+        """The data of an entry, verified, in ``room``, if the kernel has its file in memory. Never waits.
 
         ``None`` if not, and also for every failure, which ``find`` meets again. The use is noted; ``touch`` makes it
         known to other processes.
@@ -375,7 +274,7 @@ class BlockCache:
             return None
         try:
             opened = directory.open_now(key.name)
-            data = None if opened is None else OpenBlock(*opened, key, self._calls).read_now(room)
+            data = None if opened is None else OpenEntry(*opened, key, self._calls).read_cached(room)
         except BadEntry:
             return None
         except OSError as error:
@@ -392,7 +291,7 @@ class BlockCache:
         return bool(self._uses or self._untouched)
 
     def touch(self) -> None:
-        """Set the times of the files that ``read_now`` has read."""
+        """Set the times of the files that ``read_cached`` has read."""
         with self._lock:
             self._note_uses()
             untouched, self._untouched = self._untouched, {}
@@ -417,33 +316,80 @@ class BlockCache:
             with contextlib.suppress(OSError):
                 directory.remove(name)
 
+    # --- claims -------------------------------------------------------------------------------------------------
+
+    def claim(self, names: Sequence[str]) -> dict[str, bool]:
+        """Claim entries that are to be made, in order; whether each is there already (``True``) or was claimed.
+
+        It ends with the first that is there, or before the first that another process makes now. A claim is given up by
+        ``release``, or by the death of the process.
+        """
+        directory = self._opened(check=True)
+        found: dict[str, bool] = {}
+        for name in names:
+            claim = self._claims.get(name) or directory.claim(name)
+            if claim is not None:
+                self._claims[name] = claim
+            size_bytes = directory.size_of(name)  # After the claim: its last holder may just have made the entry.
+            if size_bytes is not None:
+                self.release([name])
+                with self._lock:
+                    if name not in self._index:
+                        self._index.add(name, size_bytes, None, used_at=time.time())
+            if size_bytes is not None or claim is not None:
+                found[name] = size_bytes is not None
+            if size_bytes is not None or claim is None:
+                break
+        return found
+
+    def is_coming(self, name: str) -> bool:
+        """Whether an entry is there, or a process has claimed it."""
+        directory = self._opened(check=False)
+        return any(directory.size_of(one) is not None for one in (name, name + CLAIM))
+
+    def release(self, names: Sequence[str]) -> None:
+        """Give up the claims of these names; those that are not held are ignored."""
+        directory = self._directory
+        for name in names:
+            claim = self._claims.pop(name, None)
+            if claim is not None and directory is not None:
+                with contextlib.suppress(OSError):
+                    directory.remove(name + CLAIM)  # Before the lock is given up: its name is of this claim still.
+            del claim
+
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def put(self, key: BlockKey, data: Sequence[memoryview], *, goes_first: bool = False) -> bool:
-        """Write a block and return whether there was room for it. A failure (``OSError``) leaves nothing behind.
+    def put(
+        self, key: EntryKey, data: Sequence[memoryview], *, goes_first: bool = False, replaces: bool = False
+    ) -> bool:
+        """Write an entry and return whether there was room for it. A failure (``OSError``) leaves nothing behind.
 
-        With ``goes_first`` it is the next to be evicted, unless it is read before.
+        Its claim ends, however this does. With ``goes_first`` it is the next to be evicted, unless it is read before.
+        One that is there stays as it is, unless the new one ``replaces`` it.
         """
-        with self._turn:
-            directory = self._opened(check=True)
-            self._look(directory)
-            if key.name in self._index:
-                return True
-            if not self._make_room(directory, key):
-                return False
-            header = encode_header(key.identity, b"", key.data_bytes, checksums(data))
-            self._write(directory, key, [header, *data])
-            with self._lock:
-                self._index.add(key.name, key.file_bytes, None, used_at=0.0 if goes_first else time.time())
-            self._unseen_bytes += key.file_bytes
-            with contextlib.suppress(OSError):  # The block is written; the next put reports a lasting failure.
-                # Other processes may have used the same room meanwhile: the last one to list removes the excess.
+        sums = checksums(data)
+        try:
+            with self._turn:
+                directory = self._opened(check=True)
                 self._look(directory)
-                self._remove(directory, self._index.total_bytes - self.capacity_bytes)
-            return True
+                if key.name in self._index and not replaces:
+                    return True
+                if not self._make_room(directory, key):
+                    return False
+                self._write(directory, key, [*data, encode_tail(key.identity, b"", key.data_bytes, sums)])
+                with self._lock:
+                    self._index.add(key.name, key.file_bytes, None, used_at=0.0 if goes_first else time.time())
+                self._looks.wrote(key.file_bytes)
+                with contextlib.suppress(OSError):  # The entry is written; the next put reports a lasting failure.
+                    # Other processes may have used the same room meanwhile: the last one to list removes the excess.
+                    self._look(directory)
+                    self._remove(directory, self._index.total_bytes - self.capacity_bytes)
+                return True
+        finally:
+            self.release([key.name])
 
-    def _make_room(self, directory: GuardedDirectory, key: BlockKey) -> bool:
-        """Remove the least used files until the block fits below the capacity and leaves the reserve free."""
+    def _make_room(self, directory: GuardedDirectory, key: EntryKey) -> bool:
+        """Remove the least used files until the entry fits below the capacity and leaves the reserve free."""
         size_bytes = key.file_bytes
         if size_bytes > self.capacity_bytes:
             return False
@@ -465,7 +411,7 @@ class BlockCache:
             self.evictions += 1
         return sum(victims.values())
 
-    def _write(self, directory: GuardedDirectory, key: BlockKey, parts: Sequence[bytes | memoryview]) -> None:
+    def _write(self, directory: GuardedDirectory, key: EntryKey, parts: Sequence[bytes | memoryview]) -> None:
         calls = self._calls
         temporary, descriptor = self._create(directory)
         try:
@@ -486,11 +432,11 @@ class BlockCache:
             raise
 
     def _create(self, directory: GuardedDirectory) -> tuple[str, int]:
-        tries = _NAME_TRIES
-        while True:
-            name, tries = temporary_name(), tries - 1
+        for tries in range(_NAME_TRIES):
+            name = temporary_name()
             try:
                 return name, directory.create(name)
             except FileExistsError:
-                if not tries:
+                if tries == _NAME_TRIES - 1:
                     raise
+        raise AssertionError
