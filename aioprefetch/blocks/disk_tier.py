@@ -38,8 +38,8 @@ NOW_BYTES = TURN_BYTES + (4 << 10)
 JOB_SECONDS = 0.02
 # Other processes see in the times of the files what was read on the loop, after this time at the latest.
 TOUCH_SECONDS = 1.0
-# Closing waits no longer than this for it, and for what was fetched to be written.
-TOUCH_SECONDS_AT_CLOSE, WRITE_SECONDS_AT_CLOSE = 0.2, 2.0
+# Closing waits no longer than this for it.
+TOUCH_SECONDS_AT_CLOSE = 0.2
 
 
 class BlockIdentity:
@@ -379,9 +379,7 @@ class DiskTier:
 
     async def _finish(self) -> None:
         """Write what was fetched, and ``_touch``, unless the disk takes long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WRITE_SECONDS_AT_CLOSE):
-                await self.writer.finish()
+        await self.writer.finish()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TOUCH_SECONDS_AT_CLOSE):
                 await self._touch()

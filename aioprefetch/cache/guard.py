@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, Literal, TypeVar
 
 from aioprefetch.cache.entry import BadEntry
@@ -158,6 +159,7 @@ class DiskCalls:
         self._read_seconds_max = options.read_timeout_seconds
         # The other half of the threads stays free for the other users of the executor.
         self._turns = asyncio.Semaphore(max(1, runtime.options.executor_threads // 2))
+        self._claim_turns = asyncio.Semaphore(1)  # A claim takes no time, and must not wait for those who do.
         self._failures = FailureGuard(
             runtime,
             subject=f"the block files in {options.directory}",
@@ -192,16 +194,17 @@ class DiskCalls:
         return result
 
     async def _call(self, what: str, job: Callable[[], T], seconds: float) -> T:
-        call = _ThreadCall(job, self._runtime.loop, self._returned)
+        turns = self._claim_turns if what == "claim" else self._turns
+        call = _ThreadCall(job, self._runtime.loop, partial(self._returned, turns))
         del job
         try:
             async with asyncio.timeout(seconds):
-                await self._turns.acquire()
+                await turns.acquire()
                 try:
                     return await self._runtime.run_blocking(call.run)
                 finally:
                     if not call.leave():
-                        self._turns.release()
+                        turns.release()
         except Exception as error:
             if isinstance(error, TimeoutError) and call.leave():
                 call.is_overdue = True
@@ -210,8 +213,8 @@ class DiskCalls:
             self._failed(what, error.with_traceback(None))
             raise CacheFailed(error) from None
 
-    def _returned(self, call: _ThreadCall[T]) -> None:
-        self._turns.release()
+    def _returned(self, turns: asyncio.Semaphore, call: _ThreadCall[T]) -> None:
+        turns.release()
         if call.is_overdue:
             self.hanging_count -= 1
 
@@ -227,6 +230,6 @@ class DiskCalls:
         elif what in ("write", "claim") and not is_late:
             # A file system that became read-only, or is over its quota, still has its files.
             consequence = "writes"
-        elif what == "read" and not is_late:
+        elif what == "claim" or (what == "read" and not is_late):
             consequence = "count"
         self._failures.failed(what, error, consequence)
