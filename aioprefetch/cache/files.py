@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from aioprefetch.cache.directory import (
-    CLAIM,
-    FILE_MODE,
-    Descriptor,
-    GuardedDirectory,
-    SystemCalls,
-    drop_moved,
-    is_abandoned,
-    is_temporary,
-    temporary_name,
-)
+from aioprefetch.cache.directory import CLAIM, Descriptor, GuardedDirectory, SystemCalls
 from aioprefetch.cache.entry import (
     PIECE_BYTES,
     BadEntry,
@@ -42,13 +33,22 @@ from aioprefetch.cache.index import Looks, LruIndex
 RESERVE_SHARE = 0.05
 # A directory that changed less than this before its listing may change again without a later time of change.
 RACY_NANOSECONDS = 50_000_000
-_NAME_TRIES = 3
 # The operating system takes 1024 parts at once; blocks have one or a few.
 _PARTS_MAX = 64
 # Bytes that are read and verified at once, while they are still in the caches of the processor.
 READ_BYTES = 4 * PIECE_BYTES
 # A read needs this much memory for the parts of its first and last piece that no read has asked for.
 SCRATCH_BYTES = 2 * PIECE_BYTES
+
+
+def drop_moved(parts: Iterable[bytes | bytearray | memoryview], count: int) -> list[memoryview]:
+    """The rest of ``parts`` after ``count`` bytes of them were written or read."""
+    left: list[memoryview] = []
+    for part in parts:
+        if count < len(part):
+            left.append(memoryview(part)[count:])
+        count = max(0, count - len(part))
+    return left
 
 
 class OpenEntry:
@@ -212,7 +212,8 @@ class EntryFiles:
             for name in gone:
                 self._index.discard(name)
         if not self.looked:
-            self._sweep(directory, names)
+            claimed = [name.removesuffix(CLAIM) for name in names if name.endswith(CLAIM)]
+            self.release(name for name in claimed if name not in self._claims and self._hold(directory, name))
         measured = sorted(self._measured(directory, list(filter(is_entry_name, new))))
         with self._lock:
             for used_at, name, size_bytes in measured:
@@ -226,23 +227,11 @@ class EntryFiles:
         measured: list[tuple[float, str, int]] = []
         soon = time.time() + 60.0  # Clocks of file servers differ a little.
         for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                status = directory.status_of(name)
+            status = directory.status_of(name)
+            if status is not None:
                 size_bytes = status.st_size if stat.S_ISREG(status.st_mode) else 0
                 measured.append((status.st_mtime if status.st_mtime < soon else 0.0, name, size_bytes))
         return measured
-
-    def _sweep(self, directory: GuardedDirectory, names: Sequence[str]) -> None:
-        """Remove the temporary files and the claims of processes that were killed."""
-        now = time.time()
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                if is_temporary(name):
-                    if is_abandoned(name, directory.status_of(name), now=now, is_alive=self._calls.is_alive):
-                        directory.remove(name)
-                elif name.endswith(CLAIM) and (claim := directory.claim(name.removesuffix(CLAIM))):
-                    directory.remove(name)
-                    del claim
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -327,35 +316,38 @@ class EntryFiles:
         directory = self._opened(check=True)
         found: dict[str, bool] = {}
         for name in names:
-            claim = self._claims.get(name) or directory.claim(name)
-            if claim is not None:
-                self._claims[name] = claim
-            size_bytes = directory.size_of(name)  # After the claim: its last holder may just have made the entry.
-            if size_bytes is not None:
+            is_ours = self._hold(directory, name)
+            status = directory.status_of(name)  # After the claim: its last holder may just have made the entry.
+            if status is not None:
                 self.release([name])
                 with self._lock:
                     if name not in self._index:
-                        self._index.add(name, size_bytes, None, used_at=time.time())
-            if size_bytes is not None or claim is not None:
-                found[name] = size_bytes is not None
-            if size_bytes is not None or claim is None:
+                        self._index.add(name, status.st_size, None, used_at=time.time())
+            if status is not None or is_ours:
+                found[name] = status is not None
+            if status is not None or not is_ours:
                 break
         return found
+
+    def _hold(self, directory: GuardedDirectory, name: str) -> bool:
+        """Whether the claim of an entry is held now."""
+        if name not in self._claims and (claim := directory.claim(name)) is not None:
+            self._claims[name] = claim
+        return name in self._claims
 
     def is_coming(self, name: str) -> bool:
         """Whether an entry is there, or a process has claimed it."""
         directory = self._opened(check=False)
-        return any(directory.size_of(one) is not None for one in (name, name + CLAIM))
+        return any(directory.status_of(one) is not None for one in (name, name + CLAIM))
 
-    def release(self, names: Sequence[str]) -> None:
+    def release(self, names: Iterable[str]) -> None:
         """Give up the claims of these names; those that are not held are ignored."""
         directory = self._directory
         for name in names:
             claim = self._claims.pop(name, None)
             if claim is not None and directory is not None:
                 with contextlib.suppress(OSError):
-                    directory.remove(name + CLAIM)  # Before the lock is given up: its name is of this claim still.
-            del claim
+                    directory.give_up(name)  # Before the lock ends.
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -372,8 +364,8 @@ class EntryFiles:
             with self._turn:
                 directory = self._opened(check=True)
                 self._look(directory)
-                if key.name in self._index and not replaces:
-                    return True
+                if (key.name in self._index and not replaces) or not self._hold(directory, key.name):
+                    return True  # It is there, or another process makes it.
                 if not self._make_room(directory, key):
                     return False
                 self._write(directory, key, [*data, encode_tail(key.identity, b"", key.data_bytes, sums)])
@@ -412,31 +404,17 @@ class EntryFiles:
         return sum(victims.values())
 
     def _write(self, directory: GuardedDirectory, key: EntryKey, parts: Sequence[bytes | memoryview]) -> None:
-        calls = self._calls
-        temporary, descriptor = self._create(directory)
-        try:
-            try:
-                calls.change_mode(descriptor, FILE_MODE)
-                left: Sequence[bytes | memoryview] = parts
-                while left:
-                    count = calls.write(descriptor, left[:_PARTS_MAX])
-                    if count == 0:
-                        raise OSError(errno.EIO, "nothing was written")
-                    left = drop_moved(left, count)
-            finally:
-                calls.close(descriptor)
-            directory.rename(temporary, key.name)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                directory.remove(temporary)
-            raise
-
-    def _create(self, directory: GuardedDirectory) -> tuple[str, int]:
-        for tries in range(_NAME_TRIES):
-            name = temporary_name()
-            try:
-                return name, directory.create(name)
-            except FileExistsError:
-                if tries == _NAME_TRIES - 1:
-                    raise
-        raise AssertionError
+        calls, claim = self._calls, self._claims.get(key.name)
+        if claim is None:
+            raise OSError(errno.EBADF, "the cache is closed")
+        number = claim.number
+        calls.truncate(number, 0)  # A process that was killed may have left a part of it.
+        left: Sequence[bytes | memoryview] = parts
+        while left:
+            count = calls.write(number, left[:_PARTS_MAX])
+            if count == 0:
+                raise OSError(errno.EIO, "nothing was written")
+            left = drop_moved(left, count)
+        calls.close(os.dup(number))  # It reports what a file server has not taken. The lock stays.
+        directory.fulfil(key.name)
+        self._claims.pop(key.name, None)  # The lock ends with the descriptor.

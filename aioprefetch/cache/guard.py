@@ -1,24 +1,23 @@
-"""The failure guard of a cache: waits are bounded, and after failures the cache is left alone for a while.
+"""The calls of a cache: waits are bounded, and after failures the cache is left alone for a while.
 
-``FailureGuard`` is the state that both homes share. Calls of a store are made in tasks (``objects.py``), those of a
-disk in threads (``DiskCalls``). A thread cannot be stopped: one that hangs on a disk keeps its turn until it returns,
-so that only a limited number can ever hang, and the disk is left alone meanwhile. Its caller may have stopped waiting: memory that a job was given is used for nothing else until the job lets go of it.
+A call runs in the background, and its caller stops waiting when it takes too long. What it is about may go on: a thread
+that hangs on a disk cannot be stopped. So a call works on memory that is used for nothing else until it lets go of it,
+and one that runs in a thread keeps its turn until the thread returns: only a limited number can ever hang, and the disk
+is left alone meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
-from collections.abc import Callable
-from functools import partial
-from typing import Generic, Literal, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Literal, TypeVar
 
 from aioprefetch.cache.entry import BadEntry
 from aioprefetch.errors import Closed, ConfigInvalid, Error
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.statistics import count_for
 
 T = TypeVar("T")
 
@@ -77,78 +76,111 @@ class FailureGuard:
         """Count a failure of a call. Returns whether the cache is left alone from now on because of it."""
         self._runtime.counters[self._counter] += 1
         self._runtime.events.publish(self._event, "", call=call, error=type(error).__name__)
+        seconds = self.cool_down_seconds
         if consequence == "entry":
             return False
-        seconds = self.cool_down_seconds
         if consequence == "permanent":
             self.off_until = float("inf")
-            self._warn(error, f"{self._subject} are left alone from now on and reads go to the store")
+            self._warn(error, "left alone from now on and reads go to the store")
             return True
         if consequence == "writes":
             self.writing_off_until = self._runtime.now() + seconds
-            self._warn(error, f"{self._subject} are not written for {seconds:g} seconds")
+            self._warn(error, f"not written for {seconds:g} seconds")
             return False
         self._failures_in_a_row += 1
         if self.is_off or (consequence == "count" and self._failures_in_a_row < FAILURES_MAX):
             return False
         self.off_until = self._runtime.now() + seconds
-        self._warn(error, f"{self._subject} are left alone for {seconds:g} seconds and reads go to the store")
+        self._warn(error, f"left alone for {seconds:g} seconds and reads go to the store")
         return True
 
-    def _warn(self, error: Exception, message: str) -> None:
+    def _warn(self, error: Exception, what: str) -> None:
         # One warning for each kind of failure: a disk that is full stays full.
         kind = f"{type(error).__name__} {getattr(error, 'errno', '')}"
-        if kind in self._warned:
-            return
-        self._warned.add(kind)
-        reason = "it did not respond in time" if isinstance(error, TimeoutError) else str(error)
-        logger.warning("%s: %s", message, reason)
+        if kind not in self._warned:
+            self._warned.add(kind)
+            reason = "it did not respond in time" if isinstance(error, TimeoutError) else str(error)
+            logger.warning("%s are %s: %s", self._subject, what, reason)
 
 
-class _ThreadCall(Generic[T]):
-    """One job in a thread. ``leave`` returns whether its thread still runs; ``returned`` is then called at its end."""
+class BoundedCalls:
+    """Calls in the background of a runtime, each of which a caller awaits for a limited time."""
 
-    __slots__ = ("_job", "_left", "_lock", "_loop", "_returned", "_running", "is_overdue")
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
 
-    def __init__(
-        self, job: Callable[[], T], loop: asyncio.AbstractEventLoop, returned: Callable[[_ThreadCall[T]], None]
-    ) -> None:
-        self.is_overdue = False
-        self._job: Callable[[], T] | None = job
-        self._loop = loop
-        self._returned = returned
-        self._lock = threading.Lock()
-        self._running = False
-        self._left = False
+    async def run(
+        self,
+        name: str,
+        call: Callable[[], Awaitable[T]],
+        seconds: float,
+        *,
+        dispose: Callable[[T], Coroutine[object, object, None]] | None = None,
+        cancels: bool = True,
+    ) -> T:
+        """The result of ``call``, which may be there without a wait; ``TimeoutError`` after ``seconds``.
 
-    def run(self) -> T:
-        """Called in the thread."""
-        with self._lock:
-            job, self._job = self._job, None
-            if job is None:
-                raise asyncio.InvalidStateError("it was left before it began")
-            self._running = True
+        A call that has no caller any more is cancelled if it ``cancels``; ``dispose`` gets a result that is too late.
+        """
+        supervisor = self.runtime.supervisor
+        if supervisor.closed:
+            raise _closed()
+        outcome: asyncio.Future[T] = self.runtime.loop.create_future()
+        work = supervisor.start(self._run(call, outcome, dispose), self.runtime.loop, name=name)
+        del call
+        work.start()
         try:
-            return job()
+            if not outcome.done():
+                async with asyncio.timeout(seconds):
+                    # Shielded, so that a result at the same moment as a cancellation is not lost.
+                    await asyncio.shield(outcome)
+            return outcome.result()
+        except BaseException:
+            if not outcome.done():
+                outcome.cancel()
+                if cancels:
+                    work.cancel()
+            elif not outcome.cancelled() and outcome.exception() is None and dispose is not None:
+                supervisor.spawn(dispose(outcome.result()), name="disposal")
+            raise
         finally:
-            del job
-            with self._lock:
-                self._running = False
-                left = self._left
-            if left:
-                with contextlib.suppress(RuntimeError):  # The loop was closed meanwhile.
-                    self._loop.call_soon_threadsafe(self._returned, self)
+            del outcome, work  # The error holds this frame.
 
-    def leave(self) -> bool:
-        """The caller stops waiting. Returns whether the thread is still at work."""
-        with self._lock:
-            self._job = None
-            self._left = self._running
-            return self._running
+    async def _run(
+        self,
+        call: Callable[[], Awaitable[T]],
+        outcome: asyncio.Future[T],
+        dispose: Callable[[T], Coroutine[object, object, None]] | None,
+    ) -> None:
+        count_for(None)  # Not for the reader that has asked.
+        try:
+            result = await call()
+        except asyncio.CancelledError:
+            if not outcome.done():  # The supervisor ends while a caller still waits.
+                outcome.set_exception(_closed())
+            raise
+        except Exception as error:
+            if not outcome.done():
+                outcome.set_exception(_without_frames(error))
+        else:
+            if not outcome.done():
+                outcome.set_result(result)
+            elif dispose is not None:
+                await dispose(result)
+
+
+def _without_frames(error: Exception) -> Exception:
+    """An error without tracebacks, whose frames hold the memory that was to be read or written."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def _closed() -> Closed:
+    return Closed("the operator is closed", operation="read")
 
 
 class DiskCalls:
-    """All calls of one disk tier. Everything here runs on the runtime's loop.
+    """All calls of one disk tier, which run in threads.
 
     ``hanging_count`` is the number of calls that took too long and whose threads have not come back yet.
     """
@@ -156,6 +188,7 @@ class DiskCalls:
     def __init__(self, runtime: Runtime, options: DiskCache) -> None:
         self.hanging_count = 0
         self._runtime = runtime
+        self._calls = BoundedCalls(runtime)
         self._read_seconds_max = options.read_timeout_seconds
         # The other half of the threads stays free for the other users of the executor.
         self._turns = asyncio.Semaphore(max(1, runtime.options.executor_threads // 2))
@@ -187,38 +220,36 @@ class DiskCalls:
 
         A read waits for a "read" and a "claim"; "write" and "list" are done in the background.
         """
-        waits = what in ("read", "claim")
-        result = await self._call(what, job, self._read_seconds_max if waits else WRITE_SECONDS_MAX)
+        turns = self._claim_turns if what == "claim" else self._turns
+        is_left = is_running = is_overdue = False
+
+        async def in_thread() -> T:
+            nonlocal is_running
+            async with turns:
+                if is_left:
+                    raise _closed()
+                is_running = True
+                try:
+                    return await self._runtime.run_blocking(job)
+                finally:
+                    is_running = False
+                    self.hanging_count -= is_overdue
+
+        try:
+            seconds = self._read_seconds_max if what in ("read", "claim") else WRITE_SECONDS_MAX
+            result = await self._calls.run(f"disk {what}", in_thread, seconds, cancels=False)
+        except Exception as error:
+            is_overdue = is_running and isinstance(error, TimeoutError)
+            self.hanging_count += is_overdue
+            self._failed(what, _without_frames(error))
+            raise CacheFailed(error) from None
+        finally:
+            is_left = True
         if what == "read":
             self.succeeded()
         return result
 
-    async def _call(self, what: str, job: Callable[[], T], seconds: float) -> T:
-        turns = self._claim_turns if what == "claim" else self._turns
-        call = _ThreadCall(job, self._runtime.loop, partial(self._returned, turns))
-        del job
-        try:
-            async with asyncio.timeout(seconds):
-                await turns.acquire()
-                try:
-                    return await self._runtime.run_blocking(call.run)
-                finally:
-                    if not call.leave():
-                        turns.release()
-        except Exception as error:
-            if isinstance(error, TimeoutError) and call.leave():
-                call.is_overdue = True
-                self.hanging_count += 1
-            # Without its traceback, whose frames hold the memory that was to be written.
-            self._failed(what, error.with_traceback(None))
-            raise CacheFailed(error) from None
-
-    def _returned(self, turns: asyncio.Semaphore, call: _ThreadCall[T]) -> None:
-        turns.release()
-        if call.is_overdue:
-            self.hanging_count -= 1
-
-    def _failed(self, what: str, error: Exception) -> None:
+    def _failed(self, what: DiskCall, error: Exception) -> None:
         if isinstance(error, Closed):
             return
         is_late = isinstance(error, TimeoutError)
