@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,7 +81,8 @@ async def test_after_a_while_the_disk_is_tried_again(tmp_path: Path, caplog: pyt
 @checks("reliability:D29")
 async def test_a_disk_without_room_is_not_written_to(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     calls = FailingCalls()
-    calls.space = lambda directory: (0, 1 << 30)  # type: ignore[method-assign]
+    full = SimpleNamespace(f_bavail=0, f_frsize=1, f_blocks=1 << 30)
+    calls.space = lambda directory: full  # type: ignore[method-assign, assignment]
     async with disk_bench(tmp_path, calls=calls) as b:
         await read_all_over(b)
         assert counts(b) == (0, 0, 0)
