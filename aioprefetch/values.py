@@ -94,6 +94,9 @@ class Capability:
     ``copy_if_match`` holds for a ``version`` to copy too, as far as versions can be read: where a store has none, such
     a copy is read and written. ``copy_if_not_exists`` is that of one ``copy``: where a store has none, its parts and
     ``write_if_not_exists`` have the same effect. ``rename`` gives an object another name without a copy of its bytes.
+
+    ``is_local``: the objects are files of this machine. A read of them costs no request, so a reader delivers what is
+    read past its blocks, and keeps there only what it fetches ahead.
     """
 
     read: bool = False
@@ -135,6 +138,7 @@ class Capability:
     delete_if_match: bool = False
     create_dir: bool = False
     presign: bool = False
+    is_local: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

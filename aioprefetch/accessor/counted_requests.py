@@ -7,19 +7,17 @@ has an attribute ``reports_requests``, the operations of which it does.
 
 from __future__ import annotations
 
-from aioprefetch.accessor.protocols import ReadNow
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.accessor.service_base import is_unmodified
 from aioprefetch.accessor.sink import ForwardingSink, Sink
 from aioprefetch.errors import Closed
 from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.values import ReadHead, ReadReply, ReadRequest, Request
+from aioprefetch.values import ReadHead, Request
 
-_GET = "action_http_get_request"
 # What a request of each operation counts as.
 COUNTERS = {
-    "read": _GET,
+    "read": "action_http_get_request",
     "stat": "action_http_head_request",
     "list": "object_list_request",
     "write": "object_put_request",
@@ -108,28 +106,3 @@ class CountedRequest(ForwardingSink):
                 reported.finished()
             else:
                 reported.failed(error)
-
-
-def counted_now(runtime: Runtime, read_now: ReadNow) -> ReadNow:
-    """``read_now``, of which each read that it makes is one request; what it leaves to ``read`` is none."""
-    ledger, events, now = runtime.ledger, runtime.events, runtime.loop.time
-
-    def read(request: ReadRequest, sink: Sink) -> ReadReply | None:
-        started = now()
-        try:
-            reply = read_now(request, sink)
-        except BaseException:  # The sink refuses the response.
-            with CountedRequest(runtime, request):
-                raise
-        if reply is not None:
-            counters = ledger.current
-            counters[_GET] += 1
-            counters.succeeded(_GET, now() - started)
-            counters["stream_read_total_bytes"] += reply.received
-            if events.wants_requests:
-                reported = ReportedRequest(runtime, request)
-                reported.received_bytes = reply.received
-                reported.finished()
-        return reply
-
-    return read

@@ -62,7 +62,8 @@ class Accessor(Protocol):
         """Read into a sink: begin it with the checked head, then deliver the body.
 
         An error of ``sink.begin`` refuses the response: the read raises it and takes no byte of the body. If the read
-        fails or is cancelled, ``sink.received`` bytes have arrived, and a later read may continue there.
+        fails or is cancelled, ``sink.received`` bytes have arrived, and a later read may continue there. Where the
+        bytes are at hand (in memory, in the page cache) it ends without a suspension, but lets others run now and then.
         """
         ...
 
@@ -105,22 +106,6 @@ def stall_seconds_of(accessor: Accessor) -> float | None:
     """
     seconds = getattr(accessor, "stall_seconds", None)
     return float(seconds) if isinstance(seconds, int | float) else None
-
-
-# Reads into a sink without waiting, or returns ``None`` and has delivered nothing.
-ReadNow = Callable[[ReadRequest, Sink], ReadReply | None]
-
-
-def read_now_of(accessor: Accessor) -> ReadNow | None:
-    """The way to read from an accessor what is in memory already, ``None`` if it has none.
-
-    A service whose bytes may be there has a method ``read_now`` on its live accessor. It checks all that ``read``
-    checks, and returns ``None`` for every failure, which ``read`` then explains; errors of the sink pass. A layer that
-    only bounds, repeats or explains requests copies the attribute, since such a read neither waits nor fails. A layer
-    that does anything else must not. The caller spends the bytes of a ``LoopTurn``.
-    """
-    call: ReadNow | None = getattr(accessor, "read_now", None)
-    return call
 
 
 class Service(Protocol):

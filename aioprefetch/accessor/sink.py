@@ -351,6 +351,16 @@ class BufferSink(Sink):
         super().__init__()
         self._buffer = buffer
 
+    def feed(self, chunk: bytes | bytearray | memoryview) -> int:
+        """Copy a chunk, as ``Sink.feed`` does; one that is the whole body, and fills the buffer, at once."""
+        head, size = self.head, len(chunk)
+        if self.received or head is None or head.size != size or len(self._buffer) != size or not size:
+            return Sink.feed(self, chunk)
+        self._buffer[:] = chunk
+        self.received = size
+        self._advanced()
+        return size
+
     async def begin_again(self) -> bool:
         self._rewind()
         self.head = None

@@ -14,19 +14,19 @@ import itertools
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
 from typing import Protocol, TypeVar
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.list_pages import Paging
-from aioprefetch.accessor.protocols import Accessor, WriteBody, read_now_of
+from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.accessor.response_check import VersionPin
-from aioprefetch.accessor.sink import CollectSink, Sink
+from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.cache.entry import BadEntry, LruIndex, checksums, claimed_length, decode_header
 from aioprefetch.cache.guard import CacheFailed, Consequence, FailureGuard
 from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
 from aioprefetch.layers.lru_cache.entry import FOLDER, CacheEntry, ObjectFacts, Slot, is_entry_name, is_old_name
-from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
+from aioprefetch.runtime.eager_work import EagerWork
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, ReadHead, ReadRequest, WriteRequest
 
@@ -88,19 +88,28 @@ class CacheCalls:
     ) -> T:
         """The result of ``call``, which gets the accessor of the cache. Raises ``CacheFailed`` and nothing else.
 
-        The call runs on the supervisor: one that does not end in time, not even by a cancellation (a thread on a disk
-        that hangs), is left behind there. So it must work on memory of its own; ``dispose`` gets a result that comes
-        too late.
+        A read begins here, and ends here if it waits for nothing. All else goes on with the supervisor: a call that
+        does not end in time, not even by a cancellation (a thread on a disk that hangs), is left behind there. So it
+        must work on memory of its own; ``dispose`` gets a result that comes too late.
         """
         supervisor = self._runtime.supervisor
         if supervisor.closed:
             raise CacheFailed(_closed())
         outcome: asyncio.Future[T] = self._runtime.loop.create_future()
-        work = supervisor.spawn(self._run(call, outcome, dispose), name=f"cache {what}")
+        running, name = self._run(call, outcome, dispose), f"cache {what}"
+        work: EagerWork | Work
+        if what == "read":
+            work = supervisor.start(running, self._runtime.loop, name=name)
+            work.start()
+        else:
+            work = supervisor.spawn(running, name=name)
         try:
-            async with asyncio.timeout(self.timeout_seconds):
-                # Shielded, so that a result at the same moment as a cancellation is not lost.
-                result = await asyncio.shield(outcome)
+            if outcome.done():
+                result = outcome.result()
+            else:
+                async with asyncio.timeout(self.timeout_seconds):
+                    # Shielded, so that a result at the same moment as a cancellation is not lost.
+                    result = await asyncio.shield(outcome)
         except Exception as error:
             self._abandon(work, outcome, dispose)
             self.failed(what, error)
@@ -110,24 +119,6 @@ class CacheCalls:
             raise
         self._failures.succeeded()
         return result
-
-    def read_now(self, request_of: Callable[[Accessor], ReadRequest], sink: Sink) -> bool:
-        """Read into a sink what the cache's store has in memory; whether it did, without waiting and without a task.
-
-        Raises ``CacheFailed`` alone, and the error of a sink that refuses the response.
-        """
-        try:
-            cache = self._source.accessor()
-            read_now = read_now_of(cache)
-            if read_now is None or read_now(request_of(cache), sink) is None:
-                return False
-        except _GONE:
-            raise
-        except Exception as error:
-            self.failed("read", error)
-            raise CacheFailed(error) from error
-        self._failures.succeeded()
-        return True
 
     async def _run(
         self,
@@ -151,7 +142,10 @@ class CacheCalls:
                 await dispose(result)
 
     def _abandon(
-        self, work: Work, outcome: asyncio.Future[T], dispose: Callable[[T], Coroutine[object, object, None]] | None
+        self,
+        work: EagerWork | Work,
+        outcome: asyncio.Future[T],
+        dispose: Callable[[T], Coroutine[object, object, None]] | None,
     ) -> None:
         """The caller stops waiting for the result. A result that has just arrived is disposed of."""
         if not outcome.done():
@@ -359,25 +353,6 @@ class CacheStore:
             store_etag=head.etag,
             store_modified=head.last_modified,
         )
-
-    def load_now(self, entry: CacheEntry, low: int, high: int) -> memoryview | None:
-        """``load`` of a few bytes that the store has in memory; ``None`` if it has to be waited for."""
-        header = entry.header
-        assert header is not None
-        if high - low > TURN_BYTES:
-            return None
-        sink = EntrySink(entry, start=header.data_offset + low, size=high - low)
-        try:
-            if not self.calls.read_now(partial(self._request_of, entry, sink), sink):
-                return None
-        except _GONE:
-            raise EntryGone from None
-        view = sink.to_view()
-        try:
-            header.verify(low, view)
-        except BadEntry as error:
-            raise self._damaged(error) from error
-        return view
 
     async def load(self, entry: CacheEntry, low: int, high: int) -> memoryview:
         """The whole pieces ``[low, high)`` of an entry, read at once and verified each time.

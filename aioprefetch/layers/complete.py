@@ -16,7 +16,7 @@ from typing import Any
 
 from aioprefetch.accessor.http_headers import described_by
 from aioprefetch.accessor.list_pages import Paging, checked_page
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, stall_seconds_of
 from aioprefetch.accessor.read_copy import COPY_PART_BYTES, copy_by_reading
 from aioprefetch.accessor.response_check import check_etag, check_times
 from aioprefetch.accessor.service_base import CollectedWriteBody, not_deleted
@@ -104,7 +104,6 @@ class CompleteAccessor(WrappedAccessor):
     def __init__(self, inner: Accessor, *, copy_part_bytes: int = COPY_PART_BYTES) -> None:
         super().__init__(inner)
         self.stall_seconds = stall_seconds_of(inner)
-        self.read_now = read_now_of(inner)
         self._copy_part_bytes = copy_part_bytes
         self._native = inner.capability
         self._capability = CompleteLayer().adapt(inner.capability)

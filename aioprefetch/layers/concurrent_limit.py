@@ -25,7 +25,7 @@ from dataclasses import KW_ONLY
 from functools import partial
 from typing import TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.lean_dataclass import dataclass
@@ -80,7 +80,6 @@ class ConcurrentLimitAccessor(WrappedAccessor):
 
     def __init__(self, layer: ConcurrentLimitLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
-        self.read_now = read_now_of(inner)
         self.slots = layer.slots(runtime)
         self._runtime = runtime
         self._wait_seconds = layer.wait_seconds

@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from aioprefetch.accessor.counted_requests import CHANGING, OPERATIONS, CountedRequest, counted_now, note_change
+from aioprefetch.accessor.counted_requests import CHANGING, OPERATIONS, CountedRequest, note_change
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.accessor.protocols import (
     Accessor,
     Layer,
     WrappedAccessor,
     WriteBody,
-    read_now_of,
     reports_requests_of,
     stall_seconds_of,
 )
@@ -60,8 +59,6 @@ class ErrorContextAccessor(WrappedAccessor):
         self._service = inner.info.location
         self._runtime = runtime
         self._counted = OPERATIONS.difference(reports_requests_of(inner))
-        read_now = read_now_of(inner)
-        self.read_now = counted_now(runtime, read_now) if read_now and "read" in self._counted else read_now
 
     def explain(self, error: Exception, request: Request, **facts: object) -> Error:
         """``error`` with its context, or ``Unexpected`` with a foreign ``error`` as its cause."""

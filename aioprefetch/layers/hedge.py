@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, read_now_of, stall_seconds_of
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, stall_seconds_of
 from aioprefetch.accessor.sink import ForwardingSink, Sink
 from aioprefetch.errors import ConfigInvalid, Error, Throttled
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitAccessor, SlotQueue
@@ -136,7 +136,6 @@ class HedgeAccessor(WrappedAccessor):
 
     def __init__(self, layer: HedgeLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
-        self.read_now = read_now_of(inner)
         self.stall_seconds = stall_seconds_of(inner)
         self.times = FirstByteTimes()
         self.allowance = HedgeAllowance(layer.extra_max)

@@ -38,7 +38,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, read_now_of
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.request_events import attempt_number
 from aioprefetch.accessor.response_check import VersionPin, is_strong
 from aioprefetch.accessor.sink import Sink
@@ -159,7 +159,6 @@ class RetryAccessor(WrappedAccessor):
 
     def __init__(self, layer: RetryLayer, inner: Accessor, runtime: Runtime) -> None:
         super().__init__(inner)
-        self.read_now = read_now_of(inner)
         self.bucket = layer.bucket(runtime)
         self._layer = layer
         self._runtime = runtime

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, read_now_of, stall_seconds_of
+from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody, stall_seconds_of
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Stalled, TimedOut
 from aioprefetch.lean_dataclass import dataclass
@@ -91,7 +91,6 @@ class TimeoutAccessor(WrappedAccessor):
         stall_seconds, inner_seconds = layer.stall_seconds, stall_seconds_of(inner)
         if stall_seconds is not None and inner_seconds is not None and inner_seconds <= stall_seconds:
             stall_seconds = None  # The inner accessor keeps the limit by itself.
-        self.read_now = read_now_of(inner)
         self._ends_waits = inner_seconds is not None and inner_seconds <= (layer.timeout_seconds or inner_seconds)
         self._timeout_seconds = layer.timeout_seconds
         self._stall_seconds = stall_seconds

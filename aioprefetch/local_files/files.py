@@ -265,8 +265,8 @@ def metadata_of(path: str, status: os.stat_result) -> Metadata:
 class OpenedFile:
     """An open file. ``close`` may be called at any time, from any thread: the last who uses it then closes it.
 
-    ``read_now`` and ``is_current`` belong on the loop where the file system answers from memory; the other reads block,
-    and raise once the file is closed.
+    ``read_cached`` and ``is_current`` belong on the loop where the file system answers from memory; the other reads
+    block, and raise once the file is closed.
     """
 
     __slots__ = ("__weakref__", "_closing", "_descriptor", "_lock", "_users", "etag", "modified", "status")
@@ -285,7 +285,7 @@ class OpenedFile:
         """Whether ``close`` was called: nothing may begin to use it."""
         return self._closing
 
-    def read_now(self, cache: PageCache, buffer: memoryview, position: int) -> int:
+    def read_cached(self, cache: PageCache, buffer: memoryview, position: int) -> int:
         """Fill the beginning of ``buffer`` with bytes that are cached; returns how many, 0 if a thread has to read.
 
         That is also so if the file is not current (``is_current``) any more, which is looked at after the bytes were
@@ -375,7 +375,8 @@ class OpenedFile:
             self._close_if_due()
 
     def __del__(self) -> None:
-        self.close()
+        if self._descriptor >= 0:
+            self.close()
 
     def _is_untouched(self, now: os.stat_result) -> bool:
         before = self.status

@@ -1,13 +1,11 @@
-"""Reads past the blocks, which would hold their bytes a second time: long reads, and warm ones.
+"""Reads past the blocks: into the memory of the result, of which nothing is resident afterwards.
 
-**A long read** has more bytes than blocks can keep. What is resident or in flight when it begins is copied out of its
-blocks, and all other bytes come in parallel requests for parts of the pinned version (``ParallelParts``), into the
-memory of the result. Nothing of these is resident afterwards.
+A **long read** has more bytes than blocks can keep. What is resident or in flight when it begins is copied out of its
+blocks, and all other bytes come in parallel requests for parts of the pinned version (``ParallelParts``).
 
-**Warm reads** are short ones of what the store itself has in memory, as a file system has the files that were read
-before. Such bytes are delivered in the same call, without a request in flight, and nothing of them is kept: the block
-store would hold a copy of a copy, and evict blocks for it that cost a request each. Only a range that is read again
-later is kept in blocks, where a hit costs less still.
+A read of a **local file** goes past the blocks whatever its length: they would hold a copy of a copy, and evict others
+for it. Each gap is one request, which the caller awaits itself: where the bytes are in the page cache, the read ends
+without a turn of the loop.
 """
 
 from __future__ import annotations
@@ -18,19 +16,16 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
-from aioprefetch.accessor.protocols import Accessor, read_now_of
-from aioprefetch.accessor.sink import CollectSink, Sink
+from aioprefetch.accessor.sink import Sink
 from aioprefetch.blocks.fetch import Wait
-from aioprefetch.blocks.file import BlockFile
-from aioprefetch.errors import Closed
+from aioprefetch.errors import Closed, copy_of
 from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.opening import OpenObject, OpenPart
-from aioprefetch.reader.policy import TAIL_BYTES, Fill
+from aioprefetch.reader.policy import Fill
 from aioprefetch.runtime.buffers import ResultStream
-from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
-from aioprefetch.runtime.statistics import Tier, Timer, count_as_before, count_for
+from aioprefetch.runtime.statistics import Tier, count_as_before, count_for
 from aioprefetch.runtime.task_group import PlainTaskGroup
-from aioprefetch.values import Lane, ReadHead, ReadRequest
+from aioprefetch.values import Lane
 
 Write = Callable[[memoryview], object]
 
@@ -57,6 +52,8 @@ class LongRead:
         self._opened = reads.opened
         self._start = start
         self._memory = memory
+        self._task: asyncio.Task[object] | None = None
+        self._end_error: Exception | None = None
 
     @staticmethod
     async def collect(
@@ -80,30 +77,65 @@ class LongRead:
         opened, start = self._opened, self._start
         wanted = start, start + len(self._memory)
         gaps = gaps or opened.open_file().missing(*wanted)
-        parts = ParallelParts(opened.runtime, gaps, self)
-        opened.long_reads += (parts,)
+        resident = [] if gaps == [wanted] else subtract(wanted, gaps)
         try:
-            await self._receive(parts if gaps else None, subtract(wanted, gaps))
+            if opened.passes_blocks:
+                await self._receive_here(gaps, resident)
+            else:
+                await self._receive(gaps, resident)
         finally:
             self._memory.release()
-            opened.long_reads = tuple(other for other in opened.long_reads if other is not parts)
         return Tier.NETWORK if gaps else Tier.MEMORY
 
-    async def _receive(self, parts: ParallelParts | None, resident: list[Range]) -> None:
-        """Receive the parts, and copy what is in blocks meanwhile. The waits for the two are counted, one by one."""
+    async def _receive_here(self, gaps: list[Range], resident: list[Range]) -> None:
+        """Receive the gaps one by one in the task of the caller, and then copy what is in blocks."""
+        opened, account = self._opened, self._opened.account
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling()
+        opened.long_reads.append(self)
+        token = count_for(account)
+        try:
+            for low, high in gaps:
+                await opened.wait_for(self.read_part(low, high, self.sink_of(low, high), "demand"))
+        except asyncio.CancelledError:
+            if self._end_error is None or task.uncancel() > cancelling:
+                raise
+            raise copy_of(self._end_error) from None
+        finally:
+            count_as_before(token)
+            opened.long_reads.remove(self)
+            del task
+            self._task = None  # It holds its error, whose traceback holds this frame.
+        for low, high in resident:
+            await self._copy(low, high)
+
+    def end(self, error: Exception) -> None:
+        """Cancel the task that receives in itself, and let it raise ``error``."""
+        if self._task is not None and self._end_error is None and self._task is not asyncio.current_task():
+            self._end_error = error
+            self._task.cancel()
+
+    async def _receive(self, gaps: list[Range], resident: list[Range]) -> None:
+        """Receive the gaps, and copy what is in blocks meanwhile. The waits for the two are counted, one by one."""
+        opened = self._opened
+        parts = ParallelParts(opened.runtime, gaps, self)
+        opened.long_reads.append(parts)
         receiving: asyncio.Task[None] | None = None
         group = PlainTaskGroup()
         try:
             async with group:
-                receiving = None if parts is None else group.create_task(self._run(parts))
+                receiving = group.create_task(self._run(parts)) if gaps else None
                 for low, high in resident:
                     await self._copy(low, high)
                 if receiving is not None:
-                    await self._opened.wait_for(asyncio.wait((receiving,)))
+                    await opened.wait_for(asyncio.wait((receiving,)))
         finally:
+            opened.long_reads.remove(parts)
             del receiving, group  # The traceback of its error holds this frame.
 
     async def _run(self, parts: ParallelParts) -> None:
+        count_for(self._opened.account)
         try:
             await parts.run()
         except Exception as error:
@@ -119,15 +151,19 @@ class LongRead:
         """Receive a part of the pinned version."""
         assert isinstance(sink, OpenPart)
         opened = self._opened
-        count_for(opened.account)
         sink.lane = lane
         error: str | None = Closed.__name__
+        counters, now = opened.account.counters, opened.runtime.loop.time
+        counters["stream_read_block_read"] += 1
+        started = now()
         try:
-            with Timer(opened.account.counters, "stream_read_block_read", opened.runtime.now):
-                await opened.receive(sink)
+            await opened.receive(sink)
             error = None
+            counters.succeeded("stream_read_block_read", now() - started)
         except Exception as failure:
             error = type(failure).__name__
+            if not isinstance(failure, Closed):
+                counters.failed("stream_read_block_read")
             raise
         finally:
             if opened.runtime.events.listeners:
@@ -156,81 +192,3 @@ def stream_of(size: int) -> io.BytesIO:
         return io.BytesIO(bytes(size))
     except MemoryError:
         return io.BytesIO()
-
-
-# --- warm reads -------------------------------------------------------------------------------------------------------
-
-# The number of reads that are remembered, by their starts, to find those that are made again.
-_STARTS_MAX = 256
-
-
-class WarmReads:
-    """The reads of one open object from the memory of its store. Bound to the runtime's loop.
-
-    ``is_possible`` is false where the bytes come from a network, and behind every layer that does something to reads.
-    """
-
-    def __init__(self, opened: OpenObject, accessor: Accessor, runtime: Runtime) -> None:
-        self._opened = opened
-        self._runtime = runtime
-        self._read_now = read_now_of(accessor)
-        self.is_possible = self._read_now is not None
-        self._starts: set[int] = set()
-
-    def read(self, file: BlockFile, start: int, end: int, *, keeps_end: bool) -> memoryview | None:
-        """``[start, end)`` of the pinned version, counted as one request.
-
-        ``None`` if the bytes are not in memory at the store, or are in a block or in flight already; also for every
-        failure, whose error a request finds again. ``keeps_end``: neither for the end of the file, which is kept in
-        blocks because the layout of the file may be learnt from it. Raises ``ObjectChanged``.
-        """
-        read_now = self._read_now
-        if read_now is None or end - start > TURN_BYTES or file.at(start) is not None:
-            return None
-        if keeps_end and end > file.size - TAIL_BYTES:
-            return None
-        if (file.fetches and file.in_flight(start, end)) or self._is_repeated(start):
-            return None
-        opened, runtime = self._opened, self._runtime
-        pin, account = opened.pin, opened.account
-        size = end - start
-        request = ReadRequest(
-            path=opened.path, offset=start, size=size, if_match=pin.etag, version=pin.version, session=opened.session
-        )
-        sink = _WarmSink(opened, file)
-        started = runtime.loop.time()
-        token = count_for(account)
-        try:
-            if read_now(request, sink) is None or sink.received != size:
-                return None
-        finally:
-            count_as_before(token)
-        runtime.turn.spend(size)
-        account.counters["stream_read_block_read"] += 1
-        account.counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
-        if runtime.events.listeners:
-            opened.publish_range(start, end, size, "demand", None)
-        return sink.to_view()
-
-    def _is_repeated(self, start: int) -> bool:
-        starts = self._starts
-        if start in starts:
-            return True
-        if len(starts) == _STARTS_MAX:
-            starts.clear()
-        starts.add(start)
-        return False
-
-
-class _WarmSink(CollectSink):
-    """Collects bytes of the pinned version."""
-
-    __slots__ = ("_file", "_opened")
-
-    def __init__(self, opened: OpenObject, file: BlockFile) -> None:
-        CollectSink.__init__(self)
-        self._opened = opened
-        self._file = file
-
-    def _begun(self, head: ReadHead) -> None:
-        self._opened.check_head(self._file, head)

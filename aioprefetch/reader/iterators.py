@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -114,6 +113,8 @@ class RangeIterator(AsyncClosing):
         return RangePlan(reads, ranges, merged, tier)
 
     def _start(self, reads: ObjectReads) -> None:
+        if reads.opened.passes_blocks:
+            return  # One after the other.
         while self._pending and self._pending[0].size <= reads.opened.request_bytes_max:
             piece = self._pending[0]
             in_flight = sum(active.size for active, _ in self._active)
@@ -123,10 +124,9 @@ class RangeIterator(AsyncClosing):
             self._active.append((piece, reads.request_and_join(piece.start, piece.end, fill="exact")))
 
     async def _copy(self, plan: RangePlan, piece: MergedRange) -> None:
-        """Copy a range step by step that is too large for memory, or was evicted before its turn."""
-        collected = io.BytesIO()
+        """Copy a range step by step that is too large for memory, was evicted before its turn, or is local."""
         try:
-            tier = await plan.reads.copy(piece.start, piece.end, collected.write)
+            collected, tier = await plan.reads.collect(piece.start, piece.end)
             if collected.tell() < piece.size:
                 size = plan.reads.opened.size
                 raise RangeNotSatisfied(

@@ -27,7 +27,7 @@ from aioprefetch.reader.layout import END_BYTES, FOOTER_BYTES_MAX, ColumnRuns, F
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
 from aioprefetch.reader.policy import MIB, Fill, extent
-from aioprefetch.reader.window import NOTHING_AHEAD, SKIP_BYTES, Run, WindowDecision, Windows
+from aioprefetch.reader.window import NOTHING_AHEAD, RANDOM_AFTER, SKIP_BYTES, Run, WindowDecision, Windows
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Lane
@@ -83,6 +83,7 @@ class LookAhead:
             blocks_max=min(options.prefetch_blocks, runtime.options.memory_bytes // (2 * options.block_bytes)),
             split_end=OFFSET_MAX if options.split is None else options.split[1],
             last_end=self._last_end,
+            random_reads=RANDOM_AFTER if opened.passes_blocks else 0,
         )
         self._small_reads = SmallReads(options.block_bytes)
         self.layout = FileLayout(opened, runtime, self._use_layout)
@@ -263,6 +264,20 @@ class LookAhead:
             self._request(*chunk, lane="prefetch", fill="exact", request_bytes=self.step_bytes("exact"))
         if self._runtime.events.listeners:
             self._publish_window()
+
+    def learns_from(self, file: BlockFile, end: int) -> bool:
+        """Whether a read up to ``end`` brings the end of the file, from which its layout may be learnt."""
+        is_end = end > file.size - END_BYTES and file.size > self._block_bytes
+        return is_end and self.windows.policy.window == "grown" and self.layout.is_possible
+
+    def apply_beside(self, decision: WindowDecision, start: int, end: int) -> None:
+        """``apply``, for a read of ``[start, end)`` past the blocks: the rest of its block is fetched ahead too."""
+        opened = self.opened
+        if decision.fill == "block" and not opened.store.eviction.is_short(self._block_bytes):
+            low, high = extent(start, end, fill="block", grid=opened.open_file().grid)
+            beside = (low, start) if self.windows.has_gone_back else (end, high)
+            self._request(*beside, lane="prefetch", fill="exact", request_bytes=opened.request_bytes_max)
+        self.apply(decision, start)
 
     def _publish_window(self) -> None:
         blocks = max((run.blocks for run in self.windows.runs), default=0)

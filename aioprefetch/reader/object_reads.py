@@ -20,7 +20,7 @@ from aioprefetch.blocks.fetch import Fetch, Wait, tier_of
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
-from aioprefetch.reader.direct_reads import LongRead, WarmReads, stream_of
+from aioprefetch.reader.direct_reads import LongRead, stream_of
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
@@ -38,6 +38,9 @@ _TRIES = 4
 
 GetUrl = Callable[[], str]
 
+# A miss that was reported: the survey of its bytes, what is fetched ahead, and the end of a request that brings more.
+Miss = tuple[Survey, WindowDecision, int]
+
 _start_of = attrgetter("fetch.start")
 
 
@@ -54,7 +57,6 @@ class ObjectReads:
         self.path = path
         self.runtime = runtime
         self.opened = OpenObject(accessor, runtime, path, options, account)
-        self._accessor = accessor
         self._options = options
         self._counters = account.counters
         self._events = runtime.events
@@ -67,10 +69,6 @@ class ObjectReads:
     def ahead(self) -> LookAhead:
         """The look-ahead of the reads. Readers of small objects mostly need none."""
         return LookAhead(self.opened, self.runtime, self._options, self._request_missing)
-
-    @cached_property
-    def _warm(self) -> WarmReads:
-        return WarmReads(self.opened, self._accessor, self.runtime)
 
     @property
     def file(self) -> BlockFile | None:
@@ -167,15 +165,20 @@ class ObjectReads:
             segment = self._brought(start, end) if is_first else None
             if segment is not None:
                 self.count_read(start, end - start, size, Tier.NETWORK, began)
-                return bytes(segment.view[start - segment.start : end - segment.start])
+                data = bytes(segment.view[start - segment.start : end - segment.start])
+                self._let_go(start, end)
+                return data
             if start < end:
-                if self.ahead.goes_past_blocks(start, end):
+                past, miss = self._way(start, end, at_cursor)
+                if past:
                     collected, tier = await LongRead.collect(self, start, end)
                     self.ahead.went_past_blocks(end)
                 else:
                     if end - start > self._block_bytes:
                         collected = stream_of(end - start)
-                    tier = await self.copy(start, end, collected.write, at_cursor=at_cursor)
+                    tier = await self.copy(start, end, collected.write, at_cursor=at_cursor, miss=miss)
+                if is_first:
+                    self._let_go(start, end)
         except Exception:
             self.count_failure()
             raise
@@ -187,8 +190,10 @@ class ObjectReads:
 
     async def read_view(self, offset: int, size: int | None, operation: str) -> memoryview:
         """``read``, as a view on the block itself if the range lies in one segment."""
-        start, length = checked_range(offset, size, operation=operation, path=self.path)
         opened = self.opened
+        if opened.passes_blocks:
+            return memoryview(await self.read(offset, size, operation))
+        start, length = checked_range(offset, size, operation=operation, path=self.path)
         is_first = opened.file is None
         began = self._events.clock() if self._events.wants_reads else None
         try:
@@ -208,11 +213,7 @@ class ObjectReads:
             return file.view(segment, start, end)
         waits: list[Wait] = []
         try:
-            miss = self._report_miss(file, start, end, at_cursor=False)
-            if isinstance(miss, memoryview):
-                self.count_read(start, len(miss), size, Tier.NETWORK, began)
-                return miss
-            survey, decision, wide_end = miss
+            survey, decision, wide_end = self._report_miss(file, start, end, at_cursor=False)
             waits = self.request_and_join(start, end, fill=decision.fill, survey=survey, wide_end=wide_end)
             self.ahead.apply(decision, start)
             pieces = await self.arrived(start, end, waits)
@@ -247,11 +248,15 @@ class ObjectReads:
             segment = self._brought(start, end) if is_first else None
             if segment is not None:
                 write(segment.view[start - segment.start : end - segment.start])
-            elif self.ahead.goes_past_blocks(start, end):
-                tier = await LongRead(self, start, target[: (filled := end - start)]).run()
-                self.ahead.went_past_blocks(end)
-            else:
-                tier = await self.copy(start, end, write, at_cursor=True)
+            elif start < end:
+                past, miss = self._way(start, end, at_cursor=True)
+                if past:
+                    tier = await LongRead(self, start, target[: (filled := end - start)]).run()
+                    self.ahead.went_past_blocks(end)
+                else:
+                    tier = await self.copy(start, end, write, at_cursor=True, miss=miss)
+            if is_first:
+                self._let_go(start, end)
         except Exception:
             self.count_failure()
             raise
@@ -267,6 +272,29 @@ class ObjectReads:
         if segment is not None and segment.filled == file.size:
             segment.mark_bytes = NO_MARK
         return segment
+
+    def _way(self, start: int, end: int, at_cursor: bool) -> tuple[bool, Miss | None]:
+        """Whether a read goes past the blocks, and the miss, if it was reported already."""
+        ahead, opened = self.ahead, self.opened
+        if not opened.passes_blocks or opened.total is None:
+            return ahead.goes_past_blocks(start, end), None
+        if ahead.is_off:
+            return True, None
+        if ahead.learns_from(opened.open_file(), end):
+            return False, None
+        miss = survey, decision, _ = self._report_miss(opened.open_file(), start, end, at_cursor)
+        if not (survey.gaps and opened.open_file().missing(start, end)):
+            return False, miss
+        ahead.apply_beside(decision, start, end)
+        return True, None
+
+    def _let_go(self, start: int, end: int) -> None:
+        """The first read of a local file is over: nothing of it stays in blocks, except the end of the file."""
+        file = self.opened.file
+        if file is None or not self.opened.passes_blocks or self.opened.policy.keeps_footer:
+            return
+        if not self.ahead.learns_from(file, end):
+            file.let_go(start, end)
 
     def count_read(self, start: int, count: int, size: int | None, tier: Tier, began: float | None) -> None:
         """Count a read of ``size`` bytes that got ``count``; publish it, if there was a listener when it ``began``."""
@@ -302,16 +330,30 @@ class ObjectReads:
     # --- misses -------------------------------------------------------------------------------------------------
 
     def copy(
-        self, start: int, end: int, write: Callable[[memoryview], object], *, at_cursor: bool = False
+        self,
+        start: int,
+        end: int,
+        write: Callable[[memoryview], object],
+        *,
+        at_cursor: bool = False,
+        miss: Miss | None = None,
     ) -> Awaitable[Tier]:
         """Pass ``[start, end)`` to ``write`` piece by piece, in order, with several requests in flight.
 
         Returns the origin of the bytes. ``write`` gets less if the object turns out to be shorter than its declared
         size. If the copy fails or is cancelled, received bytes stay resident, and ``write`` may have got a part.
+        ``miss`` is that of the range, if it was reported already.
         """
         if self._by_block and start < end:
             return self._copy_by_block(start, end, write, at_cursor)
-        return self._copy(start, end, write, at_cursor)
+        return self._copy(start, end, write, at_cursor, miss)
+
+    async def collect(self, start: int, end: int) -> tuple[io.BytesIO, Tier]:
+        """``copy`` into a stream, which stands at its end; without a report where the read goes past the blocks."""
+        if self.opened.passes_blocks and self.opened.total is not None:
+            return await LongRead.collect(self, start, end)
+        collected = io.BytesIO()
+        return collected, await self.copy(start, end, collected.write)
 
     async def _copy_by_block(
         self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool
@@ -323,18 +365,16 @@ class ObjectReads:
             tier = max(tier, await self._copy(low, high, write, at_cursor))
         return tier
 
-    async def _copy(self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool) -> Tier:
+    async def _copy(
+        self, start: int, end: int, write: Callable[[memoryview], object], at_cursor: bool, miss: Miss | None = None
+    ) -> Tier:
         if start >= end:
             return Tier.MEMORY
         opened, turn = self.opened, self.runtime.turn
-        if turn.left_bytes <= 0:
+        if turn.left_bytes <= 0 and miss is None:  # Which would not be true any more after the turn.
             await turn.end()
         file, ahead = opened.file or opened.open_file(), self.ahead
-        miss = self._report_miss(file, start, end, at_cursor)
-        if isinstance(miss, memoryview):
-            write(miss)
-            return Tier.NETWORK
-        survey, decision, wide_end = miss
+        survey, decision, wide_end = miss or self._report_miss(file, start, end, at_cursor)
         fill = decision.fill
         step = ahead.step_bytes(fill)
         first_end = step_end(start, end, fill=fill, step_bytes=step)
@@ -365,30 +405,15 @@ class ObjectReads:
         finally:
             opened.release(waits)
 
-    def _report_miss(
-        self, file: BlockFile, start: int, end: int, at_cursor: bool
-    ) -> tuple[Survey, WindowDecision, int] | memoryview:
-        """Report a miss of ``[start, end)``. Returns the survey of its bytes, the decision, and its ``wide_end``.
-
-        Or its bytes, if the store has them in memory and a request would bring no others.
-        """
-        ahead, survey, wide_end = self.ahead, None, 0
-        if ahead.is_off:  # Nothing depends on the bytes around, unless a request is sent.
+    def _report_miss(self, file: BlockFile, start: int, end: int, at_cursor: bool) -> Miss:
+        """Report a miss of ``[start, end)``. Returns the survey of its bytes, the decision, and its ``wide_end``."""
+        ahead = self.ahead
+        survey = ahead.survey(file, start, end)
+        if ahead.is_off:
             decision = NOTHING_AHEAD[ahead.windows.fill]
         else:
-            survey = ahead.survey(file, start, end)
             decision = ahead.on_miss(survey, start, end, at_cursor=at_cursor)
-            wide_end = ahead.wide_end(survey, end, decision.fill)
-        if self._warm.is_possible and decision.fill == "exact" and not wide_end:
-            warm = self._warm.read(file, start, end, keeps_end=survey is not None)
-            if warm is not None:
-                if survey is not None:
-                    ahead.apply(decision, start)
-                return warm
-        if survey is None:
-            survey = ahead.survey(file, start, end)
-            wide_end = ahead.wide_end(survey, end, decision.fill)
-        return survey, decision, wide_end
+        return survey, decision, ahead.wide_end(survey, end, decision.fill)
 
     async def _copy_steps(
         self,

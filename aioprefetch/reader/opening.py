@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from typing import Protocol
 
-from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.protocols import Accessor, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
 from aioprefetch.accessor.sink import BufferSink
@@ -29,8 +29,8 @@ from aioprefetch.errors import (
 from aioprefetch.ranges import Range
 from aioprefetch.reader.openings import Opening, Openings
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.reader.policy import PLAIN, REQUEST_BYTES_MAX, FirstRequest, Policy, first_request, footer_start
+from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.runtime.statistics import TIER_NAMES, Account, Tier
 from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatRequest
 
@@ -59,6 +59,13 @@ class OpenPart(BufferSink):
             raise opened.pin.changed(head.etag, f"[{self.start}, {self.end}) has {head.size} bytes now")
 
 
+class PastBlocks(Protocol):
+    """A read past the blocks that is under way."""
+
+    def end(self, error: Exception) -> None:
+        """End it with this error. Nothing writes into its memory when it is raised."""
+
+
 class OpenObject:
     """The open object of a reader: the one version that it reads, and its size. Bound to one runtime.
 
@@ -69,9 +76,10 @@ class OpenObject:
     ``etag`` and ``version`` are those of the pin. ``is_shared``: readers of the same version may share its blocks,
     because the pin is strong, which alone proves that bytes are equal. ``request_bytes_max`` is the longest request:
     all of it must fit into memory together, with room for others. ``waits`` are those of its reads for requests, until
-    they are released, ``long_reads`` the requests of reads past the blocks. ``total`` is the size of the object as a
-    response has named it, from which no later one may differ; ``None`` until then. ``proof``: the turn to ask for it,
-    as long as no response has shown that the object is still of the version that ``begin_with`` was given.
+    they are released, ``long_reads`` the reads past the blocks. ``passes_blocks``: the object is a file of this
+    machine, so reads are delivered past the blocks, which keep only what is fetched ahead. ``total`` is the size of the
+    object as a response has named it, from which no later one may differ; ``None`` until then. ``proof``: the turn to
+    ask for it, as long as no response has shown that the object is still of the version that ``begin_with`` was given.
     """
 
     def __init__(
@@ -91,7 +99,8 @@ class OpenObject:
         self._accessor = accessor
         self.session = ReadSession()
         self._openings = openings = Openings.of(accessor, runtime)
-        self.store = openings.store
+        self.store = store = openings.store
+        self.passes_blocks = openings.is_local and store.disk is None and options.keep_behind is not True
         self._block_bytes = block_bytes = options.block_bytes
         self.request_bytes_max = max(block_bytes, min(REQUEST_BYTES_MAX, runtime.options.memory_bytes // 4))
         self.name = (openings.namespace, path)
@@ -108,7 +117,7 @@ class OpenObject:
         self._opening_started: float | None = None
         self.proof: asyncio.Lock | None = None
         self.waits = self.position.waits
-        self.long_reads: tuple[ParallelParts, ...] = ()
+        self.long_reads: list[PastBlocks] = []
         self._end_reason: Callable[[OpenObject], Error] | None = None
         # A size that the caller declares together with an ETag is believed until a response contradicts it.
         if size is not None and etag is not None:
@@ -293,20 +302,25 @@ class OpenObject:
             self.name, version, size=facts.size, block_bytes=block_bytes, label=self.path, is_current=False
         )
 
+    @property
+    def _first_policy(self) -> Policy:
+        """The policy of the first request: of a local file only a footer is brought beside what is read."""
+        return PLAIN if self.passes_blocks and not self.policy.keeps_footer else self.policy
+
     def _first_range(self, offset: int | None, size: int) -> FirstRequest:
-        wanted = min(size, self.request_bytes_max)
-        end = self._likely_size
+        wanted = min(size, TURN_BYTES if self.passes_blocks else self.request_bytes_max)
+        end, policy = self._likely_size, self._first_policy
         if end is None:
             first = first_request(
-                self.policy, offset=offset, size=wanted, block_bytes=self._block_bytes, tail_bytes=self._tail_bytes
+                policy, offset=offset, size=wanted, block_bytes=self._block_bytes, tail_bytes=self._tail_bytes
             )
             return first if first.is_suffix else self._first_blocks(first, offset, size)
         # The caller or a refusal has named the size: only the version is still open.
-        if self.policy.keeps_footer:
+        if policy.keeps_footer:
             start = self._footer_start(end)
             return FirstRequest(start, max(start + 1, end))
         low = min(offset or 0, max(0, end - 1))
-        blocks = self.policy.fill != "exact"
+        blocks = policy.fill != "exact"
         start = low - low % self._block_bytes if blocks else low
         stop = start + self._block_bytes if blocks else low + wanted
         return self._first_blocks(FirstRequest(start, max(start + 1, min(stop, end))), offset, size)
@@ -318,7 +332,7 @@ class OpenObject:
         request together are longer than half a block: otherwise the whole block costs nothing more.
         """
         start, end = first.start, first.end
-        if offset is not None and self.policy.fill != "exact":
+        if offset is not None and self._first_policy.fill != "exact":
             start, end = self.within_share(offset, max(offset + 1, min(end, offset + size)), (start, end))
         split = self._split
         if split is not None and offset is not None and split[0] <= offset < split[1]:
@@ -594,8 +608,8 @@ class OpenObject:
         self.closed = True
         self.session.close()
         self._end_reason = reason
-        for parts in self.long_reads:
-            parts.end(self._end_error())
+        for read in self.long_reads:
+            read.end(self._end_error())
         if self.waits:
             for wait in self.waits:
                 wait.fail(self._end_error())

@@ -193,7 +193,8 @@ class Openings:
         self.accessor = accessor
         self.store = BlockStore.of(runtime)
         self.namespace = accessor.info.namespace
-        self.revalidates = accessor.capability.read_if_none_match
+        capability = accessor.capability
+        self.revalidates, self.is_local = capability.read_if_none_match, capability.is_local
         self._loop = runtime.loop
         self.by_key: dict[Hashable, Opening] = {}
         self._sent_now: list[Opening] = []

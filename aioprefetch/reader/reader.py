@@ -140,8 +140,8 @@ class RangeReader(AsyncClosing):
 
         The view lies on the block itself, whose memory stays accounted while any slice of the view lives. It is a
         copy, which is not accounted, if it is less than an eighth of its block, while views hold more than half of
-        ``memory_bytes``, if the range lies in more than one piece of memory, and if the store had the bytes in its own
-        memory, as a local file in the page cache.
+        ``memory_bytes``, and if the range lies in more than one piece of memory. What is read of a local file past the
+        blocks lies in memory of its own, which is not accounted either.
         """
         reads = self._reads
         hit = None if reads is None else reads.hit(offset, size)

@@ -113,7 +113,8 @@ class Windows:
     ``last_end`` returns the end of the hits that have continued a run since a position; hits are not reported here.
     ``stop`` is the end of look-ahead: the end of the object. ``split_end`` is where the caller means to stop. A read
     beyond it mostly finishes a record, so a run looks ahead there only after it has read a block, and its window begins
-    at 0 again. ``has_gone_back``: a read began before the end of an earlier one, so bytes behind a run may be wanted.
+    at 0 again. ``random_reads`` are taken to have been made before. ``has_gone_back``: a read began before the end of
+    an earlier one, so bytes behind a run may be wanted.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Windows:
         blocks_max: int,
         split_end: int = OFFSET_MAX,
         last_end: Callable[[int], int] = lambda position: position,
+        random_reads: int = 0,
     ) -> None:
         self.policy = policy
         self.growth = growth
@@ -138,7 +140,7 @@ class Windows:
         self.has_gone_back = False
         self._last_end = last_end
         self._cursor: Run | None = None
-        self._random_reads = 0
+        self._first_random_reads = self._random_reads = random_reads
         self._ordered_bytes = 0
         self._tick = 0
 
@@ -265,7 +267,7 @@ class Windows:
         self.runs.clear()
         self.backward_runs.clear()
         self._cursor = None
-        self._random_reads = self._ordered_bytes = 0
+        self._random_reads, self._ordered_bytes = self._first_random_reads, 0
 
     # --- runs ---------------------------------------------------------------------------------------------------
 

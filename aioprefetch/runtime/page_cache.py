@@ -37,6 +37,9 @@ NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 # Without the flag ``preadv`` would wait like any other read.
 KNOWS_NOWAIT = NOWAIT != 0
 
+# The number of names that are known to be those of regular files, as they were when they were looked at.
+_LOOKED_AT_MAX = 1024
+
 _LOOK = getattr(os, "O_PATH", 0) | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -119,6 +122,7 @@ class PageCache:
         self._enter = _How(_LOOK | os.O_DIRECTORY, 0, _RESOLVE_CACHED)
         self._look = _How(_LOOK | last, 0, _INSIDE | links)
         self._read = _How(_READ | last, 0, _INSIDE | links)
+        self._looked_at: set[bytes] = set()
 
     @property
     def can_open(self) -> bool:
@@ -139,18 +143,26 @@ class PageCache:
         if root < 0:
             return None
         try:
-            # Looked at before it is opened, since opening some devices is an act of its own.
-            looked = call(root, name, self._look)
-            if looked < 0:
-                return None
-            try:
-                is_regular = stat.S_ISREG(os.fstat(looked).st_mode)
-            finally:
-                os.close(looked)
+            is_regular = name in self._looked_at or self._is_regular(call, root, name)
             descriptor = call(root, name, self._read) if is_regular else -1
         finally:
             os.close(root)
         return None if descriptor < 0 else descriptor
+
+    def _is_regular(self, call: _OpenAt2, root: int, name: bytes) -> bool:
+        """Look at a file before it is opened for the first time, since opening some devices is an act of its own."""
+        looked = call(root, name, self._look)
+        if looked < 0:
+            return False
+        try:
+            is_regular = stat.S_ISREG(os.fstat(looked).st_mode)
+        finally:
+            os.close(looked)
+        if is_regular:
+            if len(self._looked_at) >= _LOOKED_AT_MAX:
+                self._looked_at.clear()
+            self._looked_at.add(name)
+        return is_regular
 
     def read(self, descriptor: int, buffer: memoryview, position: int) -> int:
         """Read what is cached from ``position`` on; returns the number of bytes, 0 at the end of the file.

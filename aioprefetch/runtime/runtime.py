@@ -293,7 +293,7 @@ def _holder_collected(runtime: Runtime, holder_id: int) -> None:
 # The kernel copies this much in 10 µs into memory in use; into fresh memory, whose pages it zeroes, in 60 to 120 µs.
 TURN_BYTES = 64 << 10
 # What a read counts at least: the calls around it take longer than the copy of a few bytes.
-_LEAST_BYTES = 8 << 10
+_LEAST_BYTES = 4 << 10
 # The most tasks that begin in one turn.
 _BEGINNERS_MAX = TURN_BYTES // _LEAST_BYTES
 

@@ -14,6 +14,17 @@ T = TypeVar("T")
 SECONDS_MAX = 30.0
 
 
+def at_once(work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of work that ends at its first step; ``None`` for work that waits, which is ended."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    work.close()
+    return None
+
+
 class TurnSelector(selectors.DefaultSelector):
     """Counts the turns of the loop that asks it, and makes a call at one of them."""
 

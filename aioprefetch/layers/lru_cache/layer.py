@@ -35,7 +35,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.options import checked_seconds, keep_byte_counts
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.values import (
     CompleteUploadRequest,
     CopyRequest,
@@ -190,12 +190,11 @@ class LruCacheAccessor(WrappedAccessor):
             await turn.end()
         reservation = None
         try:
-            data = self._cache.load_now(entry, low, high)
-            if data is None:
+            if high - low > TURN_BYTES:
                 reservation = await self._state.memory.reserve(high - low)
                 if reservation is None:
                     raise CacheFailed(TimeoutError("no memory for a part of an entry"))
-                data = await self._cache.load(entry, low, high)
+            data = await self._cache.load(entry, low, high)
             turn.spend(len(data))
             self._count("cache_hits", request.path)
             sink.begin(part, path=request.path)

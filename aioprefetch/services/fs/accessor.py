@@ -17,10 +17,10 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 from aioprefetch.accessor.protocols import WriteBody
 from aioprefetch.accessor.service_base import ServiceAccessor, not_deleted
@@ -111,7 +111,6 @@ class FsAccessor(ServiceAccessor):
             job_bytes=JOB_BYTES if piece_bytes is None else piece_bytes,
             side_by_side=side_by_side or (SIDE_BY_SIDE if piece_bytes is None else 1),
         )
-        self.read_now = self._reads.read_now
         self._fsync = options.fsync
         self._place_lock = threading.Lock()
         self._suspended: OrderedDict[tuple[str, bool, str], Scan] = OrderedDict()
@@ -142,8 +141,8 @@ class FsAccessor(ServiceAccessor):
         refuse_unless_regular(status, names[-1])
         return metadata_of(path, status)
 
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        return await self._reads.read(request, sink)
+    def read(self, request: ReadRequest, sink: Sink) -> Coroutine[Any, Any, ReadReply]:
+        return self._reads.read(request, sink)
 
     def _readable(self, request: ReadRequest) -> tuple[str, ...]:
         """The names of the file of a read."""

@@ -16,6 +16,7 @@ CAPABILITY = Capability(
     read_if_none_match=True,
     read_if_modified_since=True,
     read_if_unmodified_since=True,
+    is_local=True,
     stat=True,
     stat_directory=True,
     list=True,

@@ -85,54 +85,29 @@ class FileReads:
         turn = runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
-        data: bytes | bytearray | None = None
         file = self._find(request, names)
         taken = None if file is None else self._take(request, file)
-        if file is None or (taken is None and self._is_kept(request, file) and not file.is_current()):
+        if file is not None and taken is not None:
+            head, cached = taken
+            turn.spend(head.size)
+            try:
+                self._keep(request, file)
+                sink.begin(head, path=request.path)
+                sink.feed(cached)
+            finally:
+                self._let_go(request, file)
+            return ReadReply(head=head, received=head.size)
+        data: bytearray | None = None
+        if file is None or (self._is_kept(request, file) and not file.is_current()):
             file, data = await self._opened(request, names, SMALL_BYTES)
         try:
             with file.used():  # The session may keep another one meanwhile, or be closed with its reader.
-                if taken is None:
-                    head = self._head(request, file)
-                else:
-                    head, data = taken
-                    turn.spend(head.size)
+                head = self._head(request, file)
                 self._keep(request, file)
                 sink.begin(head, path=request.path)
                 await self._fill(file, request, sink, head, data)
         finally:
             self._let_go(request, file)
-        return ReadReply(head=head, received=head.size)
-
-    def read_now(self, request: ReadRequest, sink: Sink) -> ReadReply | None:
-        """Read what is in memory, see ``read_now_of``."""
-        if self._runtime.closed:
-            return None
-        kept = self._kept_for(request)
-        if kept is not None:
-            return self._deliver_now(request, kept, sink)
-        try:
-            file = self._find(request, self._names_of(request))
-        except Error:
-            return None
-        if file is None:
-            return None
-        try:
-            reply = self._deliver_now(request, file, sink)
-            if reply is not None:
-                self._keep(request, file)
-            return reply
-        finally:
-            self._let_go(request, file)
-
-    def _deliver_now(self, request: ReadRequest, file: OpenedFile, sink: Sink) -> ReadReply | None:
-        """The response from what is in memory of an open file."""
-        taken = self._take(request, file)
-        if taken is None:
-            return None
-        head, data = taken
-        sink.begin(head, path=request.path)
-        sink.feed(data)
         return ReadReply(head=head, received=head.size)
 
     # --- opening ------------------------------------------------------------------------------------------------
@@ -255,7 +230,7 @@ class FileReads:
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def _fill(
-        self, file: OpenedFile, request: ReadRequest, sink: Sink, head: ReadHead, data: bytes | bytearray | None
+        self, file: OpenedFile, request: ReadRequest, sink: Sink, head: ReadHead, data: bytearray | None
     ) -> None:
         """Deliver the body: the bytes that were read already, or from the file straight into the sink's memory."""
         position = head.start
@@ -291,7 +266,7 @@ class FileReads:
             return None
         room = self._room[:size]
         try:
-            is_there = file.read_now(cache, room, head.start) == size if size else file.is_current()
+            is_there = file.read_cached(cache, room, head.start) == size if size else file.is_current()
         except OSError:
             self._answers[file.status.st_dev] = False
             return None

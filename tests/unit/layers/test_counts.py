@@ -291,55 +291,16 @@ async def test_uploads_in_parts_are_counted_by_their_steps(runtime: Runtime) -> 
     assert operations == ["begin_upload", "write", "copy", "complete_upload", "abort_upload", "list_uploads"]
 
 
-class InMemory(ServiceAccessor):
-    """Has its bytes in memory, or has not."""
-
-    has_it = True
-
-    def read_now(self, request: ReadRequest, sink: Sink) -> ReadReply | None:
-        if not self.has_it:
-            return None
-        head = ap.accessor.check_range(request, total=len(DATA), etag="e")
-        sink.begin(head, path=request.path)
-        sink.feed(DATA[head.start : head.end])
-        return ReadReply(head=head, received=head.size)
-
-
-class Refusing(CollectSink):
-    """Takes no response."""
-
-    def _begun(self, head: object) -> None:
-        raise ap.errors.ObjectChanged("another version", operation="read", path="k")
-
-
-async def test_reads_out_of_the_memory_of_a_service_are_counted(runtime: Runtime) -> None:
-    inner = InMemory(ap.ServiceInfo(scheme="now"), ap.Capability(read=True), runtime)
-    read_now = ErrorContextAccessor(inner, runtime).read_now
-    assert read_now is not None
-    finished = []
-    runtime.events.subscribe(lambda event: finished.append((event.name, event.facts["bytes"])), "request.finished")
-    assert read_now(ReadRequest(path="k", offset=10), CollectSink())
-    inner.has_it = False
-    assert read_now(ReadRequest(path="k", offset=10), CollectSink()) is None
-    assert runtime.counters["action_http_get_request"] == 1
-    assert runtime.counters["stream_read_total_bytes"] == 90
-    assert finished == [("request.finished", 90)]
-    inner.has_it = True
-    with pytest.raises(ap.errors.ObjectChanged):
-        read_now(ReadRequest(path="k"), Refusing())
-    assert runtime.counters["action_http_get_request"] == 2
-    assert runtime.counters["action_http_get_request.failures"] == 1
-
-
-class CountsItself(InMemory):
+class CountsItself(ServiceAccessor):
     """Says that it counts and reports reads."""
 
     reports_requests = frozenset(("read",))
 
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        reply = self.read_now(request, sink)
-        assert reply is not None
-        return reply
+        head = ap.accessor.check_range(request, total=len(DATA), etag="e")
+        sink.begin(head, path=request.path)
+        sink.feed(DATA[head.start : head.end])
+        return ReadReply(head=head, received=head.size)
 
 
 async def test_a_service_may_count_itself(runtime: Runtime) -> None:
@@ -348,8 +309,6 @@ async def test_a_service_may_count_itself(runtime: Runtime) -> None:
     sink = CollectSink()
     await accessor.read(ReadRequest(path="k"), sink)
     assert sink.to_bytes() == DATA
-    assert accessor.read_now is not None
-    assert accessor.read_now(ReadRequest(path="k"), CollectSink())
     with pytest.raises(ap.Unsupported):
         await accessor.stat(ap.values.StatRequest(path="k"))
     assert {name: count for name, count in runtime.counters.items() if count} == {

@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import read_now_of
 from aioprefetch.accessor.response_check import check_range
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.layers.retry import RetryAccessor
-from aioprefetch.reader.policy import POLICIES
+from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
@@ -486,29 +485,32 @@ async def test_a_layer_may_change_sizes(door: str, size: int, tmp_path: Path) ->
 
 
 @dataclass(frozen=True)
-class FromMemory(ap.Layer):
-    """Has a short way for reads of what is in memory, which drops the last ten bytes."""
+class TooShort(ap.Layer):
+    """Drops the last ten bytes of each read."""
 
     def wrap(self, inner: ap.Accessor, runtime: Runtime) -> ap.Accessor:
-        return FromMemoryAccessor(inner)
+        return TooShortAccessor(inner)
 
 
-class FromMemoryAccessor(ap.WrappedAccessor):
+class TooShortAccessor(ap.WrappedAccessor):
     """The live layer."""
 
-    def read_now(self, request: ReadRequest, sink: Sink) -> ReadReply | None:
-        now = read_now_of(self.inner)
+    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         whole = CollectSink()
-        reply = None if now is None else now(request, whole)
-        return None if reply is None else too_little(sink, reply.head, whole.to_bytes())
+        reply = await self.inner.read(request, whole)
+        return too_little(sink, reply.head, whole.to_bytes())
 
 
-async def test_bytes_from_memory_are_counted_too(tmp_path: Path) -> None:
-    """What falls short is asked for again."""
+@pytest.mark.parametrize("policy", ["random", "adaptive"])
+async def test_bytes_of_local_files_are_counted_too(policy: PolicyName, tmp_path: Path) -> None:
+    """Of each read past the blocks."""
     data = bytes(range(250)) * 400
     (tmp_path / "k").write_bytes(data)
-    async with ap.Operator.from_uri(tmp_path) as op, op.layer(FromMemory()) as read:
-        for path in (op, read):
-            async with path.reader("k", policy="random") as reader:
-                for start in range(0, 90_000, 9000):
-                    assert await reader.read_at(start, 4096) == data[start : start + 4096]
+    async with ap.Operator.from_uri(tmp_path) as op, op.reader("k", policy=policy) as reader:
+        assert await reader.read_at(0, 10) == data[:10]
+        size, etag = reader.size, reader.etag
+        async with op.layer(TooShort()) as short, short.reader("k", policy=policy, size=size, etag=etag) as cut:
+            for start in range(0, 90_000, 9000):
+                assert await reader.read_at(start, 4096) == data[start : start + 4096]
+                with pytest.raises(ap.ProtocolError, match="4086"):
+                    await cut.read_at(start, 4096)
