@@ -114,6 +114,9 @@ class FileStore(Protocol):
     def filled(self, segment: Segment) -> None:
         """The last byte of a segment has arrived."""
 
+    def opened(self, fetch: Fetch) -> None:
+        """The response of a fetch has named the file that it fills."""
+
     def forget(self, file: BlockFile) -> None:
         """An empty file leaves the store."""
 

@@ -54,7 +54,6 @@ class SystemCalls:
     change_mode = staticmethod(os.fchmod)
     status = staticmethod(os.fstat)
     status_of = staticmethod(os.stat)
-    names = staticmethod(os.listdir)
     write = staticmethod(os.writev)
     truncate = staticmethod(os.ftruncate)
     read = staticmethod(os.preadv)
@@ -66,6 +65,10 @@ class SystemCalls:
     space = staticmethod(os.fstatvfs)
     seconds = staticmethod(time.monotonic)
     open_cached = staticmethod(open_below)
+
+    def names(self, directory: int) -> list[str]:
+        """The names in an open directory."""
+        return os.listdir(directory)
 
     def read_cached(self, descriptor: int, buffer: memoryview, position: int) -> int:
         """Read what the kernel has in memory; ``BlockingIOError`` for nothing. Never waits."""

@@ -25,11 +25,12 @@ from collections.abc import Sequence
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.cache.entry import aligned
 from aioprefetch.cache.guard import CacheFailed
-from aioprefetch.cache.objects import CacheCalls, CacheSource, CacheStore, EntryGone
-from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNotSatisfied, TimedOut, Unavailable
-from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
-from aioprefetch.layers.lru_cache.fill import FillReader
+from aioprefetch.cache.object_entry import CacheEntry, part_of, slot_of
+from aioprefetch.cache.objects import CacheCalls, CacheSource, EntryGone, EntryObjects
+from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNotSatisfied, Unavailable
+from aioprefetch.layers.lru_cache.fill import FillReader, late_error
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
@@ -106,7 +107,7 @@ class LruCacheLayer(Layer):
         if isinstance(events := getattr(self.cache, "events", None), EventBus):
             events.leave_process()
         calls = CacheCalls(self.cache, runtime, self.cache_timeout_seconds)
-        return CacheState(CacheStore(calls, runtime, capacity_bytes=int(self.capacity_bytes)), runtime)
+        return CacheState(EntryObjects(calls, runtime, capacity_bytes=int(self.capacity_bytes)), runtime)
 
 
 class LruCacheAccessor(WrappedAccessor):
@@ -171,9 +172,9 @@ class LruCacheAccessor(WrappedAccessor):
                 if await self._read_entry(source, part, request, sink):
                     return "cache"
             except CacheFailed as failure:
-                self._cache.judge(source, failure)
                 if not failure.is_lasting:
                     return None
+                self._cache.drop(source)
         return None
 
     async def _read_entry(self, entry: CacheEntry, part: ReadHead, request: ReadRequest, sink: Sink) -> bool:
@@ -182,9 +183,8 @@ class LruCacheAccessor(WrappedAccessor):
             self._count("cache_hits", request.path)
             sink.begin(part, path=request.path)
             return True
-        assert entry.header is not None
         start, end = part.start, part.end
-        low, high = entry.header.pieces(start, end)
+        low, high = aligned(start, end, entry.whole().size)
         turn = self._runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
@@ -263,9 +263,7 @@ class LruCacheAccessor(WrappedAccessor):
                 await asyncio.shield(relay.finished)
         except TimeoutError as late:
             late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
-            raise TimedOut(
-                "the object did not arrive before the deadline", operation="read", path=request.path
-            ) from None
+            raise late_error(request) from None
         if reader.relay is None:
             return None
         part = relay.part

@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.cache.objects import CacheStore
-from aioprefetch.layers.lru_cache.entry import CacheEntry, Slot, is_excluded, pin_of, slot_of
+from aioprefetch.cache.object_entry import CacheEntry, Slot, is_excluded, pin_of, slot_of
+from aioprefetch.cache.objects import EntryObjects
 from aioprefetch.layers.lru_cache.fill import Fill, FillReader, Fills
 from aioprefetch.layers.lru_cache.object_memory import ObjectMemory
 from aioprefetch.lean_dataclass import dataclass
@@ -53,7 +53,7 @@ class BypassedObjects:
 class CacheState:
     """The shared state of the stacks of a runtime with the same LruCache layer: cache, fills, and their memory."""
 
-    def __init__(self, cache: CacheStore, runtime: Runtime) -> None:
+    def __init__(self, cache: EntryObjects, runtime: Runtime) -> None:
         self.runtime = runtime
         self.cache = cache
         self.memory = ObjectMemory(runtime.budget, wait_seconds=runtime.options.budget_wait_seconds)
@@ -125,15 +125,14 @@ class Lookup:
             return None
         fill = self._joinable(slots, request)
         if fill is None:
-            entry = await self._entry(slots, request)
+            entry = self._entry(slots, request)
             if entry is not None and self._is_trusted(entry, request):
                 return self._holder(entry, request, sink)
             if request.if_none_match is not None and (
-                entry is None or is_excluded(request, entry.etag if entry.header else None)
+                entry is None or is_excluded(request, entry.etag if entry.tail else None)
             ):
                 return None  # The caller's own condition is the revalidation.
-            # Another read may have started a fill while this one looked for the entry.
-            fill = self._joinable(slots, request) or self._start(slots[0], request, entry)
+            fill = self._start(slots, request, entry)
         return await self.opened(fill, fill.join(request, sink))
 
     def _joinable(self, slots: tuple[Slot, ...], request: ReadRequest) -> Fill | None:
@@ -152,22 +151,11 @@ class Lookup:
         # Its response may be older than this read: it is trusted no longer than an entry.
         return fill.entry is not None and self._is_trusted(fill.entry, request)
 
-    async def _entry(self, slots: tuple[Slot, ...], request: ReadRequest) -> CacheEntry | None:
-        """The entry that fits the read's path, version and ``if_match``, its header verified."""
+    def _entry(self, slots: tuple[Slot, ...], request: ReadRequest) -> CacheEntry | None:
+        """The entry in the index that fits the read's path, version and ``if_match``."""
         for slot in slots:
-            asked_version = None if slot is slots[0] else request.version
-            entry = self._resident_entry(slot.name)
-            if entry is None:
-                entry = self._cache.index.get(slot.name)
-                is_indexed = entry is not None
-                if entry is None or entry.header is None:
-                    entry = await self._cache.probe(slot)
-                if entry is not None and _fits(entry, asked_version, pin_of(request)):
-                    return entry
-                if not is_indexed or entry is None:
-                    continue
-                entry = await self._cache.probe(slot)  # Another process may have replaced it.
-            if entry is not None and _fits(entry, asked_version, pin_of(request)):
+            entry = self._resident_entry(slot.name) or self._cache.index.get(slot.name)
+            if entry is not None and _fits(entry, None if slot is slots[0] else request.version, pin_of(request)):
                 return entry
         return None
 
@@ -183,7 +171,7 @@ class Lookup:
         for fill in self._state.fills.of(entry.name):
             if fill.entry is entry:
                 return JoinedFill(fill, fill.join(request, sink), is_hit=fill.state == "complete")
-        if entry.header is None:
+        if entry.tail is None:
             return None
         self._cache.index.use(entry.name, self._cache.read_time())
         return entry
@@ -202,19 +190,22 @@ class Lookup:
         if entry is not None and entry.etag is not None and entry.etag == request.if_none_match:
             entry.validated_at = asked_at
 
-    def _start(self, slot: Slot, request: ReadRequest, stale: CacheEntry | None) -> Fill:
-        etag = None if stale is None else stale.etag
+    def _start(self, slots: tuple[Slot, ...], request: ReadRequest, stale: CacheEntry | None) -> Fill:
+        def judge(slot: Slot, entry: CacheEntry) -> bool | None:
+            fits = _fits(entry, None if slot is slots[0] else request.version, pin_of(request))
+            return self._is_trusted(entry, request) if fits else None
+
         fill = Fill(
             ReadRequest(
                 path=request.path,
                 size=self._object_bytes_max if self._inner.capability.read_range else None,
                 if_match=pin_of(request),
-                if_none_match=etag if self._inner.capability.read_if_none_match else None,
                 version=request.version,
             ),
-            slot=slot,
+            slots=slots,
             object_bytes_max=self._object_bytes_max,
             stale=stale,
+            judge=judge,
             inner=self._inner,
             cache=self._cache,
             memory=self._state.memory,
@@ -236,7 +227,7 @@ class Lookup:
             fill.leave(reader, served=False)
             self._runtime.counters["cache_misses"] += 1
             raise
-        if fill.state == "not_modified":
+        if fill.state == "current":
             fill.leave(reader, served=True)
             return None if fill.stale is None else self._holder(fill.stale, request, reader.sink)
         if fill.state == "bypassed":

@@ -12,9 +12,9 @@ import pytest
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.cache.entry import PIECE_BYTES
 from aioprefetch.cache.guard import FAILURES_MAX
-from aioprefetch.errors import Error, NotFound, ObjectChanged, PermissionDenied, Unavailable
+from aioprefetch.cache.object_entry import CacheEntry
 from aioprefetch.cache.objects import COOL_DOWN_SECONDS, EntrySink
-from aioprefetch.layers.lru_cache.entry import CacheEntry
+from aioprefetch.errors import Error, NotFound, ObjectChanged, PermissionDenied, Unavailable
 from aioprefetch.runtime import runtime
 from aioprefetch.runtime.events import Event
 from aioprefetch.values import ReadHead, ReadRequest, WriteRequest

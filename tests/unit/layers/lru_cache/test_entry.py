@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.cache.entry import BadEntry
-from aioprefetch.layers.lru_cache.entry import ObjectFacts, is_entry_name, is_old_name, slot_of
+from aioprefetch.cache.object_entry import ObjectFacts, is_entry_name, is_old_name, slot_of
 from aioprefetch.layers.lru_cache.lookup import BypassedObjects
 
 NAMESPACE = ("s3", "https://e", "bucket", "root", "someone")

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.cache.object_entry import slot_of
 from aioprefetch.errors import Closed, ConditionNotMatch, ProtocolError, TimedOut, Unavailable
-from aioprefetch.layers.lru_cache.entry import slot_of
 from aioprefetch.layers.lru_cache.fill import Fill, Fills
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.values import ReadHead, ReadRequest

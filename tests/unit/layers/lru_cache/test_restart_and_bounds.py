@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from aioprefetch.cache.index import LOOK_WRITTEN_SHARE
+from aioprefetch.cache.objects import TAIL_READ_BYTES
 from aioprefetch.errors import ConditionNotMatch, Unavailable
-from aioprefetch.cache.objects import HEADER_READ_BYTES, LIST_WRITTEN_SHARE
 from aioprefetch.values import ListPage, ListRequest, ReadRequest, WriteRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, read, read_settled, settle
 
@@ -242,7 +243,7 @@ async def test_an_entry_that_another_process_replaced_is_left_to_it(bed: Bed, ot
 
 async def test_a_long_header_is_read_out_of_one_file(bed: Bed, other: Bed) -> None:
     """It takes two reads. A file that another process replaces between them is a miss, no damage, and stays."""
-    path = "k" * (HEADER_READ_BYTES - 200)  # The header holds it, and the facts behind it are cut by the first read.
+    path = "k" * (TAIL_READ_BYTES - 200)  # The header holds it, and the facts behind it are cut by the first read.
     ours, theirs = bed.stack(), other.stack()
     for name in ("first", path):
         bed.put(name, DATA)
@@ -317,7 +318,7 @@ async def test_the_bytes_of_all_processes_are_bounded(bed: Bed, other: Bed) -> N
 @pytest.mark.virtual
 async def test_an_entry_that_is_written_during_a_listing_stays_in_the_index(bed: Bed) -> None:
     """The listing does not have it. It is found as before, without another look at its header."""
-    stack = bed.stack(capacity_bytes=LIST_WRITTEN_SHARE * 1000, revalidate_seconds=None)
+    stack = bed.stack(capacity_bytes=LOOK_WRITTEN_SHARE * 1000, revalidate_seconds=None)
     for name in ("first", "a", "b"):
         bed.put(name, DATA)
     await read_settled(stack, "first")
