@@ -356,6 +356,8 @@ class EntryObjects:
 
         Evicts entries that were read before this one; waits for other writes where only they leave no room.
         """
+        while any(writer.slot.name == slot.name for writer in self._writing):
+            await self._written.wait()
         replaced = self.index.discard(slot.name)
         evicted = await self._make_room(size_bytes, last_read)
         if evicted is None:
