@@ -265,14 +265,8 @@ class DiskTier:
         self.claims.opened(fetch, file, (lambda _: None) if identity is None else identity.key, self.writer.names)
 
     def ended(self, fetch: Fetch) -> None:
-        """A fetch has ended: write the blocks that are whole by it."""
+        """A fetch has ended."""
         self.writer.filled(fetch.received)
-        file = fetch.file
-        if self.claims.is_on and fetch.tier is Tier.NETWORK and fetch.received and isinstance(file, BlockFile):
-            for index in file.grid.indices(fetch.start, fetch.position):
-                block = file.blocks.get(index)
-                if block is not None:
-                    self.writer.fetched(file, block)
         self.claims.ended(fetch, self.writer.names)
 
     async def serve(self, fetch: Fetch, file: BlockFile) -> bool:

@@ -129,6 +129,10 @@ class FetchStarter(Protocol):
     """The part of a block store that a fetch uses."""
 
     runtime: Runtime
+    keeps_fetched: bool
+
+    def keep(self, fetch: Fetch, segment: Segment) -> None:
+        """A segment is complete: write its block to the disk if all of that is there."""
 
     def start(self, fetch: Fetch) -> None:
         """Start a request. A demand request is sent by this call if there is memory for it."""
@@ -465,6 +469,8 @@ class Fetch(Sink):
             segment.become(SegmentState.READY)
             if self.prefetched:
                 self._store.filled(segment)
+            if self._store.keeps_fetched:
+                self._store.keep(self, segment)
         if self._waits:
             self._wake(position)
 

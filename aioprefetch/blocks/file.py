@@ -100,6 +100,7 @@ class FileStore(Protocol):
     """
 
     runtime: Runtime
+    keeps_fetched: bool
     readers: set[weakref.ref[ReaderPosition]]
     tick: int
     fetches: int
@@ -113,6 +114,9 @@ class FileStore(Protocol):
 
     def filled(self, segment: Segment) -> None:
         """The last byte of a segment has arrived."""
+
+    def keep(self, fetch: Fetch, segment: Segment) -> None:
+        """A segment is complete: write its block to the disk if all of that is there."""
 
     def opened(self, fetch: Fetch) -> None:
         """The response of a fetch has named the file that it fills."""

@@ -50,6 +50,7 @@ class BlockStore:
         self.arrived = eviction.arrived
         self.disk = None if runtime.options.disk_cache is None else self._open_disk()
         eviction.writer = None if self.disk is None else self.disk.writer
+        self.keeps_fetched = self.disk is not None and self.disk.claims.is_on
         runtime.budget.reclaim = eviction.reclaim
         runtime.gauges.append(self.gauges)
 
@@ -210,6 +211,14 @@ class BlockStore:
     def filled(self, segment: Segment) -> None:
         """The last byte of a segment has arrived."""
         count_ready(self.runtime, segment)
+
+    def keep(self, fetch: Fetch, segment: Segment) -> None:
+        """A segment is complete: write its block to the disk if all of that is there."""
+        file = fetch.file
+        if self.disk is not None and isinstance(file, BlockFile) and fetch.tier is Tier.NETWORK:
+            block = file.blocks.get(file.grid.index(segment.start))
+            if block is not None:
+                self.disk.writer.fetched(file, block)
 
     def opened(self, fetch: Fetch) -> None:
         """The response of a fetch has named the file that it fills."""

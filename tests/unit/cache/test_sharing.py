@@ -19,8 +19,11 @@ from hypothesis import strategies as st
 import aioprefetch as ap
 from aioprefetch.blocks.host_claims import ObjectFacts, claimable, ours
 from aioprefetch.cache.directory import CLAIM
+from aioprefetch.cache.entry import EntryKey
+from aioprefetch.cache.files import EntryFiles
 from aioprefetch.errors import Unavailable
 from aioprefetch.ranges import BlockGrid
+from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.fault_server import FaultServer
 from tests.benches.disk_tier import BLOCK, counts, disk_bench, key_in, read_block, reader_of, written
 from tests.benches.failing_disk import FailingCalls, cache_in, failing, files_in, private, until
@@ -134,114 +137,102 @@ async def test_claims_that_fail_fail_no_read(tmp_path: Path, operation: str) -> 
 # --- two runtimes over one directory ----------------------------------------------------------------------------------
 
 
-async def claimed_by_another(b: Bench, path: Path, index: int) -> tuple[Any, Any]:
-    """A cache of another process that holds the claim of a block, and the key of that."""
-    reader = reader_of(b)
-    await read_block(b, reader, 7)
-    key = key_in(b, reader, index)
-    other = cache_in(path)
-    assert other.claim([key.name]) == {key.name: False}
-    b.calls.clear()
-    await reader.aclose()
-    return other, key
+@asynccontextmanager
+async def claimed(path: Path, **more: Any) -> AsyncIterator[tuple[Bench, RangeReader, EntryFiles, EntryKey]]:
+    """A bench and its reader; a cache of another process that has claimed block 2, and the key of that."""
+    async with fetched_bench(path, **more) as b, reader_of(b) as reader:
+        await read_block(b, reader, 7)
+        await written(b)
+        key = key_in(b, reader, 2)
+        other = cache_in(path)
+        assert other.claim([key.name]) == {key.name: False}
+        b.calls.clear()
+        yield b, reader, other, key
+        other.close()
 
 
 async def test_a_block_that_another_fetches_is_waited_for(tmp_path: Path) -> None:
-    async with fetched_bench(tmp_path) as b:
-        other, key = await claimed_by_another(b, tmp_path, 2)
-        async with reader_of(b) as reader:
-            waiting = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
-            await until(lambda: (private(tmp_path) / (key.name + CLAIM)).exists())
-            await settle()
-            assert not waiting.done()
-            other.put(key, [memoryview(b.data)[2 * BLOCK : 3 * BLOCK]])
-            assert await waiting == b.data[2 * BLOCK : 3 * BLOCK]
-            assert b.ranges == []
-            assert counts(b)[0] == 1
+    async with claimed(tmp_path) as (b, reader, other, key):
+        waiting = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
+        await until(lambda: (private(tmp_path) / (key.name + CLAIM)).exists())
+        await settle()
+        assert not waiting.done()
+        other.put(key, [memoryview(b.data)[2 * BLOCK : 3 * BLOCK]])
+        assert await waiting == b.data[2 * BLOCK : 3 * BLOCK]
+        assert b.ranges == []
+        assert counts(b)[0] == 1
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
 async def test_a_claim_that_ends_without_a_block_is_taken_over(tmp_path: Path, is_killed: bool) -> None:
     """The maker has failed, or is dead: the file of the claim may be left, without its lock."""
-    async with fetched_bench(tmp_path) as b:
-        other, key = await claimed_by_another(b, tmp_path, 2)
-        async with reader_of(b) as reader:
-            waiting = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
-            await settle()
-            if is_killed:
-                other.close()
-            else:
-                other.release([key.name])
-            assert await waiting == b.data[2 * BLOCK : 3 * BLOCK]
-            assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
-            await until(lambda: key.name in files_in(tmp_path))
+    async with claimed(tmp_path) as (b, reader, other, key):
+        waiting = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
+        await settle()
+        if is_killed:
+            other.close()
+        else:
+            other.release([key.name])
+        assert await waiting == b.data[2 * BLOCK : 3 * BLOCK]
+        assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
+        await until(lambda: key.name in files_in(tmp_path))
 
 
 async def test_after_the_stall_time_a_block_is_fetched_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aioprefetch.blocks.host_claims.CLAIM_SECONDS_MAX", 0.02)
-    async with fetched_bench(tmp_path) as b:
-        other, key = await claimed_by_another(b, tmp_path, 2)
-        async with reader_of(b) as reader:
-            await read_block(b, reader, 2)
-            assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
-            await written(b)
-            assert key.name not in files_in(tmp_path)
+    async with claimed(tmp_path) as (b, reader, other, key):
+        await read_block(b, reader, 2)
+        assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
+        await written(b)
+        assert key.name not in files_in(tmp_path)
         other.close()
 
 
 async def test_of_a_long_request_only_what_is_free_is_fetched(tmp_path: Path) -> None:
     """It ends before a block that another fetches, and the rest comes after that."""
-    async with fetched_bench(tmp_path) as b:
-        other, key = await claimed_by_another(b, tmp_path, 2)
-        async with reader_of(b) as reader:
-            reading = asyncio.create_task(reader.read_at(0, 6 * BLOCK))
-            await until(lambda: (0, 2 * BLOCK) in b.ranges)
-            await settle()
-            assert not reading.done()
-            other.put(key, [memoryview(b.data)[2 * BLOCK : 3 * BLOCK]])
-            assert await reading == b.data[: 6 * BLOCK]
-            assert sorted(b.ranges) == [(0, 2 * BLOCK), (3 * BLOCK, 6 * BLOCK)]
+    async with claimed(tmp_path) as (b, reader, other, key):
+        reading = asyncio.create_task(reader.read_at(0, 6 * BLOCK))
+        await until(lambda: (0, 2 * BLOCK) in b.ranges)
+        await settle()
+        assert not reading.done()
+        other.put(key, [memoryview(b.data)[2 * BLOCK : 3 * BLOCK]])
+        assert await reading == b.data[: 6 * BLOCK]
+        assert sorted(b.ranges) == [(0, 2 * BLOCK), (3 * BLOCK, 6 * BLOCK)]
 
 
 async def test_a_fetch_that_fails_gives_its_claims_up(tmp_path: Path) -> None:
-    async with fetched_bench(tmp_path) as b:
-        other, key = await claimed_by_another(b, tmp_path, 2)
+    async with claimed(tmp_path) as (b, reader, other, key):
         other.release([key.name])
         b.gate.open = False
-        async with reader_of(b) as reader:
-            failing_read = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
-            call = await b.next_call()
-            assert other.claim([key.name]) == {}
-            call.fail(Unavailable("broke"))
-            with pytest.raises(Unavailable):
-                await failing_read
-            await until(lambda: other.claim([key.name]))
+        failing_read = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
+        call = await b.next_call()
+        assert other.claim([key.name]) == {}
+        call.fail(Unavailable("broke"))
+        with pytest.raises(Unavailable):
+            await failing_read
+        await until(lambda: other.claim([key.name]))
         b.gate.open = True
         other.close()
 
 
 async def test_a_read_that_is_cancelled_while_it_waits_leaves_all_well(tmp_path: Path) -> None:
-    async with fetched_bench(tmp_path) as b:
-        other, key = await claimed_by_another(b, tmp_path, 2)
-        async with reader_of(b) as reader:
-            waiting = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
-            await settle()
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            other.release([key.name])
-            await read_block(b, reader, 2)
-            assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
-            await until(lambda: key.name in files_in(tmp_path))
+    async with claimed(tmp_path) as (b, reader, other, key):
+        waiting = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
+        await settle()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        other.release([key.name])
+        await read_block(b, reader, 2)
+        assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
+        await until(lambda: key.name in files_in(tmp_path))
         assert [name for name in files_in(tmp_path) if name.endswith(CLAIM)] == []
 
 
 async def test_with_evicted_nothing_is_claimed(tmp_path: Path) -> None:
-    async with fetched_bench(tmp_path, disk={"write": "evicted"}) as b:
-        other, _ = await claimed_by_another(b, tmp_path, 2)
-        async with reader_of(b) as reader:
-            await read_block(b, reader, 2)
+    async with claimed(tmp_path, disk={"write": "evicted"}) as (b, reader, other, key):
+        await read_block(b, reader, 2)
         assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
         assert [name for name in files_in(tmp_path) if not name.endswith(CLAIM)] == []
         other.close()
@@ -335,7 +326,7 @@ async def test_a_claimer_that_is_killed_delays_others_by_less_than_a_second(tmp_
     async with fetched_bench(tmp_path) as b, reader_of(b) as reader:
         await read_block(b, reader, 7)
         key = key_in(b, reader, 2)
-        claimer = subprocess.Popen(
+        claimer = subprocess.Popen(  # noqa: ASYNC220 - it begins at once
             [sys.executable, "-c", CLAIMER, str(tmp_path), key.name],
             cwd=ROOT,
             stdin=subprocess.PIPE,
