@@ -159,8 +159,11 @@ class WriteBehind:
         self.names.add(key.name)
         self._queue.append(_Write(file, block, key, is_sample=files.is_full and self.filter.is_sampling))
         if self._work is None:
-            self._work = self._runtime.supervisor.spawn(self._run(), name="write block files", on_end=self._ended)
+            self._start()
         return True
+
+    def _start(self) -> None:
+        self._work = self._runtime.supervisor.spawn(self._run(), name="write block files", on_end=self._ended)
 
     def spare(self, file: BlockFile, block: Block) -> bool:
         """Whether a block should not be evicted yet, because it would be lost: it is written first."""
@@ -267,6 +270,9 @@ class WriteBehind:
 
     def _ended(self) -> None:
         self._work = None
+        if self._queue and not self._runtime.closed:  # Something was added when all had been written.
+            self._start()
+            return
         while self._queue:
             self._settle(self._queue.popleft(), wrote=False)
 
