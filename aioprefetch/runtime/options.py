@@ -174,6 +174,6 @@ class RuntimeOptions:
         if self.disk_cache is not None and self.disk_cache.limit_bytes <= self.block_bytes:
             raise ConfigInvalid(
                 f"disk_cache: capacity_bytes must be more than block_bytes={self.block_bytes}, for a block and its"
-                f" header, not {self.disk_cache.capacity_bytes}",
+                f" tail, not {self.disk_cache.capacity_bytes}",
                 operation="configure",
             )

@@ -6,7 +6,7 @@ import shutil
 import signal
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from aioprefetch.testing.conformance.suite import checks
 from tests.benches.descriptors import descriptors_below, needs_proc
 from tests.benches.failing_disk import (
     FailingCalls,
+    StillCalls,
     cache_in,
     data_of,
     failing,
@@ -251,6 +252,43 @@ def test_claims_of_killed_writers_are_removed_at_start(tmp_path: Path) -> None:
     assert read(writer, key_of(2)) == data_of(key_of(2))
     cache_in(tmp_path).look()
     assert files_in(tmp_path) == sorted([key_of(1).name + CLAIM, key_of(2).name, "notes"])
+
+
+class Between(StillCalls):
+    """Something happens once, between the opening of a claim and its lock."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self.happens: Callable[[], None] | None = happens
+
+    def lock(self, descriptor: int, operation: int) -> None:  # type: ignore[override]
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            happens()
+        super().lock(descriptor, operation)
+
+
+def test_a_claim_is_of_the_file_that_has_the_name(tmp_path: Path) -> None:
+    """Another process has finished the entry in the file that was opened: it is not written to."""
+    other, key = cache_in(tmp_path), key_of()
+    other.claim([key.name])
+
+    def finish() -> None:
+        assert put(other, key)
+        file_of(tmp_path, key).unlink()
+
+    ours = cache_in(tmp_path, calls=Between(finish))
+    assert ours.claim([key.name]) == {key.name: False}
+    assert cache_in(tmp_path).claim([key.name]) == {}
+    assert put(ours, key)
+    assert read(cache_in(tmp_path), key) == data_of(key)
+
+
+def test_an_entry_that_is_made_before_the_claim_is_seen(tmp_path: Path) -> None:
+    other, key = cache_in(tmp_path), key_of()
+    ours = cache_in(tmp_path, calls=Between(lambda: bool(put(other, key)) and None))
+    assert ours.claim([key.name]) == {key.name: True}
+    assert key.name in ours
+    assert files_in(tmp_path) == [key.name]
 
 
 def test_a_forked_child_holds_no_claim_of_its_parent(tmp_path: Path) -> None:

@@ -231,11 +231,10 @@ async def test_a_read_that_is_cancelled_while_it_waits_leaves_all_well(tmp_path:
 
 
 async def test_with_evicted_nothing_is_claimed(tmp_path: Path) -> None:
-    async with claimed(tmp_path, disk={"write": "evicted"}) as (b, reader, other, key):
+    async with claimed(tmp_path, disk={"write": "evicted"}) as (b, reader, _, _):
         await read_block(b, reader, 2)
         assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
         assert [name for name in files_in(tmp_path) if not name.endswith(CLAIM)] == []
-        other.close()
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
