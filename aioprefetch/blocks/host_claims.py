@@ -61,9 +61,8 @@ def claimable(grid: BlockGrid, start: int, end: int) -> range:
     end = min(end, grid.size)
     if start % grid.block_bytes or start >= end:
         return range(0)
-    return range(
-        start // grid.block_bytes, -(-end // grid.block_bytes) if end == grid.size else end // grid.block_bytes
-    )
+    stop = -(-end // grid.block_bytes) if end == grid.size else end // grid.block_bytes
+    return range(start // grid.block_bytes, stop)
 
 
 def ours(names: Sequence[str], found: Mapping[str, bool]) -> int:

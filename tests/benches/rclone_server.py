@@ -68,7 +68,8 @@ class RcloneS3Server:
     does, is seen after `directory_cache_seconds`. With 0 it is seen at once, but rclone then walks all files at every
     request (24 requests cost 20 s instead of 0.06 s).
 
-    With `count_connections` clients reach rclone through a relay of this process, which counts `connections`.
+    With `count_connections` clients reach rclone through a relay of this process, which counts `connections`, and the
+    `sent_bytes` that clients were sent.
     """
 
     region = "us-east-1"
@@ -118,6 +119,13 @@ class RcloneS3Server:
         if self._relay is None:
             raise RuntimeError("connections are counted by a running RcloneS3Server(count_connections=True)")
         return self._relay.connections
+
+    @property
+    def sent_bytes(self) -> int:
+        """The number of bytes that clients were sent, heads included. Counted like `connections`."""
+        if self._relay is None:
+            raise RuntimeError("bytes are counted by a running RcloneS3Server(count_connections=True)")
+        return self._relay.sent_bytes
 
     @property
     def root(self) -> Path:
@@ -225,6 +233,11 @@ class CountingRelay:
         self._threads: set[threading.Thread] = set()
         self._is_stopping = False
         self.connections = 0
+        self.sent_bytes = 0
+
+    def _count(self, size: int) -> None:
+        with self._lock:
+            self.sent_bytes += size
 
     @property
     def address(self) -> str:
@@ -280,7 +293,8 @@ class CountingRelay:
                     return
                 self._open |= {client, server}
             try:
-                back = threading.Thread(target=_pump, args=(server, client), name="aioprefetch-relay-back", daemon=True)
+                arguments = (server, client, self._count)
+                back = threading.Thread(target=_pump, args=arguments, name="aioprefetch-relay-back", daemon=True)
                 back.start()
                 _pump(client, server)
                 back.join()
@@ -289,10 +303,12 @@ class CountingRelay:
                     self._open -= {client, server}
 
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
+def _pump(source: socket.socket, sink: socket.socket, count: Callable[[int], None] | None = None) -> None:
     """Relay bytes until the end of the source, and then the end itself."""
     with contextlib.suppress(OSError):
         while data := source.recv(RELAY_BYTES):
+            if count is not None:
+                count(len(data))
             sink.sendall(data)
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)
