@@ -433,7 +433,8 @@ class Fetch(Sink):
             if self.file is None:
                 self.file = file
                 file.add(self)
-                self._store.opened(self)
+                if self._store.keeps_fetched:
+                    self._store.opened(self)
             file.place(self, head)
         except Exception:
             self.head = None  # A refused response has served no waiter, not even those for its head.

@@ -53,6 +53,7 @@ class Opening:
     """
 
     __slots__ = (
+        "_has_recalled",
         "_openings",
         "end",
         "fetch",
@@ -76,6 +77,7 @@ class Opening:
         self.start, self.end, self.is_suffix = first
         self.resident = resident
         self.is_open = True
+        self._has_recalled = False
         self.pinned: tuple[str | None, str | None, int] | None = None
         self.readers: list[Opener] = [sender]
         self.fetch = Fetch(
@@ -119,15 +121,8 @@ class Opening:
 
     def send(self, fetch: Fetch) -> Awaitable[object]:
         """Send the request; with a ``resident`` version, on condition that the object has changed."""
-        if self.resident is None and self._openings.store.disk is not None:
+        if not self._has_recalled and self.resident is None and self._openings.store.keeps_fetched:
             return self._recall_and_send(fetch)
-        return self._send(fetch)
-
-    async def _recall_and_send(self, fetch: Fetch) -> None:
-        self.resident = await self.readers[0].recall(self)
-        await self._send(fetch)
-
-    def _send(self, fetch: Fetch) -> Awaitable[object]:
         sender, resident = self.readers[0], self.resident
         etag = None if resident is None else resident.version[1]
         size = self.end - self.start
@@ -144,6 +139,11 @@ class Opening:
             session=sender.session,
         )
         return self._openings.accessor.read(request, fetch)
+
+    async def _recall_and_send(self, fetch: Fetch) -> None:
+        self._has_recalled = True
+        self.resident = await self.readers[0].recall(self)
+        await self.send(fetch)
 
     async def refused(self, error: Error) -> Error | None:
         """The error that a refusal means; ``None`` if the object is still of the ``resident`` version."""
