@@ -465,14 +465,6 @@ class BlockFile:
         if not block.segments:
             self.blocks.pop(block.index, None)
 
-    def let_go(self, start: int, end: int) -> None:
-        """Drop what lies within ``[start, end)`` and no read needs now."""
-        for block in [self.blocks[index] for index in self.grid.indices(start, end) if index in self.blocks]:
-            for segment in tuple(block.segments):
-                is_idle = not segment.pins and segment.state is SegmentState.READY
-                if is_idle and start <= segment.start and segment.end <= end:
-                    self.drop_segment(block, segment)
-
     def forget(self) -> None:
         """Drop every block, because no later reader can find this file."""
         self.clear()

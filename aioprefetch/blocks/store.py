@@ -201,7 +201,7 @@ class BlockStore:
                 raise
             counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
         except Exception as error:
-            self._end(fetch, _without_frames(error))
+            self._end(fetch, without_frames(error))
         except asyncio.CancelledError:
             self._end(fetch, _was_closed())
             raise
@@ -310,7 +310,7 @@ class BlockStore:
         )
 
 
-def _without_frames(error: Exception) -> Exception:
+def without_frames(error: Exception) -> Exception:
     """An error and its causes without tracebacks, which would keep frames and their buffers alive."""
     cause: BaseException | None = error
     while cause is not None and cause.__traceback__ is not None:

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from aioprefetch.accessor.parallel_parts import ParallelParts
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.blocks.fetch import Wait
+from aioprefetch.blocks.fetch import Fetch, Wait
+from aioprefetch.blocks.store import without_frames
 from aioprefetch.errors import Closed, copy_of
 from aioprefetch.ranges import Range, subtract
 from aioprefetch.reader.opening import OpenObject, OpenPart
@@ -184,6 +185,36 @@ class LongRead:
             await reads.deliver(start, end, waits, write, "exact", has_prefix=True)
         finally:
             self._opened.release(waits)
+
+
+class PastFetch(Fetch):
+    """A range of several that are read past the blocks side by side: begun in its caller, its bytes in ``data``."""
+
+    __slots__ = ("data",)
+
+    def begin_with(self, reads: BlockReads) -> None:
+        """Begin to read."""
+        runtime = reads.opened.runtime
+        self.tier = Tier.NETWORK
+        self.work = work = runtime.supervisor.start(self._receive(reads), runtime.loop, name="fetch")
+        work.start()
+
+    def cancel(self) -> None:
+        """End the read."""
+        if self.work is not None and not self.finished:
+            self.work.cancel()
+
+    async def _receive(self, reads: BlockReads) -> None:
+        try:
+            collected, self.tier = await LongRead.collect(reads, self.start, self.end)
+            self.data = collected.getvalue()
+        except Exception as error:
+            self.finish(without_frames(error))
+        except asyncio.CancelledError:
+            self.finish(Closed("the reader or its operator was closed while it read", operation="read"))
+            raise
+        else:
+            self.finish(None)
 
 
 def stream_of(size: int) -> io.BytesIO:

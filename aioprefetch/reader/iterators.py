@@ -113,18 +113,16 @@ class RangeIterator(AsyncClosing):
         return RangePlan(reads, ranges, merged, tier)
 
     def _start(self, reads: ObjectReads) -> None:
-        if reads.opened.passes_blocks:
-            return  # One after the other.
         while self._pending and self._pending[0].size <= reads.opened.request_bytes_max:
             piece = self._pending[0]
             in_flight = sum(active.size for active, _ in self._active)
             if not reads.has_room(len(self._active), in_flight, (piece.start, piece.end)):
                 return
             self._pending.popleft()
-            self._active.append((piece, reads.request_and_join(piece.start, piece.end, fill="exact")))
+            self._active.append((piece, reads.request(piece.start, piece.end)))
 
     async def _copy(self, plan: RangePlan, piece: MergedRange) -> None:
-        """Copy a range step by step that is too large for memory, was evicted before its turn, or is local."""
+        """Copy a range step by step that is too large for memory, or was evicted before its turn."""
         try:
             collected, tier = await plan.reads.collect(piece.start, piece.end)
             if collected.tell() < piece.size:

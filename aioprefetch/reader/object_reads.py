@@ -20,7 +20,7 @@ from aioprefetch.blocks.fetch import Fetch, Wait, tier_of
 from aioprefetch.blocks.file import BlockFile, Survey
 from aioprefetch.errors import RangeNotSatisfied
 from aioprefetch.ranges import OFFSET_MAX, Range, checked_range, overlaps
-from aioprefetch.reader.direct_reads import LongRead, stream_of
+from aioprefetch.reader.direct_reads import LongRead, PastFetch, stream_of
 from aioprefetch.reader.look_ahead import LookAhead
 from aioprefetch.reader.opening import OpenObject
 from aioprefetch.reader.options import ReaderOptions
@@ -165,9 +165,7 @@ class ObjectReads:
             segment = self._brought(start, end) if is_first else None
             if segment is not None:
                 self.count_read(start, end - start, size, Tier.NETWORK, began)
-                data = bytes(segment.view[start - segment.start : end - segment.start])
-                self._let_go(start, end)
-                return data
+                return bytes(segment.view[start - segment.start : end - segment.start])
             if start < end:
                 past, miss = self._way(start, end, at_cursor)
                 if past:
@@ -177,8 +175,6 @@ class ObjectReads:
                     if end - start > self._block_bytes:
                         collected = stream_of(end - start)
                     tier = await self.copy(start, end, collected.write, at_cursor=at_cursor, miss=miss)
-                if is_first:
-                    self._let_go(start, end)
         except Exception:
             self.count_failure()
             raise
@@ -255,8 +251,6 @@ class ObjectReads:
                     self.ahead.went_past_blocks(end)
                 else:
                     tier = await self.copy(start, end, write, at_cursor=True, miss=miss)
-            if is_first:
-                self._let_go(start, end)
         except Exception:
             self.count_failure()
             raise
@@ -264,9 +258,10 @@ class ObjectReads:
         return filled
 
     def _brought(self, start: int, end: int) -> Segment | None:
-        """The segment with ``[start, end)`` if the first response has brought it, and nothing is looked ahead to."""
+        """The segment with ``[start, end)`` if the first response has brought it, and nothing is fetched ahead yet."""
         file = self.opened.file
-        if file is None or start >= end or not (file.is_whole or self.opened.policy.window == "none"):
+        is_alone = self.opened.passes_blocks or self.opened.policy.window == "none"
+        if file is None or start >= end or not (is_alone or file.is_whole):
             return None
         segment = file.find(start, end)
         if segment is not None and segment.filled == file.size:
@@ -287,14 +282,6 @@ class ObjectReads:
             return False, miss
         ahead.apply_beside(decision, start, end)
         return True, None
-
-    def _let_go(self, start: int, end: int) -> None:
-        """The first read of a local file is over: nothing of it stays in blocks, except the end of the file."""
-        file = self.opened.file
-        if file is None or not self.opened.passes_blocks or self.opened.policy.keeps_footer:
-            return
-        if not self.ahead.learns_from(file, end):
-            file.let_go(start, end)
 
     def count_read(self, start: int, count: int, size: int | None, tier: Tier, began: float | None) -> None:
         """Count a read of ``size`` bytes that got ``count``; publish it, if there was a listener when it ``began``."""
@@ -514,6 +501,7 @@ class ObjectReads:
         declared. ``copy`` delivers the available bytes.
         """
         opened = self.opened
+        past = waits[0].fetch if waits else None
         if len(waits) == 1:
             waits[0].pin()
         for number in range(len(waits)):  # A local name would keep a wait; see ``OpenObject.release``.
@@ -523,7 +511,19 @@ class ObjectReads:
                 if end <= opened.end_of_reads():
                     raise
                 return None
-        return opened.open_file().find_pieces(start, end)
+        return [memoryview(past.data)] if isinstance(past, PastFetch) else opened.open_file().find_pieces(start, end)
+
+    def request(self, start: int, end: int) -> list[Wait]:
+        """``request_and_join`` for the exact range, past the blocks if the object is a local file."""
+        opened = self.opened
+        if not opened.passes_blocks or opened.total is None:
+            return self.request_and_join(start, end, fill="exact")
+        fetch = PastFetch(opened.store, opened, start, end, lane="demand", label=self.path, account=opened.account)
+        fetch.begin_with(self)
+        wait = fetch.join(end)
+        wait.was_late = True
+        opened.waits.add(wait)
+        return [wait]
 
     def request_and_join(
         self, start: int, end: int, *, fill: Fill, step: int = 0, survey: Survey | None = None, wide_end: int = 0

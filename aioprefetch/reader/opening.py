@@ -29,7 +29,7 @@ from aioprefetch.errors import (
 from aioprefetch.ranges import Range
 from aioprefetch.reader.openings import Opening, Openings
 from aioprefetch.reader.options import ReaderOptions
-from aioprefetch.reader.policy import PLAIN, REQUEST_BYTES_MAX, FirstRequest, Policy, first_request, footer_start
+from aioprefetch.reader.policy import REQUEST_BYTES_MAX, FirstRequest, first_request, footer_start
 from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.runtime.statistics import TIER_NAMES, Account, Tier
 from aioprefetch.values import Lane, ReadHead, ReadRequest, ReadSession, StatRequest
@@ -302,18 +302,14 @@ class OpenObject:
             self.name, version, size=facts.size, block_bytes=block_bytes, label=self.path, is_current=False
         )
 
-    @property
-    def _first_policy(self) -> Policy:
-        """The policy of the first request: of a local file only a footer is brought beside what is read."""
-        return PLAIN if self.passes_blocks and not self.policy.keeps_footer else self.policy
-
     def _first_range(self, offset: int | None, size: int) -> FirstRequest:
-        wanted = min(size, TURN_BYTES if self.passes_blocks else self.request_bytes_max)
-        end, policy = self._likely_size, self._first_policy
+        policy, end, cell = self.policy, self._likely_size, self._block_bytes
+        wanted = min(size, self.request_bytes_max)
+        if self.passes_blocks:  # The rest of the read comes past the blocks.
+            cell = min(cell, TURN_BYTES)
+            wanted = min(size, cell)
         if end is None:
-            first = first_request(
-                policy, offset=offset, size=wanted, block_bytes=self._block_bytes, tail_bytes=self._tail_bytes
-            )
+            first = first_request(policy, offset=offset, size=wanted, block_bytes=cell, tail_bytes=self._tail_bytes)
             return first if first.is_suffix else self._first_blocks(first, offset, size)
         # The caller or a refusal has named the size: only the version is still open.
         if policy.keeps_footer:
@@ -321,8 +317,8 @@ class OpenObject:
             return FirstRequest(start, max(start + 1, end))
         low = min(offset or 0, max(0, end - 1))
         blocks = policy.fill != "exact"
-        start = low - low % self._block_bytes if blocks else low
-        stop = start + self._block_bytes if blocks else low + wanted
+        start = low - low % cell if blocks else low
+        stop = start + cell if blocks else low + wanted
         return self._first_blocks(FirstRequest(start, max(start + 1, min(stop, end))), offset, size)
 
     def _first_blocks(self, first: FirstRequest, offset: int | None, size: int) -> FirstRequest:
@@ -332,7 +328,7 @@ class OpenObject:
         request together are longer than half a block: otherwise the whole block costs nothing more.
         """
         start, end = first.start, first.end
-        if offset is not None and self._first_policy.fill != "exact":
+        if offset is not None and self.policy.fill != "exact" and not self.passes_blocks:
             start, end = self.within_share(offset, max(offset + 1, min(end, offset + size)), (start, end))
         split = self._split
         if split is not None and offset is not None and split[0] <= offset < split[1]:
@@ -623,7 +619,7 @@ class OpenObject:
             file.cancel_prefetches(self, 0, file.size)
             file.settle_for(self.account)
         file.close(self.position)
-        if not self.is_shared:
+        if not self.is_shared or (self.passes_blocks and not file.readers):
             file.forget()
 
     def _end_error(self) -> Error:

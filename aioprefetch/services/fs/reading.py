@@ -91,7 +91,8 @@ class FileReads:
             head, cached = taken
             turn.spend(head.size)
             try:
-                self._keep(request, file)
+                if request.session is not None:
+                    self._keep(request, file)
                 sink.begin(head, path=request.path)
                 sink.feed(cached)
             finally:

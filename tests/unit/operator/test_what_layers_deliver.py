@@ -486,7 +486,7 @@ async def test_a_layer_may_change_sizes(door: str, size: int, tmp_path: Path) ->
 
 @dataclass(frozen=True)
 class TooShort(ap.Layer):
-    """Drops the last ten bytes of each read."""
+    """Drops the last ten bytes of each read of more."""
 
     def wrap(self, inner: ap.Accessor, runtime: Runtime) -> ap.Accessor:
         return TooShortAccessor(inner)
@@ -498,7 +498,7 @@ class TooShortAccessor(ap.WrappedAccessor):
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         whole = CollectSink()
         reply = await self.inner.read(request, whole)
-        return too_little(sink, reply.head, whole.to_bytes())
+        return (too_little if reply.received > 10 else promised)(sink, reply.head, whole.to_bytes())
 
 
 @pytest.mark.parametrize("policy", ["random", "adaptive"])
@@ -506,11 +506,9 @@ async def test_bytes_of_local_files_are_counted_too(policy: PolicyName, tmp_path
     """Of each read past the blocks."""
     data = bytes(range(250)) * 400
     (tmp_path / "k").write_bytes(data)
-    async with ap.Operator.from_uri(tmp_path) as op, op.reader("k", policy=policy) as reader:
+    short = ap.Operator.from_uri(tmp_path).layer(TooShort())
+    async with short, short.reader("k", policy=policy) as reader:
         assert await reader.read_at(0, 10) == data[:10]
-        size, etag = reader.size, reader.etag
-        async with op.layer(TooShort()) as short, short.reader("k", policy=policy, size=size, etag=etag) as cut:
-            for start in range(0, 90_000, 9000):
-                assert await reader.read_at(start, 4096) == data[start : start + 4096]
-                with pytest.raises(ap.ProtocolError, match="4086"):
-                    await cut.read_at(start, 4096)
+        for start in range(9000, 90_000, 9000):
+            with pytest.raises(ap.ProtocolError, match="4086"):
+                await reader.read_at(start, 4096)

@@ -4,9 +4,11 @@ import asyncio
 import errno
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,9 +143,10 @@ async def test_every_way_to_read(operator: Operator, cache: ScriptedCache) -> No
 
 async def test_a_range_that_is_read_again_is_not_kept_either(operator: Operator, cache: ScriptedCache) -> None:
     async with operator, await opened(operator, cache) as reader:
+        blocks = counts(reader)[2]
         for number in range(1, 4):
             assert await reader.read_at(2 * BLOCK_BYTES, 4096) == DATA[2 * BLOCK_BYTES : 2 * BLOCK_BYTES + 4096]
-            assert (cache.reads, counts(reader)[2]) == (number, 0)
+            assert (cache.reads, counts(reader)[2]) == (number, blocks)
 
 
 @pytest.mark.parametrize("policy", ["random", "adaptive"])
@@ -153,21 +156,20 @@ async def test_local_files_evict_nothing(root: Path, policy: PolicyName) -> None
         (root / f"k{number}").write_bytes(DATA)
     operator = Operator(Fs(str(root)), block_bytes=BLOCK_BYTES, memory_bytes=4 * BLOCK_BYTES)
     async with operator:
-        readers = [operator.reader(f"k{number}", policy=policy) for number in range(8)]
-        for number, reader in enumerate(readers):
+        for number in range(8):
             places = random.Random(number).sample(range(BLOCK_BYTES - 100, 56 * BLOCK_BYTES, 4 * BLOCK_BYTES), 12)
-            for size in (1000, BLOCK_BYTES, 3 * BLOCK_BYTES // 2):
-                first, second, third, fourth = (places.pop() for _ in range(4))
-                assert await reader.read_at(first, size) == DATA[first : first + size]
-                assert await reader.view_at(second, size) == DATA[second : second + size]
-                assert await reader.read_ranges([(third, third + size)]) == [DATA[third : third + size]]
-                buffer = bytearray(size)
-                reader.seek(fourth)
-                assert (await reader.readinto(buffer), buffer) == (size, DATA[fourth : fourth + size])
+            async with operator.reader(f"k{number}", policy=policy) as reader:
+                for size in (1000, BLOCK_BYTES, 3 * BLOCK_BYTES // 2):
+                    first, second, third, fourth = (places.pop() for _ in range(4))
+                    assert await reader.read_at(first, size) == DATA[first : first + size]
+                    assert await reader.view_at(second, size) == DATA[second : second + size]
+                    assert await reader.read_ranges([(third, third + size)]) == [DATA[third : third + size]]
+                    buffer = bytearray(size)
+                    reader.seek(fourth)
+                    assert (await reader.readinto(buffer), buffer) == (size, DATA[fourth : fourth + size])
+                assert reader.statistics["stream_read_bytes_in_cache"] <= BLOCK_BYTES  # Of its first request.
         found = operator.statistics
         assert (found["stream_evict_blocks_from_cache"], found["stream_read_bytes_in_cache"]) == (0, 0)
-        for reader in readers:
-            await reader.aclose()
 
 
 async def test_what_the_caller_wants_kept_is_kept(operator: Operator) -> None:
@@ -335,7 +337,7 @@ async def test_cancelled_at_every_suspension(operator: Operator, cache: Scripted
         suspension, cancelled = 0, True
         while cancelled:
             suspension += 1
-            cancelled = await was_cancelled(read_on(20), suspension)
+            cancelled = await was_cancelled(read_on(40), suspension)
             await read_on(1)
         assert suspension > 2
         task = asyncio.ensure_future(read_on(100))
@@ -343,3 +345,56 @@ async def test_cancelled_at_every_suspension(operator: Operator, cache: Scripted
         await reader.aclose()
         with pytest.raises(errors.Closed):
             await task
+
+
+class HeldThreads:
+    """Reads of threads wait until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.gate = threading.Event(), threading.Event()
+        preadv, main = os.preadv, threading.get_ident()
+
+        def held(*arguments: Any) -> int:
+            if threading.get_ident() != main:
+                self.entered.set()
+                assert self.gate.wait(30)
+            return preadv(*arguments)
+
+        monkeypatch.setattr(os, "preadv", held)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_reader_that_is_closed_ends_its_reads(
+    operator: Operator, cache: ScriptedCache, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    """With ``Closed``; one that was cancelled before stays cancelled. Others are not disturbed."""
+    async with operator, await opened(operator, cache) as other:
+        reader = await opened(operator, cache)
+        cache.on_read = lambda number: -errno.EAGAIN
+        held = HeldThreads(monkeypatch)
+        reads = [asyncio.ensure_future(one.read_at(BLOCK_BYTES, 100)) for one in (reader, other)]
+        assert await asyncio.to_thread(held.entered.wait, 30)
+        if is_cancelled:
+            reads[0].cancel()
+        await reader.aclose()
+        held.gate.set()
+        with pytest.raises(asyncio.CancelledError if is_cancelled else errors.Closed):
+            await reads[0]
+        assert await reads[1] == DATA[BLOCK_BYTES : BLOCK_BYTES + 100]
+        assert reads[0].cancelling() == is_cancelled
+
+
+async def test_a_reader_counts_its_own_reads_alone(operator: Operator, cache: ScriptedCache) -> None:
+    """Not those that its caller makes afterwards."""
+    async with operator, await opened(operator, cache) as reader:
+        assert await reader.read_at(BLOCK_BYTES, 100) == DATA[BLOCK_BYTES : BLOCK_BYTES + 100]
+        before = counts(reader)
+        assert await operator.read("k", size=5) == DATA[:5]
+        assert counts(reader) == before
+
+
+async def test_the_first_request_is_small(root: Path, cache: ScriptedCache) -> None:
+    """Also where blocks are large."""
+    async with Operator(WarmFs(str(root), cache=cache)) as operator, operator.reader("k") as reader:
+        assert await reader.read_at(5, 10) == DATA[5:15]
+        assert reader.statistics["stream_read_bytes_in_cache"] == TURN_BYTES
