@@ -20,7 +20,8 @@ after it, for entries of reads in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
 from aioprefetch.accessor.response_check import VersionPin
@@ -48,6 +49,8 @@ from aioprefetch.values import (
     RenameRequest,
     WriteRequest,
 )
+
+T = TypeVar("T")
 
 _EVENTS = {
     "cache_hits": "cache.hit",
@@ -289,22 +292,24 @@ class LruCacheAccessor(WrappedAccessor):
 
     # --- writes -------------------------------------------------------------------------------------------------
 
-    async def invalidate(self, paths: Sequence[str], versions: Sequence[str | None] = ()) -> list[str]:
-        """Drop the entries of these paths; returns their names. The files are gone unless the cache fails.
+    async def changing(
+        self, call: Callable[[], Awaitable[T]], paths: Sequence[str], versions: Sequence[str | None] = ()
+    ) -> T:
+        """The result of a call that changes these objects. Their entries are gone before it, unless the cache fails.
 
-        The entries of ``versions``, one of each path, go too: other versions stay as they are.
+        The entries of ``versions``, one of each path, go too: other versions stay as they are. After the call entries
+        of reads in between are dropped, and no fill in progress becomes one.
         """
         namespace = self.inner.info.namespace
         slots = [*((path, None) for path in paths), *zip(paths, versions, strict=False)]
         names = [slot_of(namespace, path, version).name for path, version in slots]
         self._stop_fills(names)
-        await self._state.cache.invalidate(names)
-        return names
-
-    def forget(self, names: list[str]) -> None:
-        """Drop these entries, and let no fill in progress become one of them."""
-        self._stop_fills(names)
-        self._state.cache.forget(names)
+        await self._cache.invalidate(names)
+        try:
+            return await call()
+        finally:
+            self._stop_fills(names)
+            self._cache.forget(names)
 
     def _stop_fills(self, names: list[str]) -> None:
         for name in names:
@@ -312,39 +317,19 @@ class LruCacheAccessor(WrappedAccessor):
             self._state.bypassed.forget(name)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        names = await self.invalidate((request.path,))
-        try:
-            return await self.inner.write(request, data)
-        finally:
-            self.forget(names)
+        return await self.changing(lambda: self.inner.write(request, data), (request.path,))
 
     async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
-        names = await self.invalidate((request.path,))
-        try:
-            return await self.inner.complete_upload(request)
-        finally:
-            self.forget(names)
+        return await self.changing(lambda: self.inner.complete_upload(request), (request.path,))
 
     async def copy(self, request: CopyRequest) -> Metadata:
-        names = await self.invalidate((request.target,))
-        try:
-            return await self.inner.copy(request)
-        finally:
-            self.forget(names)
+        return await self.changing(lambda: self.inner.copy(request), (request.target,))
 
     async def rename(self, request: RenameRequest) -> Metadata:
-        names = await self.invalidate((request.path, request.target))
-        try:
-            return await self.inner.rename(request)
-        finally:
-            self.forget(names)
+        return await self.changing(lambda: self.inner.rename(request), (request.path, request.target))
 
     async def delete(self, request: DeleteRequest) -> None:
-        names = await self.invalidate(request.paths, request.versions)
-        try:
-            await self.inner.delete(request)
-        finally:
-            self.forget(names)
+        await self.changing(lambda: self.inner.delete(request), request.paths, request.versions)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return InvalidatingWriteBody(await self.inner.open_write(request), self, request.path)
@@ -381,11 +366,7 @@ class InvalidatingWriteBody:
         await self._body.write(chunk)
 
     async def close(self) -> Metadata:
-        names = await self._layer.invalidate((self._path,))
-        try:
-            return await self._body.close()
-        finally:
-            self._layer.forget(names)
+        return await self._layer.changing(self._body.close, (self._path,))
 
     async def abort(self) -> None:
         await self._body.abort()
