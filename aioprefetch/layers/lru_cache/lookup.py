@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.cache.object_entry import CacheEntry, Slot, is_excluded, pin_of, slot_of
 from aioprefetch.cache.objects import EntryObjects
-from aioprefetch.layers.lru_cache.fill import Fill, FillReader, Fills
+from aioprefetch.errors import Closed
+from aioprefetch.layers.lru_cache.fill import Fill, FillReader
 from aioprefetch.layers.lru_cache.object_memory import ObjectMemory
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
@@ -48,6 +50,57 @@ class BypassedObjects:
     def forget(self, name: str) -> None:
         """The object may have changed."""
         self._objects.pop(name, None)
+
+
+class Fills:
+    """The fills of one runtime that can still be joined, by the name of their slot."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, list[Fill]] = {}
+        self._ended_once = asyncio.Event()
+
+    def start(self, fill: Fill) -> None:
+        """Start a fill and keep it until it ends."""
+        self._running.setdefault(fill.slot.name, []).append(fill)
+        fill.start(self._ended)
+
+    def of(self, name: str) -> list[Fill]:
+        """The fills of a slot that later readers may join."""
+        fills = self._running.get(name)
+        return [fill for fill in fills if not fill.is_invalidated] if fills else []
+
+    def invalidate(self, name: str) -> None:
+        """The object was changed: running fills are not stored and not joined any more."""
+        for fill in self._running.get(name, ()):
+            fill.is_invalidated = True
+
+    def invalidate_older(self, newest: Fill) -> None:
+        """A later response showed another version: the earlier ones must not be stored after it."""
+        for fill in self._running.get(newest.slot.name, ()):
+            if fill is newest:
+                return
+            if fill.head is not None and newest.head is not None and fill.head.etag != newest.head.etag:
+                fill.is_invalidated = True
+
+    async def finish(self) -> None:
+        """Wait until the objects that have arrived are stored: a process that reads and ends finds them next time."""
+        while any(fill.has_arrived and not fill.is_invalidated for fills in self._running.values() for fill in fills):
+            self._ended_once.clear()
+            await self._ended_once.wait()
+
+    async def aclose(self) -> None:
+        """Fail the fills that will never run, so that no reader waits for them."""
+        for fills in list(self._running.values()):
+            for fill in list(fills):
+                fill.fail(Closed("the operator was closed", operation="read", path=fill.request.path))
+
+    def _ended(self, fill: Fill) -> None:
+        fills = self._running.get(fill.slot.name, [])
+        if fill in fills:
+            fills.remove(fill)
+        if not fills:
+            self._running.pop(fill.slot.name, None)
+        self._ended_once.set()
 
 
 class CacheState:

@@ -9,7 +9,8 @@ import pytest
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.cache.object_entry import slot_of
 from aioprefetch.errors import Closed, ConditionNotMatch, ProtocolError, TimedOut, Unavailable
-from aioprefetch.layers.lru_cache.fill import Fill, Fills
+from aioprefetch.layers.lru_cache.fill import Fill
+from aioprefetch.layers.lru_cache.lookup import Fills
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.values import ReadHead, ReadRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, read, read_settled, settle
