@@ -1,4 +1,4 @@
-"""Who of several processes fetches what goes to the disk that they share: each block is fetched once for a host.
+"""The claims of processes on blocks that go to the disk they share, so that each is fetched once for a host.
 
 Before a request for whole blocks is sent they are claimed on the disk. For a block that another process has claimed a
 fetch waits until it is written, at most as long as a transfer may stall; then it fetches the block itself. The claim of
@@ -76,11 +76,13 @@ def ours(names: Sequence[str], found: Mapping[str, bool]) -> int:
 class HostClaims:
     """The claims of one runtime. Everything here runs on its loop, except for the jobs of threads.
 
-    ``is_on``: what is fetched is kept on the disk.
+    ``is_on``: what is fetched is kept on the disk. ``seconds_max``: how long a fetch waits for another process, unless
+    its service says after what time a transfer has stalled.
     """
 
     def __init__(self, files: EntryFiles, calls: DiskCalls, runtime: Runtime, options: DiskCache) -> None:
         self.is_on = options.write == "fetched"
+        self.seconds_max = CLAIM_SECONDS_MAX
         self._files = files
         self._calls = calls
         self._runtime = runtime
@@ -128,7 +130,7 @@ class HostClaims:
             self._is_polling = True
             self._runtime.supervisor.spawn(self._poll(), name="wait for block files", on_end=self._end_poll)
         try:
-            async with asyncio.timeout(fetch.source.stall_seconds or CLAIM_SECONDS_MAX):
+            async with asyncio.timeout(fetch.source.stall_seconds or self.seconds_max):
                 return await future
         except TimeoutError:
             return {}

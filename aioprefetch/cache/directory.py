@@ -6,7 +6,7 @@ relative to its descriptor: renaming or replacing a directory on the way moves n
 
 An entry that is being made is **claimed** by a file of its name with ``.claim`` behind it, on which its maker holds a
 lock (``flock``) from before its data are fetched until they are written into it and it is renamed. The kernel takes the
-lock from a process that dies, at whatever moment: no time limit and no number of a process decides whether a claim
+lock from a process that dies, at any moment: no time limit and no number of a process decides whether a claim
 holds, and it works between containers, and between two runtimes of one process.
 """
 

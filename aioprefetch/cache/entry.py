@@ -72,7 +72,7 @@ class EntryTail:
 
 @dataclass(frozen=True, slots=True)
 class EntryKey:
-    """What a reader of an entry knows of it: the name, the identity, and the size of the data."""
+    """The name of an entry, the identity in its tail, and the size of its data: all that is known before it is read."""
 
     name: str
     identity: bytes

@@ -110,7 +110,7 @@ class Looks:
 
     @property
     def has_written_much(self) -> bool:
-        """Whether so much was written since the last listing that others may have filled the cache."""
+        """Whether a sixteenth of the capacity was written since the last listing: others may have filled the cache."""
         return self._written_bytes >= self._bytes_max
 
     def is_cheap(self, now: float) -> bool:

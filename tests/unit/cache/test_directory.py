@@ -242,8 +242,9 @@ def test_closing_leaves_calls_under_way_alone(tmp_path: Path) -> None:
 
 @checks("reliability:D21")
 def test_claims_of_killed_writers_are_removed_at_start(tmp_path: Path) -> None:
-    """Those that nobody holds; a part of an entry that is left in one is written over by the next."""
+    """Those without a holder; a part of an entry that is left in one is written over by the next."""
     writer = cache_in(tmp_path)
+    writer.look()
     writer.claim([key_of(1).name])
     left = [key_of(0).name + CLAIM, key_of(2).name + CLAIM]
     for name in (*left, "notes"):

@@ -25,7 +25,7 @@ from aioprefetch.errors import Unavailable
 from aioprefetch.ranges import BlockGrid
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.fault_server import FaultServer
-from tests.benches.disk_tier import BLOCK, counts, disk_bench, key_in, read_block, reader_of, written
+from tests.benches.disk_tier import BLOCK, counts, disk_bench, key_in, read_block, reader_of, tier_of, written
 from tests.benches.failing_disk import FailingCalls, cache_in, failing, files_in, private, until
 from tests.benches.gated_reader import Bench, settle
 from tests.benches.source_tree import ROOT
@@ -178,11 +178,24 @@ async def test_a_claim_that_ends_without_a_block_is_taken_over(tmp_path: Path, i
         await until(lambda: key.name in files_in(tmp_path))
 
 
-async def test_after_the_stall_time_a_block_is_fetched_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aioprefetch.blocks.host_claims.CLAIM_SECONDS_MAX", 0.02)
+async def test_a_claim_that_was_taken_over_is_held(tmp_path: Path) -> None:
+    """Until the block is written: others wait for it in their turn."""
     async with claimed(tmp_path) as (b, reader, other, key):
+        b.gate.open = False
+        waiting = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
+        await settle()
+        other.release([key.name])
+        call = await b.next_call()
+        await tier_of(b).calls.call("claim", lambda: None)  # What was to be given up is.
+        assert other.claim([key.name]) == {}
+        b.gate.open = True
+        call.finish()
+        assert await waiting == b.data[2 * BLOCK : 3 * BLOCK]
+
+
+async def test_after_the_stall_time_a_block_is_fetched_all_the_same(tmp_path: Path) -> None:
+    async with claimed(tmp_path) as (b, reader, other, key):
+        tier_of(b).claims.seconds_max = 0.02
         await read_block(b, reader, 2)
         assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
         await written(b)
