@@ -15,6 +15,7 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
@@ -53,6 +54,7 @@ class ObjectFacts:
         return cls(*json.loads(text))
 
 
+T = TypeVar("T")
 KeyOf = Callable[[int], EntryKey | None]
 
 
@@ -116,11 +118,23 @@ class HostClaims:
 
     async def _claim(self, names: Sequence[str], fetch: Fetch) -> Mapping[str, bool]:
         """``EntryFiles.claim``, once the first of the names is there or can be claimed; empty after a while."""
-        try:
-            found = await self._calls.call("claim", partial(self._files.claim, names))
-        except CacheFailed:
+        claim: Callable[[], Mapping[str, bool]] = partial(self._files.claim, names)
+        found = await self._claimed_by(names, claim)
+        if found is None:
             return {}
         return found or await self._wait(names[0], fetch)
+
+    async def _claimed_by(self, names: Sequence[str], job: Callable[[], T]) -> T | None:
+        """The result of a job that may claim these names, unless it fails. What it claims too late is given up."""
+        try:
+            return await self._calls.call("claim", job)
+        except CacheFailed as failure:
+            if not failure.is_lasting:
+                self.release(names)
+            return None
+        except asyncio.CancelledError:
+            self.release(names)
+            raise
 
     async def _wait(self, name: str, fetch: Fetch) -> Mapping[str, bool]:
         """Wait until another process has made an entry or given up its claim, which is taken over then."""
@@ -129,14 +143,17 @@ class HostClaims:
         if not self._is_polling:
             self._is_polling = True
             self._runtime.supervisor.spawn(self._poll(), name="wait for block files", on_end=self._end_poll)
+        found: Mapping[str, bool] = {}
         try:
             async with asyncio.timeout(fetch.source.stall_seconds or self.seconds_max):
-                return await future
+                found = await future
         except TimeoutError:
-            return {}
+            pass
         finally:
-            if future.cancelled() or not future.done():
-                self._waiters = [waiter for waiter in self._waiters if waiter[1] is not future]
+            if not found and future.done() and not future.cancelled():  # It came too late.
+                self.release([name for name, is_there in future.result().items() if not is_there])
+            self._waiters = [waiter for waiter in self._waiters if waiter[1] is not future]
+        return found
 
     async def _poll(self) -> None:
         pause = POLL_SECONDS_MIN
@@ -214,13 +231,11 @@ class HostClaims:
         key = EntryKey(Naming(identity).name(), identity, FACTS_BYTES)
         if not self.is_on or self._calls.is_writing_off or key.tail_bytes > TAIL_BYTES_MAX:
             return None
-        try:
-            recall = partial(self._recall, key, block_of, claims)
-            found = await self._calls.call("claim", recall)
-            waited = await self._wait(key.name, fetch) if found is True else {}
-            if waited.get(key.name):
-                found = await self._calls.call("claim", recall)
-        except CacheFailed:
+        recall: Callable[[], ObjectFacts | bool] = partial(self._recall, key, block_of, claims)
+        found = await self._claimed_by([key.name], recall)
+        if found is True and (await self._wait(key.name, fetch)).get(key.name):
+            found = await self._claimed_by([key.name], recall)
+        if found is None:
             return None
         if claims:
             self._facts[fetch] = key

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -241,6 +242,29 @@ async def test_a_read_that_is_cancelled_while_it_waits_leaves_all_well(tmp_path:
         assert b.ranges == [(2 * BLOCK, 3 * BLOCK)]
         await until(lambda: key.name in files_in(tmp_path))
         assert [name for name in files_in(tmp_path) if name.endswith(CLAIM)] == []
+
+
+async def test_a_read_that_is_cancelled_while_it_claims_holds_nothing(tmp_path: Path) -> None:
+    """The thread goes on, and what it claims is given up."""
+    claiming, go_on = threading.Event(), threading.Event()
+
+    def before(operation: str) -> None:
+        if operation == "lock":
+            claiming.set()
+            go_on.wait(20)
+
+    calls = FailingCalls()
+    async with claimed(tmp_path, calls=calls) as (b, reader, other, key):
+        other.release([key.name])
+        calls.before = before
+        reading = asyncio.create_task(reader.read_at(2 * BLOCK, BLOCK))
+        await until(claiming.is_set)
+        reading.cancel()
+        await asyncio.wait([reading])
+        calls.before = None
+        go_on.set()
+        await until(lambda: other.claim([key.name]))
+        assert b.ranges == []
 
 
 async def test_with_evicted_nothing_is_claimed(tmp_path: Path) -> None:
