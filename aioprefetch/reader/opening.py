@@ -275,32 +275,13 @@ class OpenObject:
         first = self._first_range(offset, size)
         newest = self.store.newest(self.name, self._block_bytes)
         resident = newest if newest is not None and self._has_resident(newest, first, offset, size) else None
-        opening = Opening(self._openings, self._opening_key, first, self, resident)
+        recalled = self._block_bytes if self._may_revalidate else 0
+        opening = Opening(self._openings, self._opening_key, first, self, resident, recalled_block_bytes=recalled)
         if not self._opens_alone:
             self._openings.by_key[opening.key] = opening
         self._begin_opening()
         self.store.start(opening.fetch)
         return opening
-
-    async def recall(self, opening: Opening) -> BlockFile | None:
-        """The version that another process has left on the disk, with bytes that the request is for."""
-        disk, block_bytes = self.store.disk, self._block_bytes
-        if disk is None or not self._may_revalidate:
-            return None
-        start, end, is_suffix = opening.start, opening.end, opening.is_suffix
-        facts = await disk.recall(
-            opening.fetch,
-            self.name,
-            block_bytes,
-            lambda size: max(0, size - end) if is_suffix else start,
-            claims=not (is_suffix or start % block_bytes) and end - start >= block_bytes,
-        )
-        if facts is None or facts.size <= start:
-            return None
-        version = (facts.version, facts.etag)
-        return self.store.file(
-            self.name, version, size=facts.size, block_bytes=block_bytes, label=self.path, is_current=False
-        )
 
     def _first_range(self, offset: int | None, size: int) -> FirstRequest:
         policy, end, cell = self.policy, self._likely_size, self._block_bytes

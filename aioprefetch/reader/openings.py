@@ -38,9 +38,6 @@ class Opener(Protocol):
     def open_alone(self) -> None:
         """Leave the shared request, and share none any more."""
 
-    async def recall(self, opening: Opening) -> BlockFile | None:
-        """The version that another process has left on the disk, with bytes that the request is for."""
-
     async def explain(self, error: Error, *, is_first: bool) -> Error:
         """The error that a refused request means."""
 
@@ -49,12 +46,13 @@ class Opening:
     """A first request for ``[start, end)``, or for the last bytes of the object, and the ``readers`` that share it.
 
     ``resident``: a version of which memory or disk has these bytes; the request asks for another one. ``is_open``: it
-    may be shared. ``pinned``: ETag, version and size in the response, once it is there.
+    may be shared. ``pinned``: ETag, version and size in the response, once it is there. Unless
+    ``recalled_block_bytes`` is 0, a version may be found on the disk, which has blocks of that size.
     """
 
     __slots__ = (
-        "_has_recalled",
         "_openings",
+        "_recalled_block_bytes",
         "end",
         "fetch",
         "is_open",
@@ -69,7 +67,14 @@ class Opening:
     )
 
     def __init__(
-        self, openings: Openings, key: Hashable, first: FirstRequest, sender: Opener, resident: BlockFile | None
+        self,
+        openings: Openings,
+        key: Hashable,
+        first: FirstRequest,
+        sender: Opener,
+        resident: BlockFile | None,
+        *,
+        recalled_block_bytes: int,
     ) -> None:
         self._openings = openings
         self.path = sender.path
@@ -77,7 +82,7 @@ class Opening:
         self.start, self.end, self.is_suffix = first
         self.resident = resident
         self.is_open = True
-        self._has_recalled = False
+        self._recalled_block_bytes = recalled_block_bytes
         self.pinned: tuple[str | None, str | None, int] | None = None
         self.readers: list[Opener] = [sender]
         self.fetch = Fetch(
@@ -121,7 +126,7 @@ class Opening:
 
     def send(self, fetch: Fetch) -> Awaitable[object]:
         """Send the request; with a ``resident`` version, on condition that the object has changed."""
-        if not self._has_recalled and self.resident is None and self._openings.store.keeps_fetched:
+        if self._recalled_block_bytes and self.resident is None and self._openings.store.keeps_fetched:
             return self._recall_and_send(fetch)
         sender, resident = self.readers[0], self.resident
         etag = None if resident is None else resident.version[1]
@@ -141,9 +146,27 @@ class Opening:
         return self._openings.accessor.read(request, fetch)
 
     async def _recall_and_send(self, fetch: Fetch) -> None:
-        self._has_recalled = True
-        self.resident = await self.readers[0].recall(self)
+        self.resident = await self._recall()
+        self._recalled_block_bytes = 0
         await self.send(fetch)
+
+    async def _recall(self) -> BlockFile | None:
+        """The version that another process has left on the disk, with bytes that the request is for."""
+        store, block_bytes = self._openings.store, self._recalled_block_bytes
+        assert store.disk is not None
+        start, end, is_suffix = self.start, self.end, self.is_suffix
+        name = (self._openings.namespace, self.path)
+        facts = await store.disk.recall(
+            self.fetch,
+            name,
+            block_bytes,
+            lambda size: max(0, size - end) if is_suffix else start,
+            claims=not (is_suffix or start % block_bytes) and end - start >= block_bytes,
+        )
+        if facts is None or facts.size <= start:
+            return None
+        version = (facts.version, facts.etag)
+        return store.file(name, version, size=facts.size, block_bytes=block_bytes, label=self.path, is_current=False)
 
     async def refused(self, error: Error) -> Error | None:
         """The error that a refusal means; ``None`` if the object is still of the ``resident`` version."""
