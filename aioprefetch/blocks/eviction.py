@@ -23,7 +23,7 @@ from aioprefetch.blocks.file import BlockFile, FileStore
 from aioprefetch.values import Lane
 
 if TYPE_CHECKING:
-    from aioprefetch.blocks.spill.write_behind import WriteBehind
+    from aioprefetch.blocks.write_behind import WriteBehind
 
 # While less than one part in _SPARE_SHARE of the budget is spare, a miss brings less than a block. It never brings less
 # than _CELL_BYTES_MIN: below that a request costs more than its bytes.

@@ -93,6 +93,10 @@ class FetchedFile(Protocol):
 class FetchSource(Protocol):
     """The sender of a fetch."""
 
+    @property
+    def stall_seconds(self) -> float | None:
+        """After how many seconds without a byte its requests fail, ``None`` if that is not known."""
+
     def send(self, fetch: Fetch) -> Awaitable[object]:
         """Send the request, with the fetch as the sink of its response."""
 
@@ -105,6 +109,8 @@ class FetchSource(Protocol):
 
 class _NoSource:
     """The source of a fetch that has ended, which may not keep what has sent it."""
+
+    stall_seconds = None
 
     def send(self, fetch: Fetch) -> Awaitable[object]:
         raise AssertionError("the fetch has ended")
@@ -123,6 +129,10 @@ class FetchStarter(Protocol):
     """The part of a block store that a fetch uses."""
 
     runtime: Runtime
+    keeps_fetched: bool
+
+    def keep(self, fetch: Fetch, segment: Segment) -> None:
+        """A segment is complete: write its block to the disk if all of that is there."""
 
     def start(self, fetch: Fetch) -> None:
         """Start a request. A demand request is sent by this call if there is memory for it."""
@@ -132,6 +142,9 @@ class FetchStarter(Protocol):
 
     def filled(self, segment: Segment) -> None:
         """The last byte of a segment has arrived."""
+
+    def opened(self, fetch: Fetch) -> None:
+        """The response of a fetch has named the file that it fills."""
 
 
 class Fetch(Sink):
@@ -354,6 +367,13 @@ class Fetch(Sink):
         """
         return self.head is not None and is_comparable(self.head)
 
+    def shorten(self, end: int) -> None:
+        """Bring the bytes up to ``end`` alone. Before the request is sent."""
+        surplus = max(0, self.reserved_bytes - (end - self.start))
+        self.end = end
+        self.reserved_bytes -= surplus
+        self._store.runtime.budget.give_up(surplus)
+
     def take_back(self) -> None:
         """Undo ``begin``, before a byte was received: the response comes from elsewhere, and into other memory."""
         file = self.file
@@ -413,6 +433,8 @@ class Fetch(Sink):
             if self.file is None:
                 self.file = file
                 file.add(self)
+                if self._store.keeps_fetched:
+                    self._store.opened(self)
             file.place(self, head)
         except Exception:
             self.head = None  # A refused response has served no waiter, not even those for its head.
@@ -448,6 +470,8 @@ class Fetch(Sink):
             segment.become(SegmentState.READY)
             if self.prefetched:
                 self._store.filled(segment)
+            if self._store.keeps_fetched:
+                self._store.keep(self, segment)
         if self._waits:
             self._wake(position)
 

@@ -101,6 +101,7 @@ class FileStore(Protocol):
 
     runtime: Runtime
     files: dict[Hashable, BlockFile]
+    keeps_fetched: bool
     readers: set[weakref.ref[ReaderPosition]]
     tick: int
     fetches: int
@@ -114,6 +115,12 @@ class FileStore(Protocol):
 
     def filled(self, segment: Segment) -> None:
         """The last byte of a segment has arrived."""
+
+    def keep(self, fetch: Fetch, segment: Segment) -> None:
+        """A segment is complete: write its block to the disk if all of that is there."""
+
+    def opened(self, fetch: Fetch) -> None:
+        """The response of a fetch has named the file that it fills."""
 
     def forget(self, file: BlockFile) -> None:
         """An empty file leaves the store."""
@@ -357,6 +364,12 @@ class BlockFile:
         self.add(fetch)
         store.start(fetch)
         return fetch
+
+    def divide_fetch(self, fetch: Fetch, stop: int) -> None:
+        """End a request that was not sent yet at ``stop``, and start another one for the rest."""
+        end = fetch.end
+        fetch.shorten(stop)
+        self.start_fetch(stop, end, fetch.source, lane=fetch.lane, account=fetch.account)
 
     def add(self, fetch: Fetch) -> None:
         """A fetch brings bytes of this file."""

@@ -24,7 +24,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Tier, count_for
 
 if TYPE_CHECKING:
-    from aioprefetch.blocks.spill.tier import DiskTier
+    from aioprefetch.blocks.disk_tier import DiskTier
 
 # Blocks that ``on_disk`` looks up, which is about a millisecond.
 DISK_LOOKS_MAX = 1000
@@ -50,6 +50,7 @@ class BlockStore:
         self.arrived = eviction.arrived
         self.disk = None if runtime.options.disk_cache is None else self._open_disk()
         eviction.writer = None if self.disk is None else self.disk.writer
+        self.keeps_fetched = self.disk is not None and self.disk.claims.is_on
         runtime.budget.reclaim = eviction.reclaim
         runtime.gauges.append(self.gauges)
 
@@ -63,7 +64,7 @@ class BlockStore:
         return store
 
     def _open_disk(self) -> DiskTier | None:
-        from aioprefetch.blocks.spill.tier import DiskTier  # few runtimes have a cache on disk
+        from aioprefetch.blocks.disk_tier import DiskTier  # few runtimes have a cache on disk
 
         return DiskTier.of(self.runtime, evictable=self.eviction.evictable, evict=self.eviction.evict)
 
@@ -174,12 +175,9 @@ class BlockStore:
             if fetch.ticket is not None:
                 await self._reserve(fetch, fetch.ticket)
             disk, file = self.disk, fetch.file
-            if disk is not None and isinstance(file, BlockFile):
-                fetch.tier = Tier.DISK
-                if await disk.serve(fetch, file):
-                    self._end(fetch, None)
-                    return
-                fetch.tier = Tier.NETWORK
+            if disk is not None and isinstance(file, BlockFile) and await disk.bring(fetch, file):
+                self._end(fetch, None)
+                return
             counters = runtime.ledger.of(account)
             counters["stream_read_block_read"] += 1
             started = runtime.loop.time()
@@ -213,6 +211,19 @@ class BlockStore:
     def filled(self, segment: Segment) -> None:
         """The last byte of a segment has arrived."""
         count_ready(self.runtime, segment)
+
+    def keep(self, fetch: Fetch, segment: Segment) -> None:
+        """A segment is complete: write its block to the disk if all of that is there."""
+        file = fetch.file
+        if self.disk is not None and isinstance(file, BlockFile) and fetch.tier is Tier.NETWORK:
+            block = file.blocks.get(file.grid.index(segment.start))
+            if block is not None:
+                self.disk.writer.fetched(file, block)
+
+    def opened(self, fetch: Fetch) -> None:
+        """The response of a fetch has named the file that it fills."""
+        if self.disk is not None and isinstance(fetch.file, BlockFile):
+            self.disk.opened(fetch, fetch.file)
 
     def abandon(self, fetch: Fetch) -> None:
         """End a fetch that was cancelled. Does nothing if it has ended by itself."""
@@ -251,7 +262,7 @@ class BlockStore:
                 error=None if error is None else type(error).__name__,
             )
         if self.disk is not None:
-            self.disk.writer.filled(fetch.received)
+            self.disk.ended(fetch)
         if fetch.on_end is not None:
             fetch.on_end()
         if file is not None:

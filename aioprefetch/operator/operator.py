@@ -76,7 +76,7 @@ class Operator(AsyncClosing):
     drain_bytes
         How much of a response that no reader needs is received to keep its connection.
     disk_cache
-        A local directory for blocks that memory has no room for, or a ``DiskCache``.
+        A local directory that keeps the blocks that were fetched, for other processes too, or a ``DiskCache``.
     budget_wait_seconds
         How long a read waits for memory before it is ``BudgetExhausted``.
     attempts_max

@@ -122,6 +122,7 @@ class LookAhead:
         return (
             self._part_bytes < self._block_bytes
             and not self._by_block
+            and not store.keeps_fetched  # Whole blocks are claimed on the disk.
             and policy.request_blocks == 1
             and self._read_bytes <= self._part_bytes  # Otherwise a view of a whole block would be a copy.
             and store.in_flight < self._runtime.options.concurrency // _BUSY_SHARE

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.protocols import Accessor, stall_seconds_of
 from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
 from aioprefetch.accessor.sink import BufferSink
 from aioprefetch.blocks.fetch import Fetch, Wait
@@ -88,6 +88,7 @@ class OpenObject:
         self.position = ReaderPosition()
         self.closed = False
         self._accessor = accessor
+        self.stall_seconds = stall_seconds_of(accessor)
         self.session = ReadSession()
         self._openings = openings = Openings.of(accessor, runtime)
         self.store = store = openings.store
@@ -266,7 +267,8 @@ class OpenObject:
         first = self._first_range(offset, size)
         newest = self.store.newest(self.name, self._block_bytes)
         resident = newest if newest is not None and self._has_resident(newest, first, offset, size) else None
-        opening = Opening(self._openings, self._opening_key, first, self, resident)
+        recalled = self._block_bytes if self._may_revalidate else 0
+        opening = Opening(self._openings, self._opening_key, first, self, resident, recalled_block_bytes=recalled)
         if not self._opens_alone:
             self._openings.by_key[opening.key] = opening
         self._begin_opening()
@@ -275,10 +277,9 @@ class OpenObject:
 
     def _first_range(self, offset: int | None, size: int) -> FirstRequest:
         policy, end, cell = self.policy, self._likely_size, self._block_bytes
-        wanted = min(size, self.request_bytes_max)
         if self.passes_blocks:  # The rest of the read comes past the blocks.
             cell = min(cell, TURN_BYTES)
-            wanted = min(size, cell)
+        wanted = min(size, cell if self.passes_blocks else self.request_bytes_max)
         if end is None:
             first = first_request(policy, offset=offset, size=wanted, block_bytes=cell, tail_bytes=self._tail_bytes)
             return first if first.is_suffix else self._first_blocks(first, offset, size)
@@ -367,12 +368,8 @@ class OpenObject:
         if self.file is None:
             if self.closed:
                 raise self._end_error()
-            raise ProtocolError(
-                f"the store says that the object has {self.size} bytes, and refuses every range of it",
-                operation="read",
-                path=self.path,
-                status="permanent",
-            )
+            message = f"the store says that the object has {self.size} bytes, and refuses every range of it"
+            raise ProtocolError(message, operation="read", path=self.path, status="permanent")
         return self.file
 
     def end_of_reads(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Hashable
 from typing import Protocol
 
-from aioprefetch.accessor.protocols import Accessor
+from aioprefetch.accessor.protocols import Accessor, stall_seconds_of
 from aioprefetch.accessor.response_check import check_due
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
@@ -45,12 +45,14 @@ class Opener(Protocol):
 class Opening:
     """A first request for ``[start, end)``, or for the last bytes of the object, and the ``readers`` that share it.
 
-    ``resident``: a version in memory that has these bytes; the request asks for another one. ``is_open``: it may be
-    shared. ``pinned``: ETag, version and size in the response, once it is there.
+    ``resident``: a version of which memory or disk has these bytes; the request asks for another one. ``is_open``: it
+    may be shared. ``pinned``: ETag, version and size in the response, once it is there. Unless
+    ``recalled_block_bytes`` is 0, a version may be found on the disk, which has blocks of that size.
     """
 
     __slots__ = (
         "_openings",
+        "_recalled_block_bytes",
         "end",
         "fetch",
         "is_open",
@@ -65,7 +67,14 @@ class Opening:
     )
 
     def __init__(
-        self, openings: Openings, key: Hashable, first: FirstRequest, sender: Opener, resident: BlockFile | None
+        self,
+        openings: Openings,
+        key: Hashable,
+        first: FirstRequest,
+        sender: Opener,
+        resident: BlockFile | None,
+        *,
+        recalled_block_bytes: int,
     ) -> None:
         self._openings = openings
         self.path = sender.path
@@ -73,6 +82,7 @@ class Opening:
         self.start, self.end, self.is_suffix = first
         self.resident = resident
         self.is_open = True
+        self._recalled_block_bytes = recalled_block_bytes
         self.pinned: tuple[str | None, str | None, int] | None = None
         self.readers: list[Opener] = [sender]
         self.fetch = Fetch(
@@ -109,8 +119,15 @@ class Opening:
         if not self.readers:
             self.fetch.give_up()
 
+    @property
+    def stall_seconds(self) -> float | None:
+        """After how many seconds without a byte its request fails, ``None`` if that is not known."""
+        return stall_seconds_of(self._openings.accessor)
+
     def send(self, fetch: Fetch) -> Awaitable[object]:
         """Send the request; with a ``resident`` version, on condition that the object has changed."""
+        if self._recalled_block_bytes and self.resident is None and self._openings.store.keeps_fetched:
+            return self._recall_and_send(fetch)
         sender, resident = self.readers[0], self.resident
         etag = None if resident is None else resident.version[1]
         size = self.end - self.start
@@ -127,6 +144,29 @@ class Opening:
             session=sender.session,
         )
         return self._openings.accessor.read(request, fetch)
+
+    async def _recall_and_send(self, fetch: Fetch) -> None:
+        self.resident = await self._recall()
+        self._recalled_block_bytes = 0
+        await self.send(fetch)
+
+    async def _recall(self) -> BlockFile | None:
+        """The version that another process has left on the disk, with bytes that the request is for."""
+        store, block_bytes = self._openings.store, self._recalled_block_bytes
+        assert store.disk is not None
+        start, end, is_suffix = self.start, self.end, self.is_suffix
+        name = (self._openings.namespace, self.path)
+        facts = await store.disk.recall(
+            self.fetch,
+            name,
+            block_bytes,
+            lambda size: max(0, size - end) if is_suffix else start,
+            claims=not (is_suffix or start % block_bytes) and end - start >= block_bytes,
+        )
+        if facts is None or facts.size <= start:
+            return None
+        version = (facts.version, facts.etag)
+        return store.file(name, version, size=facts.size, block_bytes=block_bytes, label=self.path, is_current=False)
 
     async def refused(self, error: Error) -> Error | None:
         """The error that a refusal means; ``None`` if the object is still of the ``resident`` version."""
@@ -150,6 +190,8 @@ class Opening:
         if by_key.get(self.key) is self:
             del by_key[self.key]
         self.readers = []
+        if self.resident is not None:
+            self.resident.forget_if_empty()
         self.fetch.on_end = None  # So that the memory of both is free without a collection.
 
     def _pin(self, etag: str | None, version: str | None, total: int) -> BlockFile:

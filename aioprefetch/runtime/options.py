@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import KW_ONLY
+from typing import Literal
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.lean_dataclass import dataclass
@@ -74,6 +75,9 @@ class DiskCache:
         How long a disk that is full, broken or too slow is not used.
     tenant
         Blocks are shared only between operators with the same tenant, store and principal.
+    write
+        ``"fetched"``: each block is written behind its readers when all of it was fetched, and processes that use the
+        path fetch a block once: others wait for it. ``"evicted"``: a block is written when memory needs its room.
     """
 
     path: str | os.PathLike[str]
@@ -82,6 +86,7 @@ class DiskCache:
     read_timeout_seconds: float = 2.0
     cool_down_seconds: float = 30.0
     tenant: str = ""
+    write: Literal["fetched", "evicted"] = "fetched"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", _checked_cache_path(self.path))
@@ -92,6 +97,8 @@ class DiskCache:
             checked_seconds(f"disk_cache: {name}", getattr(self, name))
         if not isinstance(self.tenant, str):
             raise _cache_invalid(f"tenant must be text, not {self.tenant!r}")
+        if self.write not in ("fetched", "evicted"):
+            raise _cache_invalid(f"write must be 'fetched' or 'evicted', not {self.write!r}")
 
     @classmethod
     def of(cls, value: DiskCache | str | os.PathLike[str] | None) -> DiskCache | None:
@@ -167,6 +174,6 @@ class RuntimeOptions:
         if self.disk_cache is not None and self.disk_cache.limit_bytes <= self.block_bytes:
             raise ConfigInvalid(
                 f"disk_cache: capacity_bytes must be more than block_bytes={self.block_bytes}, for a block and its"
-                f" header, not {self.disk_cache.capacity_bytes}",
+                f" tail, not {self.disk_cache.capacity_bytes}",
                 operation="configure",
             )

@@ -10,7 +10,7 @@ is cached is read on the event loop, and a thread is asked only where the disk h
   at all, below a directory, through no link and no other mount. Python has no function for it, hence ctypes.
 
 Where one of the two is missing (macOS, older kernels, some sandboxes) everything goes to threads. Local files
-(``services/fs``) and the files of the disk tier (``blocks/spill``) are read so.
+(``services/fs``) and the files of the disk tier (``cache/files``) are read so.
 """
 
 from __future__ import annotations

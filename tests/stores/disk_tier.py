@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.blocks.spill.block_cache import BlockKey
-from aioprefetch.blocks.spill.directory import SystemCalls
-from aioprefetch.blocks.spill.tier import LOOK_SECONDS, TOUCH_SECONDS, DiskTier
+from aioprefetch.blocks.disk_tier import LOOK_SECONDS, TOUCH_SECONDS, DiskTier
+from aioprefetch.cache.directory import SystemCalls
+from aioprefetch.cache.entry import EntryKey
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import DiskCache
 from tests.stores.failing_disk import StillCalls, until
@@ -20,7 +20,11 @@ from tests.stores.gated_reader import KIB, Bench, bench, file_of
 BLOCK = 64 * KIB
 READ_TIMEOUT_SECONDS = 20.0
 # A busy machine is no disk that hangs: what a test does not say itself is far away.
-OPTIONS: dict[str, Any] = {"cool_down_seconds": 1000.0, "read_timeout_seconds": READ_TIMEOUT_SECONDS}
+OPTIONS: dict[str, Any] = {
+    "cool_down_seconds": 1000.0,
+    "read_timeout_seconds": READ_TIMEOUT_SECONDS,
+    "write": "evicted",
+}
 
 
 def tier_of(b: Bench) -> DiskTier:
@@ -61,7 +65,7 @@ def reader_of(b: Bench, **options: Any) -> RangeReader:
     return b.reader(policy="sequential", **options)
 
 
-def key_in(b: Bench, reader: RangeReader, index: int) -> BlockKey:
+def key_in(b: Bench, reader: RangeReader, index: int) -> EntryKey:
     """The key on the disk of a block of the reader's object."""
     key = tier_of(b).key(file_of(reader), index)
     assert key is not None

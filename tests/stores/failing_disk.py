@@ -8,15 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aioprefetch.blocks.spill.block_cache import SCRATCH_BYTES, BlockCache, BlockKey, FileIdentity, OpenBlock
-from aioprefetch.blocks.spill.directory import SystemCalls
-from aioprefetch.blocks.spill.entry import PIECE_BYTES, BadEntry
+from aioprefetch.blocks.disk_tier import BlockIdentity
+from aioprefetch.cache.directory import SystemCalls
+from aioprefetch.cache.entry import PIECE_BYTES, BadEntry, EntryKey
+from aioprefetch.cache.files import SCRATCH_BYTES, EntryFiles, OpenEntry
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.oracle import pattern
 
 OPERATIONS = (
     *("open", "close", "make_directory", "change_mode", "status", "status_of", "names", "write", "read", "touch"),
-    *("rename", "remove", "remove_directory", "space", "is_alive", "open_cached", "read_cached", "answers_from_memory"),
+    *(
+        "rename",
+        "remove",
+        "remove_directory",
+        "space",
+        "lock",
+        "truncate",
+        "open_cached",
+        "read_cached",
+        "answers_from_memory",
+    ),
 )
 
 
@@ -31,9 +42,9 @@ class StillCalls(SystemCalls):
     def seconds(self) -> float:
         return 0.0
 
-    def open_cached(self, name: str, *, directory: int) -> int | None:
+    def open_cached(self, directory: int, name: str) -> int | None:
         try:
-            return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+            return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
         except OSError:
             return None
 
@@ -60,14 +71,13 @@ class FailingCalls(StillCalls):
 
 
 def _failing(operation: str) -> Callable[..., Any]:
-    real = getattr(StillCalls, operation)
-
     def call(self: FailingCalls, *arguments: Any, **keywords: Any) -> Any:
+        real = getattr(super(FailingCalls, self), operation)
         if operation == "close":
-            real(self, *arguments, **keywords)
+            real(*arguments, **keywords)
             return self.note(operation)
         self.note(operation)
-        return real(self, *arguments, **keywords)
+        return real(*arguments, **keywords)
 
     return call
 
@@ -117,7 +127,7 @@ class EveryNth:
             raise OSError(self._number, os.strerror(self._number))
 
 
-def identity(**other: Any) -> FileIdentity:
+def identity(**other: Any) -> BlockIdentity:
     """The object that the tests write: 1000 bytes in blocks of 100, unless another is given."""
     given: dict[str, Any] = {
         "tenant": "",
@@ -128,33 +138,33 @@ def identity(**other: Any) -> FileIdentity:
         "size": 1000,
         "block_bytes": 100,
     }
-    return FileIdentity(**{**given, **other})
+    return BlockIdentity(**{**given, **other})
 
 
-def key_of(index: int = 0, **other: Any) -> BlockKey:
+def key_of(index: int = 0, **other: Any) -> EntryKey:
     """A block of that object."""
     key = identity(**other).key(index)
     assert key is not None
     return key
 
 
-def data_of(key: BlockKey) -> bytes:
+def data_of(key: EntryKey) -> bytes:
     """The bytes of a block: those that its name calls for."""
     start = int(key.name[:6], 16)
     return pattern(start, start + key.data_bytes)
 
 
-def cache_in(path: Path, *, capacity_bytes: int = 1 << 20, calls: SystemCalls | None = None) -> BlockCache:
+def cache_in(path: Path, *, capacity_bytes: int = 1 << 20, calls: SystemCalls | None = None) -> EntryFiles:
     """A cache with its files below a path."""
-    return BlockCache(str(path), capacity_bytes=capacity_bytes, calls=calls or StillCalls())
+    return EntryFiles(str(path), capacity_bytes=capacity_bytes, calls=calls or StillCalls())
 
 
-def put(cache: BlockCache, key: BlockKey) -> bool:
+def put(cache: EntryFiles, key: EntryKey) -> bool:
     """Write a block."""
     return cache.put(key, [memoryview(data_of(key))])
 
 
-def read(cache: BlockCache, key: BlockKey) -> bytes | None:
+def read(cache: EntryFiles, key: EntryKey) -> bytes | None:
     """A whole block, ``None`` when it is not there; ``BadEntry`` when it is not what was written."""
     found = cache.find(key)
     if found is None:
@@ -163,7 +173,7 @@ def read(cache: BlockCache, key: BlockKey) -> bytes | None:
     return b"".join(piece_of(found, key, start // PIECE_BYTES) for start in pieces)
 
 
-def piece_of(block: OpenBlock, key: BlockKey, number: int) -> bytes:
+def piece_of(block: OpenEntry, key: EntryKey, number: int) -> bytes:
     """A piece of a block."""
     start = number * PIECE_BYTES
     data = bytearray(min(PIECE_BYTES, key.data_bytes - start))
@@ -172,7 +182,7 @@ def piece_of(block: OpenBlock, key: BlockKey, number: int) -> bytes:
     return bytes(data)
 
 
-def is_bad(cache: BlockCache, key: BlockKey) -> bool:
+def is_bad(cache: EntryFiles, key: EntryKey) -> bool:
     """Whether the file of a block is refused."""
     try:
         return read(cache, key) is None
@@ -190,7 +200,7 @@ def files_in(path: Path) -> list[str]:
     return sorted(one.name for one in path.rglob("*") if not one.is_dir())
 
 
-def file_of(path: Path, key: BlockKey) -> Path:
+def file_of(path: Path, key: EntryKey) -> Path:
     """Where a block lies."""
     return private(path) / key.name
 

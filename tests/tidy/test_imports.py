@@ -22,6 +22,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("accessor",),
     ("transport",),
     ("local_files",),
+    ("cache",),
     ("blocks",),
     ("services",),
     ("layers",),
@@ -89,6 +90,7 @@ OPTIONAL = {
 
 PURE = (
     *("errors", "values", "ranges", "runtime/options", "plan/patterns", "verbs/arguments"),
+    *("cache/entry", "cache/index", "cache/object_entry", "cache/write_behind"),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/values", "source/stored_json", "source/fetch/partitioning", "source/fetch/planner"),
     *(f"trace/{name}" for name in ("byte_set", "recording", "timeline", "advice", "page")),

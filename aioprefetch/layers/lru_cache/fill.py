@@ -1,9 +1,10 @@
 """The fill: one GET of a whole object, shared by all reads of the object meanwhile.
 
-It asks for the object (on condition that it is not the one in the cache), receives it into memory, and writes it to
-the cache. Readers take their bytes out of its memory as soon as these have arrived. It belongs to the supervisor, not
-to the reader that started it. When its last reader leaves unserved (by a cancellation) it is cancelled, unless at
-least half of the object has arrived: then it is finished.
+It looks whether another process has put the object into the cache. If not, it asks for the object (on condition that it
+is not the one in the cache), receives it into memory, and writes it to the cache as it comes. Readers take their bytes
+out of its memory as soon as these have arrived. It belongs to the supervisor, not to the reader that started it. When
+its last reader leaves unserved (by a cancellation) it is cancelled, unless at least half of the object has arrived:
+then it is finished.
 
 The head of the response may show that the object is not stored, because it is too large or has no ETag. The response
 then continues into the sink of the first reader for which that is worth it (a ``Relay``), and the others read without
@@ -13,7 +14,7 @@ the cache.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -21,28 +22,27 @@ from typing import Literal
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink, check_delivered
-from aioprefetch.blocks.spill.entry import HEADER_BYTES_MAX, EntryHeader, encode_header, header_length
-from aioprefetch.errors import (
-    Closed,
-    ConditionNotMatch,
-    NotFound,
-    RangeNotSatisfied,
-    TimedOut,
-    copy_of,
-)
-from aioprefetch.layers.lru_cache.cache_store import CacheStore
-from aioprefetch.layers.lru_cache.entry import CacheEntry, ObjectFacts, Slot, part_of
-from aioprefetch.layers.lru_cache.object_memory import ObjectMemory, Reservation, Turn
+from aioprefetch.cache.entry import TAIL_BYTES_MAX, tail_length
+from aioprefetch.cache.guard import CacheFailed
+from aioprefetch.cache.object_entry import CacheEntry, ObjectFacts, Slot, part_of
+from aioprefetch.cache.objects import EntryObjects
+from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, RangeNotSatisfied, TimedOut, copy_of
+from aioprefetch.layers.lru_cache.object_memory import ObjectMemory, Reservation
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import ReadHead, ReadRequest
 
-FillState = Literal["opening", "not_modified", "bypassed", "receiving", "complete", "failed"]
+# A fill is "opening" until its head has arrived. Then an entry is "current"; or the object is not stored ("bypassed":
+# one reader may have a relay, the others read without the cache), or it is "receiving", "complete" when all of it is in
+# memory and perhaps still being written, or "failed".
+FillState = Literal["opening", "current", "bypassed", "receiving", "complete", "failed"]
 
 # A relay receives at most this much before its reader's first byte, rather than to ask again on another connection.
 SKIPPED_BYTES_MAX = 8 << 20
 # The memory of a relay: bytes are copied from it into the sink of the reader.
 RELAY_BYTES = 256 << 10
+# As much as has arrived, and at most this, is written to the cache at once.
+WRITE_BYTES = 1 << 20
 
 
 class FillReader:
@@ -82,7 +82,7 @@ class Relay:
         self.part = part
         self.end = min(part.end, head.end)
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._reader = reader
+        self.reader = reader
         self._deliver(lambda: reader.sink.begin(part, path=reader.request.path))
         if part.start >= self.end:  # The part is empty, or lies behind this response.
             self.finish()
@@ -91,7 +91,7 @@ class Relay:
         """Pass on the bytes of the object from ``start`` on, as far as the reader wants them."""
         wanted = data[max(0, self.part.start - start) : max(0, self.end - start)]
         if wanted and not self.finished.done():
-            self._deliver(lambda: self._reader.sink.feed(wanted))
+            self._deliver(lambda: self.reader.sink.feed(wanted))
         if start + len(data) >= self.end:
             self.finish()
 
@@ -105,25 +105,6 @@ class Relay:
         if not self.finished.done():
             self.finished.set_exception(error)
             self.finished.exception()  # The reader gets it, unless it has left.
-
-    def leave(self) -> None:
-        """The reader leaves: its sink gets nothing more."""
-        self.finished.cancel()
-
-    async def hand_back(self) -> None:
-        """The response has ended, and the next one is the first: wait until the reader has dropped its bytes."""
-        rewinding = self._reader.rewinding()
-        self.finish()
-        await asyncio.wait((rewinding,))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the reader's sink has no room for more at the moment."""
-        return self._reader.sink.is_full and not self.finished.done()
-
-    async def drained(self) -> None:
-        """Wait until it has."""
-        await self._reader.sink.drained()
 
     def _deliver(self, call: Callable[[], object]) -> None:
         try:
@@ -147,14 +128,13 @@ class FillSink(Sink):
     @property
     def is_full(self) -> bool:  # type: ignore[override]  # A constant for sinks that are never behind.
         """Whether the response has a relay whose reader is behind."""
-        relay = self._fill.running_relay
-        return relay is not None and relay.is_full
+        relay = self._fill.relay
+        return relay is not None and relay.reader.sink.is_full and not relay.finished.done()
 
     async def drained(self) -> None:
         """Wait until that reader has room."""
-        relay = self._fill.running_relay
-        if relay is not None:
-            await relay.drained()
+        if self._fill.relay is not None:
+            await self._fill.relay.reader.sink.drained()
 
     async def begin_again(self) -> bool:
         """Begin again with no bytes. The readers of the fill do so by themselves, as far as their own sinks can."""
@@ -180,31 +160,32 @@ class FillSink(Sink):
             self._fill.advance(self.received)
             return
         start, self._relayed = self._relayed, self.received
-        self._fill.relay(start, self._piece[start - self._piece_start : self.received - self._piece_start])
+        self._fill.pass_on(start, self._piece[start - self._piece_start : self.received - self._piece_start])
 
 
 class Fill:
     """The transfer of an object from its store into the cache.
 
-    ``opening``: the head has not arrived. Then ``not_modified`` (``stale`` is still the current version), ``bypassed``
-    (the object is not stored: one reader may have a relay, the others read without the cache) or ``receiving``;
-    ``complete`` when all of it is in memory and perhaps still being written; ``failed`` with ``error``.
+    ``stale`` is an entry of which the store is asked whether it still is the object. Without one the cache is looked up
+    in ``slots``, the first of which the object is stored in; ``judge`` says of an entry that was found whether it may
+    serve the readers as it is (``None``: it does not fit). ``entry``: what is in memory, as an entry.
     """
 
     def __init__(
         self,
         request: ReadRequest,
         *,
-        slot: Slot,
+        slots: Sequence[Slot],
         object_bytes_max: int,
         stale: CacheEntry | None,
+        judge: Callable[[Slot, CacheEntry], bool | None],
         inner: Accessor,
-        cache: CacheStore,
+        cache: EntryObjects,
         memory: ObjectMemory,
         runtime: Runtime,
     ) -> None:
         self.request = request
-        self.slot = slot
+        self.slot = slots[0]
         self.stale = stale
         self.state: FillState = "opening"
         self.head: ReadHead | None = None
@@ -218,25 +199,22 @@ class Fill:
         self.started_at = runtime.now()
         self.last_read = cache.read_time()
         self.buffer = bytearray()
+        self.relay: Relay | None = None
         self._object_bytes_max = object_bytes_max
+        self._slots = slots
+        self._judge = judge
         self._inner = inner
         self._cache = cache
         self._memory = memory
         self._runtime = runtime
-        self._turn: Turn | None = None
         self._reservation: Reservation | None = None
         self._readers: list[FillReader] = []
-        self._relay: Relay | None = None
         self._response_bytes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._work: Work | None = None
+        self._keeping: Work | None = None
+        self._writes = 0
         self._on_end: Callable[[Fill], None] | None = None
-        self._has_run = False
-
-    @property
-    def running_relay(self) -> Relay | None:
-        """The relay of a response that is not stored, if it has one."""
-        return self._relay
 
     @property
     def has_arrived(self) -> bool:
@@ -247,7 +225,7 @@ class Fill:
     def start(self, on_end: Callable[[Fill], None]) -> None:
         """Begin; ``on_end`` is called once, when no reader can join any more."""
         self._on_end = on_end
-        self._work = self._runtime.supervisor.spawn(self._run(), name="fill of the cache")
+        self._work = self._runtime.supervisor.spawn(self._run(), name="fill of the cache", on_end=self._ran)
 
     # --- readers ------------------------------------------------------------------------------------------------
 
@@ -263,7 +241,7 @@ class Fill:
         self._readers.remove(reader)
         reader.rewound()
         if reader.relay is not None and not reader.relay.finished.done():
-            reader.relay.leave()
+            reader.relay.finished.cancel()  # Its sink gets nothing more.
             self._break_off()
         if self._readers:
             return
@@ -287,14 +265,12 @@ class Fill:
                     await waiter
             except TimeoutError as late:
                 late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
-                raise TimedOut(
-                    "the object did not arrive before the deadline", operation="read", path=self.request.path
-                ) from None
+                raise late_error(self.request) from None
             finally:
                 del waiter  # It holds its cancellation, whose traceback holds this frame.
 
     def _has(self, position: int) -> bool:
-        if self.state in ("not_modified", "bypassed"):
+        if self.state in ("current", "bypassed"):
             return True
         if self.state != "opening" and self.head is not None and self.received >= position:
             return True
@@ -322,8 +298,8 @@ class Fill:
         if self.state in ("opening", "receiving"):
             self.error = copy_of(error)
             self.state = "failed"
-        if self._relay is not None:
-            self._relay.fail(copy_of(error))
+        if self.relay is not None:
+            self.relay.fail(copy_of(error))
         self._wake()
         self._end()
 
@@ -333,23 +309,25 @@ class Fill:
             on_end(self)
 
     def _free(self) -> None:
-        if self._has_run and not self._readers and self._reservation is not None:
+        is_used = self._readers or self._work is not None or self._writes
+        if not is_used and self._reservation is not None:
             self._reservation.release()
             self._reservation = None
             self.buffer = bytearray()
 
     def _break_off(self) -> None:
         """End the response: the rest of it is of no use."""
-        if self._work is not None and not self._has_run:
+        if self._work is not None:
             self._work.cancel()
 
     # --- the response -------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
-            await self._fetch()
+            if self.stale is not None or not await self._look_up():
+                await self._fetch()
             if self.state == "receiving":
-                await self._store()
+                self._settle("complete")
         except asyncio.CancelledError:
             self.fail(Closed("the operator was closed during the read", operation="read", path=self.request.path))
             raise
@@ -357,14 +335,40 @@ class Fill:
             if self.state == "complete":
                 raise
             self.fail(error)
-        finally:
-            self._has_run, self._work = True, None
+
+    def _ran(self) -> None:
+        self._work = None
+        self._ended_one()
+
+    def _ended_one(self) -> None:
+        """The response has ended, or the writing to the cache."""
+        if self._work is None and not self._writes:
             self._end()
             self._free()
 
+    async def _look_up(self) -> bool:
+        """Whether the cache has an entry that may serve the readers as it is; the store is asked about another one."""
+        for slot in self._slots:
+            entry = await self._cache.find(slot)
+            if self.is_invalidated:
+                return False
+            self._cache.found(slot.name, entry)
+            serves = None if entry is None else self._judge(slot, entry)
+            if serves is None:
+                continue
+            self.stale = entry
+            if serves:
+                self._settle("current")
+                return True
+            break
+        return False
+
     async def _fetch(self) -> None:
-        turn = self._turn = await self._memory.turn()
-        if turn is None:
+        stale = self.stale
+        if stale is not None and self._inner.capability.read_if_none_match:
+            self.request = replace(self.request, if_none_match=stale.etag)
+        reservation = self._reservation = await self._memory.reserve(None)
+        if reservation is None:
             self._settle("bypassed")
             return
         sink = FillSink(self)
@@ -380,11 +384,12 @@ class Fill:
                 self._cache.drop(self.stale)
             raise
         finally:
-            turn.end()
+            if not self.buffer:
+                reservation.release()
         if self.state in ("opening", "receiving", "bypassed"):
             check_delivered(self.request, sink, reply)
-        if self._relay is not None:
-            self._relay.finish()
+        if self.relay is not None:
+            self.relay.finish()
 
     def begin(self, head: ReadHead) -> None:
         """Take the checked head of the response, and decide on the use of its body."""
@@ -402,41 +407,31 @@ class Fill:
             self.head = head
             self._bypass(head)
             return
-        assert self._turn is not None
-        self._reservation = self._turn.reserve(head.size)
-        if self._reservation is None:
+        assert self._reservation is not None
+        if not self._reservation.take(head.size):
             # Memory is short only now: without a head here, the object is not remembered as one to bypass.
             self._bypass(head)
             return
         self.head = head
         self.buffer = bytearray(head.size)
         if head.etag is not None:
-            facts = ObjectFacts(
-                etag=head.etag,
-                version=head.version,
-                last_modified=head.last_modified,
-                content_type=head.content_type,
-                content_encoding=head.content_encoding,
-                filled_at=datetime.now(UTC),
-            )
-            self.entry = CacheEntry(
-                name=self.slot.name, size_bytes=head.size, facts=facts, validated_at=self.started_at
-            )
+            self._keep(head, head.etag)
         self._settle("receiving")
 
     async def begin_again(self) -> bool:
         """Drop what has arrived, and take the next response as the first one. Returns whether that is of use."""
-        relay = self._relay
+        relay = self.relay
         has_relay = relay is not None and not relay.finished.done()
         if not has_relay and self.state != "receiving":
             return False
-        self._relay = self.head = None
+        self.relay = self.head = self.entry = None
         self.response += 1
         self.received = 0
-        self.buffer = bytearray()
+        if self._keeping is not None:
+            self._keeping.cancel()
         if self._reservation is not None:
             self._reservation.release()
-            self._reservation = None
+        self.buffer = bytearray()
         # Those that wait for bytes of the dropped response.
         waiters, self._waiters = self._waiters, []
         self.state = "opening"
@@ -444,7 +439,9 @@ class Fill:
             if not waiter.done():
                 waiter.set_result(None)
         if relay is not None and has_relay:
-            await relay.hand_back()
+            rewinding = relay.reader.rewinding()
+            relay.finish()
+            await asyncio.wait((rewinding,))
         return True
 
     def advance(self, received: int) -> None:
@@ -452,11 +449,11 @@ class Fill:
         self.received = received
         self._wake()
 
-    def relay(self, start: int, data: memoryview) -> None:
+    def pass_on(self, start: int, data: memoryview) -> None:
         """More bytes have arrived of a response that is not stored."""
-        if self._relay is not None:
-            self._relay.feed(start, data)
-            if self._relay.finished.done() and start + len(data) < self._response_bytes:
+        if self.relay is not None:
+            self.relay.feed(start, data)
+            if self.relay.finished.done() and start + len(data) < self._response_bytes:
                 self._break_off()
 
     def _bypass(self, head: ReadHead) -> None:
@@ -464,7 +461,7 @@ class Fill:
         for reader in self._readers:
             part = self._relayed_part(reader, head)
             if part is not None:
-                self._relay = reader.relay = Relay(reader, head, part)
+                self.relay = reader.relay = Relay(reader, head, part)
                 break
         else:
             self._break_off()
@@ -489,88 +486,69 @@ class Fill:
         entry.validated_at = self.started_at
         self._runtime.counters["cache_revalidations"] += 1
         self._runtime.events.publish("cache.revalidated", self.request.path)
-        self._settle("not_modified")
+        self._settle("current")
 
     # --- the way into the cache ---------------------------------------------------------------------------------
 
-    async def _store(self) -> None:
-        entry = self.entry
-        encoded = None if entry is None else await self._encoded_header(entry)
-        if entry is None or encoded is None:
-            self.entry = None
-            self._settle("complete")
+    def _keep(self, head: ReadHead, etag: str) -> None:
+        """Write the object to the cache while it arrives."""
+        facts = ObjectFacts(
+            etag=etag,
+            version=head.version,
+            last_modified=head.last_modified,
+            content_type=head.content_type,
+            content_encoding=head.content_encoding,
+            filled_at=datetime.now(UTC),
+        )
+        entry = CacheEntry(name=self.slot.name, size_bytes=head.size, facts=facts, validated_at=self.started_at)
+        self.entry = entry
+        tail_bytes = tail_length(self.slot.identity, facts.encode(), head.size)
+        if tail_bytes <= TAIL_BYTES_MAX:
+            work = self._write(entry, facts, head.size, head.size + tail_bytes)
+            self._writes += 1
+            self._keeping = self._runtime.supervisor.spawn(work, name="write to the cache", on_end=self._kept)
+
+    def _kept(self) -> None:
+        self._writes -= 1
+        self._ended_one()
+
+    async def _write(self, entry: CacheEntry, facts: ObjectFacts, data_bytes: int, size_bytes: int) -> None:
+        try:
+            writer = await self._cache.begin(self.slot, facts, data_bytes, size_bytes, lambda: self.last_read)
+        except CacheFailed:
             return
-        self._settle("complete")
-        if not await self._cache.put(entry, encoded, memoryview(self.buffer), lambda: self.last_read):
+        if writer is None:
             return
-        if self.is_invalidated:  # The object was written while its last version was being stored.
+        try:
+            position, data = 0, memoryview(self.buffer)
+            while position < data_bytes:
+                await self.wait_until(position + 1, deadline=None)
+                end = min(self.received, position + WRITE_BYTES)
+                await writer.write(data[position:end])
+                position = end
+            await self.wait_until(data_bytes, deadline=None)
+            if not self._is_wanted(entry):
+                return
+            written = await writer.finish()
+        except Exception as error:
+            if not isinstance(error, CacheFailed) and self.error is None:
+                raise
+            return
+        finally:
+            await writer.abort()
+        entry.size_bytes, entry.tail, entry.store_etag = size_bytes, written.tail, written.store_etag
+        self._cache.wrote(entry, self.last_read)
+        if not self._is_wanted(entry):  # The object was written while its last version was being stored.
             self._cache.drop(entry)
             return
         self._runtime.counters["cache_fills"] += 1
-        self._runtime.events.publish("cache.filled", self.request.path, size_bytes=entry.size_bytes)
+        self._runtime.events.publish("cache.filled", self.request.path, size_bytes=size_bytes)
 
-    async def _encoded_header(self, entry: CacheEntry) -> bytes | None:
-        """Complete the entry by its header, and return this encoded; ``None`` when it cannot be stored."""
-        assert entry.facts is not None
-        encoded_facts = entry.facts.encode()
-        data_bytes = len(self.buffer)
-        header_bytes = header_length(self.slot.identity, encoded_facts, data_bytes)
-        if header_bytes > HEADER_BYTES_MAX:
-            return None
-        sums = await self._cache.checksums(self.buffer)
-        if self.is_invalidated:
-            return None
-        entry.header = EntryHeader(encoded_facts, header_bytes, data_bytes, sums)
-        entry.size_bytes = header_bytes + data_bytes
-        return encode_header(self.slot.identity, encoded_facts, data_bytes, sums)
+    def _is_wanted(self, entry: CacheEntry) -> bool:
+        """Whether what has arrived is still the object, as far as is known."""
+        return self.entry is entry and not self.is_invalidated
 
 
-class Fills:
-    """The fills of one runtime that can still be joined, by the name of their slot."""
-
-    def __init__(self) -> None:
-        self._running: dict[str, list[Fill]] = {}
-        self._ended_once = asyncio.Event()
-
-    def start(self, fill: Fill) -> None:
-        """Start a fill and keep it until it ends."""
-        self._running.setdefault(fill.slot.name, []).append(fill)
-        fill.start(self._ended)
-
-    def of(self, name: str) -> list[Fill]:
-        """The fills of a slot that later readers may join."""
-        fills = self._running.get(name)
-        return [fill for fill in fills if not fill.is_invalidated] if fills else []
-
-    def invalidate(self, name: str) -> None:
-        """The object was changed: running fills are not stored and not joined any more."""
-        for fill in self._running.get(name, ()):
-            fill.is_invalidated = True
-
-    def invalidate_older(self, newest: Fill) -> None:
-        """A later response showed another version: the earlier ones must not be stored after it."""
-        for fill in self._running.get(newest.slot.name, ()):
-            if fill is newest:
-                return
-            if fill.head is not None and newest.head is not None and fill.head.etag != newest.head.etag:
-                fill.is_invalidated = True
-
-    async def finish(self) -> None:
-        """Wait until the objects that have arrived are stored: a process that reads and ends finds them next time."""
-        while any(fill.has_arrived and not fill.is_invalidated for fills in self._running.values() for fill in fills):
-            self._ended_once.clear()
-            await self._ended_once.wait()
-
-    async def aclose(self) -> None:
-        """Fail the fills that will never run, so that no reader waits for them."""
-        for fills in list(self._running.values()):
-            for fill in list(fills):
-                fill.fail(Closed("the operator was closed", operation="read", path=fill.request.path))
-
-    def _ended(self, fill: Fill) -> None:
-        fills = self._running.get(fill.slot.name, [])
-        if fill in fills:
-            fills.remove(fill)
-        if not fills:
-            self._running.pop(fill.slot.name, None)
-        self._ended_once.set()
+def late_error(request: ReadRequest) -> TimedOut:
+    """The error of a read whose bytes did not come in time."""
+    return TimedOut("the object did not arrive before the deadline", operation="read", path=request.path)

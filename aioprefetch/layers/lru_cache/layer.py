@@ -20,16 +20,18 @@ after it, for entries of reads in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.blocks.spill.guard import SpillFailed
-from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNotSatisfied, TimedOut, Unavailable
-from aioprefetch.layers.lru_cache.cache_store import CacheCalls, CacheSource, CacheStore, EntryGone
-from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
-from aioprefetch.layers.lru_cache.fill import FillReader
+from aioprefetch.cache.entry import aligned
+from aioprefetch.cache.guard import CacheFailed
+from aioprefetch.cache.object_entry import CacheEntry, part_of, slot_of
+from aioprefetch.cache.objects import CacheCalls, CacheSource, EntryGone, EntryObjects
+from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNotSatisfied, Unavailable
+from aioprefetch.layers.lru_cache.fill import FillReader, late_error
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import ByteCount
@@ -47,6 +49,8 @@ from aioprefetch.values import (
     RenameRequest,
     WriteRequest,
 )
+
+T = TypeVar("T")
 
 _EVENTS = {
     "cache_hits": "cache.hit",
@@ -106,7 +110,7 @@ class LruCacheLayer(Layer):
         if isinstance(events := getattr(self.cache, "events", None), EventBus):
             events.leave_process()
         calls = CacheCalls(self.cache, runtime, self.cache_timeout_seconds)
-        return CacheState(CacheStore(calls, runtime, capacity_bytes=int(self.capacity_bytes)), runtime)
+        return CacheState(EntryObjects(calls, runtime, capacity_bytes=int(self.capacity_bytes)), runtime)
 
 
 class LruCacheAccessor(WrappedAccessor):
@@ -170,10 +174,10 @@ class LruCacheAccessor(WrappedAccessor):
             try:
                 if await self._read_entry(source, part, request, sink):
                     return "cache"
-            except SpillFailed as failure:
-                self._cache.judge(source, failure)
+            except CacheFailed as failure:
                 if not failure.is_lasting:
                     return None
+                self._cache.drop(source)
         return None
 
     async def _read_entry(self, entry: CacheEntry, part: ReadHead, request: ReadRequest, sink: Sink) -> bool:
@@ -182,9 +186,8 @@ class LruCacheAccessor(WrappedAccessor):
             self._count("cache_hits", request.path)
             sink.begin(part, path=request.path)
             return True
-        assert entry.header is not None
         start, end = part.start, part.end
-        low, high = entry.header.pieces(start, end)
+        low, high = aligned(start, end, entry.whole().size)
         turn = self._runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
@@ -193,7 +196,7 @@ class LruCacheAccessor(WrappedAccessor):
             if high - low > TURN_BYTES:
                 reservation = await self._state.memory.reserve(high - low)
                 if reservation is None:
-                    raise SpillFailed(TimeoutError("no memory for a part of an entry"))
+                    raise CacheFailed(TimeoutError("no memory for a part of an entry"))
             data = await self._cache.load(entry, low, high)
             turn.spend(len(data))
             self._count("cache_hits", request.path)
@@ -263,9 +266,7 @@ class LruCacheAccessor(WrappedAccessor):
                 await asyncio.shield(relay.finished)
         except TimeoutError as late:
             late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
-            raise TimedOut(
-                "the object did not arrive before the deadline", operation="read", path=request.path
-            ) from None
+            raise late_error(request) from None
         if reader.relay is None:
             return None
         part = relay.part
@@ -291,22 +292,24 @@ class LruCacheAccessor(WrappedAccessor):
 
     # --- writes -------------------------------------------------------------------------------------------------
 
-    async def invalidate(self, paths: Sequence[str], versions: Sequence[str | None] = ()) -> list[str]:
-        """Drop the entries of these paths; returns their names. The files are gone unless the cache fails.
+    async def changing(
+        self, call: Callable[[], Awaitable[T]], paths: Sequence[str], versions: Sequence[str | None] = ()
+    ) -> T:
+        """The result of a call that changes these objects. Their entries are gone before it, unless the cache fails.
 
-        The entries of ``versions``, one of each path, go too: other versions stay as they are.
+        The entries of ``versions``, one of each path, go too: other versions stay as they are. After the call entries
+        of reads in between are dropped, and no fill in progress becomes one.
         """
         namespace = self.inner.info.namespace
         slots = [*((path, None) for path in paths), *zip(paths, versions, strict=False)]
         names = [slot_of(namespace, path, version).name for path, version in slots]
         self._stop_fills(names)
-        await self._state.cache.invalidate(names)
-        return names
-
-    def forget(self, names: list[str]) -> None:
-        """Drop these entries, and let no fill in progress become one of them."""
-        self._stop_fills(names)
-        self._state.cache.forget(names)
+        await self._cache.invalidate(names)
+        try:
+            return await call()
+        finally:
+            self._stop_fills(names)
+            self._cache.forget(names)
 
     def _stop_fills(self, names: list[str]) -> None:
         for name in names:
@@ -314,39 +317,19 @@ class LruCacheAccessor(WrappedAccessor):
             self._state.bypassed.forget(name)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        names = await self.invalidate((request.path,))
-        try:
-            return await self.inner.write(request, data)
-        finally:
-            self.forget(names)
+        return await self.changing(lambda: self.inner.write(request, data), (request.path,))
 
     async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
-        names = await self.invalidate((request.path,))
-        try:
-            return await self.inner.complete_upload(request)
-        finally:
-            self.forget(names)
+        return await self.changing(lambda: self.inner.complete_upload(request), (request.path,))
 
     async def copy(self, request: CopyRequest) -> Metadata:
-        names = await self.invalidate((request.target,))
-        try:
-            return await self.inner.copy(request)
-        finally:
-            self.forget(names)
+        return await self.changing(lambda: self.inner.copy(request), (request.target,))
 
     async def rename(self, request: RenameRequest) -> Metadata:
-        names = await self.invalidate((request.path, request.target))
-        try:
-            return await self.inner.rename(request)
-        finally:
-            self.forget(names)
+        return await self.changing(lambda: self.inner.rename(request), (request.path, request.target))
 
     async def delete(self, request: DeleteRequest) -> None:
-        names = await self.invalidate(request.paths, request.versions)
-        try:
-            await self.inner.delete(request)
-        finally:
-            self.forget(names)
+        await self.changing(lambda: self.inner.delete(request), request.paths, request.versions)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return InvalidatingWriteBody(await self.inner.open_write(request), self, request.path)
@@ -383,11 +366,7 @@ class InvalidatingWriteBody:
         await self._body.write(chunk)
 
     async def close(self) -> Metadata:
-        names = await self._layer.invalidate((self._path,))
-        try:
-            return await self._body.close()
-        finally:
-            self._layer.forget(names)
+        return await self._layer.changing(self._body.close, (self._path,))
 
     async def abort(self) -> None:
         await self._body.abort()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.layers.lru_cache.cache_store import CacheStore
-from aioprefetch.layers.lru_cache.entry import CacheEntry, Slot, is_excluded, pin_of, slot_of
-from aioprefetch.layers.lru_cache.fill import Fill, FillReader, Fills
+from aioprefetch.cache.object_entry import CacheEntry, Slot, is_excluded, pin_of, slot_of
+from aioprefetch.cache.objects import EntryObjects
+from aioprefetch.errors import Closed
+from aioprefetch.layers.lru_cache.fill import Fill, FillReader
 from aioprefetch.layers.lru_cache.object_memory import ObjectMemory
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
@@ -50,10 +52,61 @@ class BypassedObjects:
         self._objects.pop(name, None)
 
 
+class Fills:
+    """The fills of one runtime that can still be joined, by the name of their slot."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, list[Fill]] = {}
+        self._ended_once = asyncio.Event()
+
+    def start(self, fill: Fill) -> None:
+        """Start a fill and keep it until it ends."""
+        self._running.setdefault(fill.slot.name, []).append(fill)
+        fill.start(self._ended)
+
+    def of(self, name: str) -> list[Fill]:
+        """The fills of a slot that later readers may join."""
+        fills = self._running.get(name)
+        return [fill for fill in fills if not fill.is_invalidated] if fills else []
+
+    def invalidate(self, name: str) -> None:
+        """The object was changed: running fills are not stored and not joined any more."""
+        for fill in self._running.get(name, ()):
+            fill.is_invalidated = True
+
+    def invalidate_older(self, newest: Fill) -> None:
+        """A later response showed another version: the earlier ones must not be stored after it."""
+        for fill in self._running.get(newest.slot.name, ()):
+            if fill is newest:
+                return
+            if fill.head is not None and newest.head is not None and fill.head.etag != newest.head.etag:
+                fill.is_invalidated = True
+
+    async def finish(self) -> None:
+        """Wait until the objects that have arrived are stored: a process that reads and ends finds them next time."""
+        while any(fill.has_arrived and not fill.is_invalidated for fills in self._running.values() for fill in fills):
+            self._ended_once.clear()
+            await self._ended_once.wait()
+
+    async def aclose(self) -> None:
+        """Fail the fills that will never run, so that no reader waits for them."""
+        for fills in list(self._running.values()):
+            for fill in list(fills):
+                fill.fail(Closed("the operator was closed", operation="read", path=fill.request.path))
+
+    def _ended(self, fill: Fill) -> None:
+        fills = self._running.get(fill.slot.name, [])
+        if fill in fills:
+            fills.remove(fill)
+        if not fills:
+            self._running.pop(fill.slot.name, None)
+        self._ended_once.set()
+
+
 class CacheState:
     """The shared state of the stacks of a runtime with the same LruCache layer: cache, fills, and their memory."""
 
-    def __init__(self, cache: CacheStore, runtime: Runtime) -> None:
+    def __init__(self, cache: EntryObjects, runtime: Runtime) -> None:
         self.runtime = runtime
         self.cache = cache
         self.memory = ObjectMemory(runtime.budget, wait_seconds=runtime.options.budget_wait_seconds)
@@ -125,15 +178,14 @@ class Lookup:
             return None
         fill = self._joinable(slots, request)
         if fill is None:
-            entry = await self._entry(slots, request)
+            entry = self._entry(slots, request)
             if entry is not None and self._is_trusted(entry, request):
                 return self._holder(entry, request, sink)
             if request.if_none_match is not None and (
-                entry is None or is_excluded(request, entry.etag if entry.header else None)
+                entry is None or is_excluded(request, entry.etag if entry.tail else None)
             ):
                 return None  # The caller's own condition is the revalidation.
-            # Another read may have started a fill while this one looked for the entry.
-            fill = self._joinable(slots, request) or self._start(slots[0], request, entry)
+            fill = self._start(slots, request, entry)
         return await self.opened(fill, fill.join(request, sink))
 
     def _joinable(self, slots: tuple[Slot, ...], request: ReadRequest) -> Fill | None:
@@ -152,22 +204,11 @@ class Lookup:
         # Its response may be older than this read: it is trusted no longer than an entry.
         return fill.entry is not None and self._is_trusted(fill.entry, request)
 
-    async def _entry(self, slots: tuple[Slot, ...], request: ReadRequest) -> CacheEntry | None:
-        """The entry that fits the read's path, version and ``if_match``, its header verified."""
+    def _entry(self, slots: tuple[Slot, ...], request: ReadRequest) -> CacheEntry | None:
+        """The entry in the index that fits the read's path, version and ``if_match``."""
         for slot in slots:
-            asked_version = None if slot is slots[0] else request.version
-            entry = self._resident_entry(slot.name)
-            if entry is None:
-                entry = self._cache.index.get(slot.name)
-                is_indexed = entry is not None
-                if entry is None or entry.header is None:
-                    entry = await self._cache.probe(slot)
-                if entry is not None and _fits(entry, asked_version, pin_of(request)):
-                    return entry
-                if not is_indexed or entry is None:
-                    continue
-                entry = await self._cache.probe(slot)  # Another process may have replaced it.
-            if entry is not None and _fits(entry, asked_version, pin_of(request)):
+            entry = self._resident_entry(slot.name) or self._cache.index.get(slot.name)
+            if entry is not None and _fits(entry, None if slot is slots[0] else request.version, pin_of(request)):
                 return entry
         return None
 
@@ -183,7 +224,7 @@ class Lookup:
         for fill in self._state.fills.of(entry.name):
             if fill.entry is entry:
                 return JoinedFill(fill, fill.join(request, sink), is_hit=fill.state == "complete")
-        if entry.header is None:
+        if entry.tail is None:
             return None
         self._cache.index.use(entry.name, self._cache.read_time())
         return entry
@@ -202,19 +243,22 @@ class Lookup:
         if entry is not None and entry.etag is not None and entry.etag == request.if_none_match:
             entry.validated_at = asked_at
 
-    def _start(self, slot: Slot, request: ReadRequest, stale: CacheEntry | None) -> Fill:
-        etag = None if stale is None else stale.etag
+    def _start(self, slots: tuple[Slot, ...], request: ReadRequest, stale: CacheEntry | None) -> Fill:
+        def judge(slot: Slot, entry: CacheEntry) -> bool | None:
+            fits = _fits(entry, None if slot is slots[0] else request.version, pin_of(request))
+            return self._is_trusted(entry, request) if fits else None
+
         fill = Fill(
             ReadRequest(
                 path=request.path,
                 size=self._object_bytes_max if self._inner.capability.read_range else None,
                 if_match=pin_of(request),
-                if_none_match=etag if self._inner.capability.read_if_none_match else None,
                 version=request.version,
             ),
-            slot=slot,
+            slots=slots,
             object_bytes_max=self._object_bytes_max,
             stale=stale,
+            judge=judge,
             inner=self._inner,
             cache=self._cache,
             memory=self._state.memory,
@@ -236,7 +280,7 @@ class Lookup:
             fill.leave(reader, served=False)
             self._runtime.counters["cache_misses"] += 1
             raise
-        if fill.state == "not_modified":
+        if fill.state == "current":
             fill.leave(reader, served=True)
             return None if fill.stale is None else self._holder(fill.stale, request, reader.sink)
         if fill.state == "bypassed":

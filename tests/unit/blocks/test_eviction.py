@@ -24,6 +24,8 @@ BLOCK = 64 * KIB
 class NeverSent:
     """A source whose requests bring nothing."""
 
+    stall_seconds: float | None = None
+
     def __init__(self, file: BlockFile) -> None:
         self._file = file
 

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 import pytest
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.blocks.spill.entry import PIECE_BYTES
-from aioprefetch.blocks.spill.guard import FAILURES_MAX
+from aioprefetch.cache.entry import PIECE_BYTES
+from aioprefetch.cache.guard import FAILURES_MAX
+from aioprefetch.cache.object_entry import CacheEntry
+from aioprefetch.cache.objects import COOL_DOWN_SECONDS, EntrySink
 from aioprefetch.errors import Error, NotFound, ObjectChanged, PermissionDenied, Unavailable
-from aioprefetch.layers.lru_cache.cache_store import COOL_DOWN_SECONDS, EntrySink
-from aioprefetch.layers.lru_cache.entry import CacheEntry
 from aioprefetch.runtime import runtime
 from aioprefetch.runtime.events import Event
 from aioprefetch.values import ReadHead, ReadRequest, WriteRequest
@@ -480,7 +480,7 @@ async def test_bytes_that_rot_after_a_hit_are_never_served(bed: Bed) -> None:
     stack = bed.stack(revalidate_seconds=None)
     assert await read(stack, "k", offset=600, size=200) == DATA[600:800]
     damaged = bytearray(data)
-    damaged[-5] ^= 1
+    damaged[5] ^= 1
     damage(bed, name, bytes(damaged))
     assert await read_settled(stack, "k", offset=600, size=200) == DATA[600:800]
     assert bed.counters["failures"] == 1

@@ -21,7 +21,7 @@ from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.errors import ConditionNotMatch, ProtocolError, RangeNotSatisfied
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.layers.lru_cache.fill import FillReader, Relay
-from aioprefetch.layers.lru_cache.object_memory import Turn
+from aioprefetch.layers.lru_cache.object_memory import Reservation
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
@@ -72,7 +72,7 @@ async def test_a_response_that_has_no_memory_is_passed_on(
     fields: dict[str, Any], data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the memory is refused, of however few bytes, the read gets what the response holds for it."""
-    monkeypatch.setattr(Turn, "reserve", lambda self, size_bytes: None)
+    monkeypatch.setattr(Reservation, "take", lambda self, size_bytes: size_bytes == 1)
     bed = Bed()
     bed.put("k", data)
     async with asyncio.timeout(5):

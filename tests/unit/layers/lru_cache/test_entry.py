@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.blocks.spill.entry import BadEntry
-from aioprefetch.layers.lru_cache.entry import ObjectFacts, is_entry_name, is_old_name, slot_of
+from aioprefetch.cache.entry import BadEntry
+from aioprefetch.cache.object_entry import ObjectFacts, is_object_name, slot_of
 from aioprefetch.layers.lru_cache.lookup import BypassedObjects
 
 NAMESPACE = ("s3", "https://e", "bucket", "root", "someone")
@@ -62,15 +62,12 @@ def test_parts_of_an_identity_never_run_into_each_other() -> None:
 
 def test_only_names_of_entries_are_recognised() -> None:
     name = slot_of(NAMESPACE, "key", None).name
-    assert is_entry_name(name)
+    assert is_object_name(name)
     assert "bucket" not in name
     folder, fan, rest = name.split("/")
     other_fan = "00" if fan != "00" else "01"
-    old = name.removesuffix(".entry") + "-" + "0" * 64
-    assert is_old_name(old)
-    assert not is_old_name(name)
-    for other in (rest, f"{folder}/{rest}", f"{folder}/{other_fan}/{rest}", name + "x", name.upper(), old, ""):
-        assert not is_entry_name(other)
+    for other in (rest, f"{folder}/{rest}", f"{folder}/{other_fan}/{rest}", name + "x", name.upper(), ""):
+        assert not is_object_name(other)
 
 
 def test_bypassed_objects_are_bounded_and_forgotten_when_they_change() -> None:

@@ -7,9 +7,10 @@ from typing import cast
 import pytest
 
 from aioprefetch.accessor.sink import CollectSink
+from aioprefetch.cache.object_entry import slot_of
 from aioprefetch.errors import Closed, ConditionNotMatch, ProtocolError, TimedOut, Unavailable
-from aioprefetch.layers.lru_cache.entry import slot_of
-from aioprefetch.layers.lru_cache.fill import Fill, Fills
+from aioprefetch.layers.lru_cache.fill import Fill
+from aioprefetch.layers.lru_cache.lookup import Fills
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.values import ReadHead, ReadRequest
 from tests.unit.layers.lru_cache.harness import Bed, Gate, read, read_settled, settle
@@ -69,6 +70,41 @@ async def test_bytes_are_delivered_before_the_fill_ends(bed: Bed) -> None:
     assert sink.to_bytes() == DATA
     assert bed.gets == 2  # The late one asks whether what arrives is still current.
     assert bed.counters["revalidations"] == 1
+
+
+async def test_an_object_is_written_to_the_cache_while_it_arrives(bed: Bed) -> None:
+    """What has arrived is written before the rest has; the entry appears when all of it is there."""
+    gate = gated(bed, 3)
+    stack = bed.stack()
+    reading = asyncio.create_task(read(stack, "k"))
+    await gate.reached.wait()
+    await settle()
+    assert bed.cache.calls["body_write"] >= 1
+    assert bed.files == {}
+    gate.opened.set()
+    assert await reading == DATA
+    await settle()
+    assert bed.counters["fills"] == 1
+    assert [data[:TOTAL] for data in bed.files.values()] == [DATA]
+
+
+async def test_a_body_that_breaks_off_leaves_nothing_in_the_cache(bed: Bed) -> None:
+    """Although a part of it was written already."""
+    gate = gated(bed, 3)
+    stack = bed.stack()
+    reading = asyncio.create_task(read(stack, "k"))
+    await gate.reached.wait()
+    await settle()
+
+    def fail(name: str) -> None:
+        raise Unavailable("the line is cut")
+
+    bed.source.before = fail
+    gate.opened.set()
+    with pytest.raises(Unavailable):
+        await reading
+    await settle()
+    assert (bed.cache.calls["body_abort"], bed.files) == (1, {})
 
 
 async def test_a_cancelled_waiter_does_not_disturb_the_others(bed: Bed) -> None:

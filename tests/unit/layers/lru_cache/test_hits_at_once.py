@@ -34,7 +34,7 @@ async def test_a_hit_ends_in_its_call(bed: Bed, stack: Accessor) -> None:
 async def test_damage_is_found_by_the_checksum(bed: Bed, stack: Accessor) -> None:
     ((name, found),) = bed.cache_store.store.objects.items()
     damaged = bytearray(found.data)
-    damaged[-5] ^= 1
+    damaged[5] ^= 1
     bed.cache_store.store.objects[name] = type(found)(data=bytes(damaged), metadata=found.metadata)
     assert await read_settled(stack, "k") == DATA
     assert bed.gets == 2

@@ -13,24 +13,26 @@ import asyncio
 import contextlib
 import errno
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
-from aioprefetch.blocks.spill.block_cache import SCRATCH_BYTES, BlockCache, BlockKey, FileIdentity, OpenBlock
-from aioprefetch.blocks.spill.directory import SystemCalls
-from aioprefetch.blocks.spill.entry import BadEntry
-from aioprefetch.blocks.spill.guard import DiskCalls, SpillFailed
-from aioprefetch.blocks.spill.write_behind import Evict, Evictable, WriteBehind
-from aioprefetch.ranges import Range
+from aioprefetch.blocks.host_claims import HostClaims, ObjectFacts
+from aioprefetch.blocks.write_behind import Evict, Evictable, WriteBehind
+from aioprefetch.cache.directory import SystemCalls
+from aioprefetch.cache.entry import TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, encoded
+from aioprefetch.cache.files import SCRATCH_BYTES, EntryFiles, OpenEntry
+from aioprefetch.cache.guard import CacheFailed, DiskCalls
+from aioprefetch.ranges import BlockGrid, Range
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
+from aioprefetch.runtime.statistics import Tier
 from aioprefetch.values import ReadHead
 
 # After this time a read lists the directory again, to find the files of other processes.
 LOOK_SECONDS = 10.0
-# Files of at most this size are read on the loop: a block of ``TURN_BYTES``, and the header of all but a few.
+# Files of at most this size are read on the loop: a block of ``TURN_BYTES``, and the tail of all but a few.
 NOW_BYTES = TURN_BYTES + (4 << 10)
 # One job of a thread reads no longer than this, so that progress is seen.
 JOB_SECONDS = 0.02
@@ -38,6 +40,45 @@ JOB_SECONDS = 0.02
 TOUCH_SECONDS = 1.0
 # Closing waits no longer than this for it.
 TOUCH_SECONDS_AT_CLOSE = 0.2
+
+
+class BlockIdentity:
+    """The common identity of the blocks of one version of an object on one grid. ``key`` adds the number of a block.
+
+    ``namespace`` holds the store and the principal, ``tenant`` a separation that the user configures.
+    """
+
+    __slots__ = ("_encoded", "_grid", "_naming")
+
+    def __init__(
+        self,
+        *,
+        tenant: str,
+        namespace: Sequence[str],
+        path: str,
+        version: str | None,
+        etag: str | None,
+        size: int,
+        block_bytes: int,
+    ) -> None:
+        self._encoded = encoded(tenant, len(namespace), *namespace, path, version, etag, size, block_bytes)
+        self._grid = BlockGrid(size, block_bytes)
+        self._naming = Naming(self._encoded)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        return self._grid.size
+
+    def name(self, index: int) -> str:
+        """The name of the file of block ``index``."""
+        return self._naming.name(index.to_bytes(8, "big"))
+
+    def key(self, index: int) -> EntryKey | None:
+        """The key of block ``index``, ``None`` when its tail would be too long for a file."""
+        start, end = self._grid.bounds(index)
+        key = EntryKey(self.name(index), self._encoded + index.to_bytes(8, "big"), end - start)
+        return key if key.tail_bytes <= TAIL_BYTES_MAX else None
 
 
 class DiskTier:
@@ -57,13 +98,14 @@ class DiskTier:
         touch_seconds: float = TOUCH_SECONDS,
     ) -> None:
         self.calls = DiskCalls(runtime, options)
-        self.cache = BlockCache(
+        self.cache = EntryFiles(
             options.directory, capacity_bytes=options.limit_bytes, calls=SystemCalls() if calls is None else calls
         )
-        self.writer = WriteBehind(self.cache, self.calls, self.key, runtime, options)
+        self.claims = HostClaims(self.cache, self.calls, runtime, options)
+        self.writer = WriteBehind(self.cache, self.calls, self.key, self.claims.release, runtime, options)
         self._runtime = runtime
         self._tenant = options.tenant
-        self._identities: weakref.WeakKeyDictionary[BlockFile, FileIdentity] = weakref.WeakKeyDictionary()
+        self._identities: weakref.WeakKeyDictionary[BlockFile, BlockIdentity] = weakref.WeakKeyDictionary()
         self._scratch: list[memoryview] = []
         # The kernel copies into it: fresh memory would cost more than the copy out of it.
         self._room = memoryview(bytearray(NOW_BYTES))
@@ -98,30 +140,35 @@ class DiskTier:
 
     # --- which blocks are on the disk ---------------------------------------------------------------------------
 
-    def key(self, file: BlockFile, index: int) -> BlockKey | None:
+    def key(self, file: BlockFile, index: int) -> EntryKey | None:
         """The key of a block on the disk, ``None`` for a block that does not belong there."""
         identity = self._identity(file)
         return None if identity is None else identity.key(index)
 
-    def _identity(self, file: BlockFile) -> FileIdentity | None:
+    def _identity(self, file: BlockFile) -> BlockIdentity | None:
         """The identity of a file's blocks on the disk, ``None`` for a file without a strong version."""
         identity = self._identities.get(file)
         if identity is not None and identity.size == file.size:
             return identity
         if len(file.version) != 2 or not isinstance(file.name, tuple):
             return None
-        namespace, path = file.name
         version, etag = file.version
-        identity = self._identities[file] = FileIdentity(
+        identity = self._new_identity(file.name, version, etag, file.size, file.grid.block_bytes)
+        self._identities[file] = identity
+        return identity
+
+    def _new_identity(
+        self, name: tuple[Sequence[str], str], version: str | None, etag: str | None, size: int, block_bytes: int
+    ) -> BlockIdentity:
+        return BlockIdentity(
             tenant=self._tenant,
-            namespace=namespace,
-            path=path,
+            namespace=name[0],
+            path=name[1],
             version=version,
             etag=etag,
-            size=file.size,
-            block_bytes=file.grid.block_bytes,
+            size=size,
+            block_bytes=block_bytes,
         )
-        return identity
 
     def held(self, file: BlockFile, *, looks_max: int) -> list[Range]:
         """The ranges of a file that are on the disk, by the index in memory. Any thread.
@@ -148,7 +195,7 @@ class DiskTier:
         self._look_when_due()
         return gaps if len(self.cache) == 0 else [piece for gap in gaps for piece in self._cut(file, identity, *gap)]
 
-    def _cut(self, file: BlockFile, identity: FileIdentity, start: int, end: int) -> Iterable[Range]:
+    def _cut(self, file: BlockFile, identity: BlockIdentity, start: int, end: int) -> Iterable[Range]:
         before: bool | None = None
         begin = start
         for index in file.grid.indices(start, end):
@@ -168,11 +215,59 @@ class DiskTier:
 
     async def _look(self) -> None:
         try:
-            await self.calls.look(self.cache.look)
-        except SpillFailed:
+            await self.calls.call("list", self.cache.look)
+        except CacheFailed:
             self._look_at = float("-inf")  # Again as soon as the disk may be called.
 
     # --- reading ------------------------------------------------------------------------------------------------
+
+    async def bring(self, fetch: Fetch, file: BlockFile) -> bool:
+        """Deliver to a fetch what the disk has of it, or will have: ``False`` when its request is to be sent.
+
+        It may have been shortened to what this process has to fetch; another fetch has begun for the rest then.
+        """
+        fetch.tier = Tier.DISK
+        while True:
+            if await self.serve(fetch, file):
+                return True
+            identity = None if self.calls.is_off else self._identity(file)
+            if identity is None or self.writer.is_off or not await self.claims.must_wait(fetch, file, identity.key):
+                break
+        fetch.tier = Tier.NETWORK
+        return False
+
+    async def recall(
+        self,
+        fetch: Fetch,
+        name: tuple[Sequence[str], str],
+        block_bytes: int,
+        start_of: Callable[[int], int],
+        *,
+        claims: bool,
+    ) -> ObjectFacts | None:
+        """Size and version of an object, for a first request that begins at ``start_of`` its size.
+
+        ``None`` if no process has left them and the block there, or is about to. With ``claims`` this one is, if it is
+        the first.
+        """
+        namespace, path = name
+
+        def block_of(facts: ObjectFacts) -> str:
+            return self._new_identity(name, facts.version, facts.etag, facts.size, block_bytes).name(
+                start_of(facts.size) // block_bytes
+            )
+
+        return await self.claims.recall(fetch, namespace, path, block_of, claims=claims)
+
+    def opened(self, fetch: Fetch, file: BlockFile) -> None:
+        """The response of a first request has named its file: tell other processes."""
+        identity = self._identity(file)
+        self.claims.opened(fetch, file, (lambda _: None) if identity is None else identity.key, self.writer.names)
+
+    def ended(self, fetch: Fetch) -> None:
+        """A fetch has ended."""
+        self.writer.filled(fetch.received)
+        self.claims.ended(fetch, self.writer.names)
 
     async def serve(self, fetch: Fetch, file: BlockFile) -> bool:
         """Deliver to a fetch of ``file`` its blocks on the disk, from its start on. Returns whether there were any.
@@ -213,14 +308,14 @@ class DiskTier:
         if self._touching is None:
             self._touching = self._runtime.loop.call_later(self._touch_seconds, self._touch_later)
 
-    async def _deliver(self, fetch: Fetch, file: BlockFile, key: BlockKey, start: int, end: int) -> bool:
+    async def _deliver(self, fetch: Fetch, file: BlockFile, key: EntryKey, start: int, end: int) -> bool:
         """Deliver the bytes ``[start, end)`` of a block by a thread. Returns whether all were delivered."""
-        block: OpenBlock | None = None
+        block: OpenEntry | None = None
         self._begin(fetch, file)
-        with contextlib.suppress(SpillFailed):
+        with contextlib.suppress(CacheFailed):
             while start < end:
                 memory = fetch.writable()[: end - start]
-                result = await self.calls.read(partial(self._read, key, block, start, memory))
+                result = await self.calls.call("read", partial(self._read, key, block, start, memory))
                 if result is None:
                     break
                 block, count = result
@@ -241,8 +336,8 @@ class DiskTier:
             )
 
     def _read(
-        self, key: BlockKey, block: OpenBlock | None, start: int, memory: memoryview
-    ) -> tuple[OpenBlock, int] | None:
+        self, key: EntryKey, block: OpenEntry | None, start: int, memory: memoryview
+    ) -> tuple[OpenEntry, int] | None:
         """Read the data of a block from ``start`` on into ``memory``; returns the block and the number of bytes.
 
         ``None`` if there is no such block. Runs in a thread.
@@ -273,11 +368,12 @@ class DiskTier:
     async def _touch(self) -> None:
         """Set the times of the files that were read on the loop."""
         if self.cache.has_uses and not self.calls.is_off:
-            with contextlib.suppress(SpillFailed):
-                await self.calls.write(self.cache.touch)
+            with contextlib.suppress(CacheFailed):
+                await self.calls.call("write", self.cache.touch)
 
     async def _finish(self) -> None:
-        """``_touch``, unless the disk takes long."""
+        """Write what was fetched, and ``_touch``, unless the disk takes long."""
+        await self.writer.finish()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TOUCH_SECONDS_AT_CLOSE):
                 await self._touch()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.blocks.spill.tier import DiskTier
+from aioprefetch.blocks.disk_tier import DiskTier
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.runtime.options import DiskCache
 from tests.stores.failing_disk import files_in, read_until_on_disk

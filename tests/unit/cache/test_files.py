@@ -7,13 +7,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from aioprefetch.blocks.spill.block_cache import LOOK_WRITTEN_SHARE, RESERVE_SHARE
-from aioprefetch.blocks.spill.directory import SystemCalls
-from aioprefetch.blocks.spill.entry import PIECE_BYTES
-from aioprefetch.blocks.spill.write_behind import (
+from aioprefetch.cache.directory import CLAIM, SystemCalls
+from aioprefetch.cache.entry import PIECE_BYTES
+from aioprefetch.cache.files import RESERVE_SHARE
+from aioprefetch.cache.index import LOOK_WRITTEN_SHARE
+from aioprefetch.cache.write_behind import (
     OFFERS_FOR_A_HIT,
     REST_ROUNDS_MAX,
     REST_ROUNDS_MIN,
@@ -89,7 +92,7 @@ def test_short_writes_are_carried_on(tmp_path: Path) -> None:
 
 def test_a_write_of_nothing_is_a_failure_and_no_loop(tmp_path: Path) -> None:
     calls = FailingCalls()
-    calls.write = lambda descriptor, parts: 0  # type: ignore[method-assign]
+    calls.write = lambda descriptor, parts: 0
     with pytest.raises(OSError, match="nothing"):
         put(cache_in(tmp_path, calls=calls), key_of())
     assert files_in(tmp_path) == []
@@ -140,16 +143,10 @@ def test_a_disk_full_at_any_byte_leaves_nothing(tmp_path: Path) -> None:
 class OntoFullDevice(StillCalls):
     """Writes go to the device that is always full."""
 
-    def open(self, name: str, flags: int, mode: int = 0o600, *, directory: int | None = None) -> int:
-        descriptor = super().open(name, flags, mode, directory=directory)
-        if flags & os.O_CREAT:
-            full = os.open("/dev/full", os.O_WRONLY)
-            os.dup2(full, descriptor)
-            os.close(full)
-        return descriptor
-
-    def change_mode(self, descriptor: int, mode: int) -> None:
-        """Not of the device."""
+    def truncate(self, descriptor: int, size: int) -> None:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, descriptor)
+        os.close(full)
 
 
 @checks("reliability:D01")
@@ -181,29 +178,29 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     assert run.stderr.strip() == f"errno {errno.EFBIG}, left 1"
 
 
-class NameIsTaken(StillCalls):
-    """Another program takes the names of temporary files, ``times`` times."""
-
-    def __init__(self, times: int) -> None:
-        self.times = times
-
-    def open(self, name: str, flags: int, mode: int = 0o600, *, directory: int | None = None) -> int:
-        if flags & os.O_CREAT and self.times:
-            self.times -= 1
-            os.symlink("/nowhere", name, dir_fd=directory)
-        return super().open(name, flags, mode, directory=directory)
+@checks("reliability:D17")
+def test_a_claim_that_another_holds_is_left_alone(tmp_path: Path) -> None:
+    """Nothing is written beside it; once it is given up the entry can be."""
+    ours, theirs, key = cache_in(tmp_path), cache_in(tmp_path), key_of()
+    assert theirs.claim([key.name]) == {key.name: False}
+    assert ours.claim([key.name]) == {}
+    assert put(ours, key)
+    assert files_in(tmp_path) == [key.name + CLAIM]
+    theirs.release([key.name])
+    assert put(ours, key)
+    assert read(ours, key) == data_of(key)
+    assert files_in(tmp_path) == [key.name]
 
 
 @checks("reliability:D17")
-def test_a_temporary_name_that_is_taken_is_left_alone(tmp_path: Path) -> None:
-    cache, key = cache_in(tmp_path, calls=NameIsTaken(2)), key_of()
-    put(cache, key)
+@pytest.mark.parametrize("plant", [lambda path: path.symlink_to("/nowhere"), os.mkfifo, Path.mkdir])
+def test_something_else_with_the_name_of_a_claim_makes_room(tmp_path: Path, plant: Callable[[Path], None]) -> None:
+    cache, key = cache_in(tmp_path), key_of()
+    cache.look()
+    plant(private(tmp_path) / (key.name + CLAIM))
+    assert put(cache, key)
     assert read(cache, key) == data_of(key)
-    planted = [name for name in os.listdir(private(tmp_path)) if name.startswith(".tmp-")]
-    assert len(planted) == 2
-    assert all((private(tmp_path) / name).is_symlink() for name in planted)
-    with pytest.raises(FileExistsError):
-        put(cache_in(tmp_path, calls=NameIsTaken(99)), key_of(1))
+    assert files_in(tmp_path) == [key.name]
 
 
 @checks("reliability:D22")
@@ -375,8 +372,9 @@ class SmallDisk(StillCalls):
     def __init__(self, path: Path, total: int, taken: int) -> None:
         self.path, self.total, self.taken = path, total, taken
 
-    def space(self, directory: int) -> tuple[int, int]:
-        return self.total - self.taken - bytes_below(self.path), self.total
+    def space(self, directory: int) -> Any:
+        free = self.total - self.taken - bytes_below(self.path)
+        return SimpleNamespace(f_bavail=free, f_frsize=1, f_blocks=self.total)
 
 
 @checks("reliability:D29")
@@ -390,7 +388,7 @@ def test_the_reserve_stays_free(tmp_path: Path) -> None:
         assert put(cache, key_of(index))
     disk.taken = 90 * size
     assert put(cache, key_of(8))
-    assert disk.space(0)[0] >= reserve
+    assert disk.space(0).f_bavail >= reserve
     assert 0 < cache.total_bytes <= 5 * size
     disk.taken = 97 * size
     assert not put(cache, key_of(9))

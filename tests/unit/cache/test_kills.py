@@ -5,12 +5,12 @@ from pathlib import Path
 
 from aioprefetch.testing.conformance.suite import checks
 from tests.probes.programs import completed
-from tests.unit.blocks.spill.kills import BLOCKS, PROCESSES, ROUNDS
+from tests.unit.cache.kills import BLOCKS, PROCESSES, ROUNDS
 
 
 def run(program: str, path: Path) -> int:
     """What a program of kills.py says, which fails when something was wrong."""
-    command = [sys.executable, "-m", "tests.unit.blocks.spill.kills", program, str(path)]
+    command = [sys.executable, "-m", "tests.unit.cache.kills", program, str(path)]
     done = completed(command, timeout_seconds=100)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)

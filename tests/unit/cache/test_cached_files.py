@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.blocks.spill.directory import SystemCalls
-from aioprefetch.blocks.spill.tier import NOW_BYTES
+from aioprefetch.blocks.disk_tier import NOW_BYTES
+from aioprefetch.cache.directory import SystemCalls
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, answers, can_open
 from tests.probes.calls import counted_calls
@@ -100,7 +100,7 @@ class Real(SystemCalls):
     def seconds(self) -> float:
         return 0.0
 
-    def read(self, descriptor: int, parts: Any, position: int) -> int:
+    def read(self, descriptor: int, parts: Any, position: int) -> int:  # type: ignore[override]
         self.reads += 1
         return super().read(descriptor, parts, position)
 
@@ -196,7 +196,7 @@ async def test_a_file_that_was_removed_is_a_miss_and_no_failure(tmp_path: Path) 
 
 @pytest.mark.parametrize("position", [0, 20, 60, -5, -BLOCK])
 async def test_a_damaged_file_is_a_miss_and_removed(tmp_path: Path, position: int) -> None:
-    """In its header or in its data."""
+    """In its data or in its tail."""
     async with warm_bench(tmp_path, WarmCalls()) as (b, reader):
         key = key_in(b, reader, 1)
         file = file_of(tmp_path, key)
@@ -406,23 +406,23 @@ async def large_bench(path: Path, calls: StillCalls, **disk: Any) -> AsyncIterat
 
 
 async def test_a_large_block_is_one_job_of_few_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Header and data together; no memory is used beside the block's own."""
+    """The tail, and the data by the MiB; no memory is used beside the block's own."""
     calls = WarmCalls()
     async with large_bench(tmp_path, calls) as (b, reader):
         disk, jobs = tier_of(b).calls, 0
-        read = disk.read
+        call = disk.call
 
-        def counted(job: Callable[[], object]) -> object:
+        def counted(what: Any, job: Callable[[], object]) -> object:
             nonlocal jobs
             jobs += 1
-            return read(job)
+            return call(what, job)
 
-        monkeypatch.setattr(disk, "read", counted)
+        monkeypatch.setattr(disk, "call", counted)
         calls.made.clear()
         assert await reader.read_at(0, LARGE) == b.data[:LARGE]
         assert b.calls == []
         assert jobs == 1
-        assert calls.made.count("read") == 3
+        assert calls.made.count("read") == 4
         assert b.runtime.budget.peak_bytes <= 2 * LARGE
 
 
@@ -435,7 +435,7 @@ async def test_a_job_that_takes_long_lets_its_bytes_be_seen(tmp_path: Path) -> N
         def before(operation: str) -> None:
             nonlocal now
             now += 1.0
-            if operation == "read" and calls.made.count("read") == 2:
+            if operation == "read" and calls.made.count("read") == 3:
                 reading.set()
                 released.wait(20)
 

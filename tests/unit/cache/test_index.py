@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.blocks.spill.entry import LruIndex
+from aioprefetch.cache.index import LruIndex
 
 NAMES = st.sampled_from("abcdef")
 STEPS = st.tuples(

@@ -3,26 +3,25 @@
 import errno
 import os
 import shutil
+import signal
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.spill.directory import (
-    ABANDONED_SECONDS,
+from aioprefetch.cache.directory import (
+    CLAIM,
     GuardedDirectory,
     SystemCalls,
-    is_abandoned,
-    is_temporary,
-    temporary_name,
 )
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.testing.conformance.suite import checks
 from tests.probes.descriptors import descriptors_below, needs_proc
 from tests.stores.failing_disk import (
     FailingCalls,
+    StillCalls,
     cache_in,
     data_of,
     failing,
@@ -212,6 +211,7 @@ def test_no_descriptor_is_left_open_whatever_fails(tmp_path: Path) -> None:
             "make_directory",
             "change_mode",
             "status",
+            "lock",
             "read",
             "write",
             "close",
@@ -240,49 +240,82 @@ def test_closing_leaves_calls_under_way_alone(tmp_path: Path) -> None:
             call(cache, key_of())
 
 
-def abandoned(path: Path, name: str, *, seconds: float = 0.0, alive: bool = True) -> bool:
-    """Whether a temporary file of that name and age is removed."""
-    (path / name).write_bytes(b"")
-    status = (path / name).stat()
-    return is_abandoned(name, status, now=status.st_mtime + seconds, is_alive=lambda process: alive)
-
-
-def test_temporary_files_are_recognised_by_name_owner_and_writer(tmp_path: Path) -> None:
-    ours = temporary_name()
-    of_this_pid = f".tmp-{os.getpid()}-00000000-{'0' * 16}"
-    of_another = f".tmp-4194304-00000000-{'0' * 16}"
-    assert all(map(is_temporary, (ours, of_this_pid, of_another)))
-    assert not any(map(is_temporary, (".tmp-1", ours + "x", f".tmp-0-00000000-{'0' * 16}", key_of().name)))
-    assert not abandoned(tmp_path, ours)
-    assert abandoned(tmp_path, of_this_pid)  # Of a process that had the same number before.
-    assert not abandoned(tmp_path, of_another)
-    assert abandoned(tmp_path, of_another, alive=False)
-    assert abandoned(tmp_path, of_another, seconds=ABANDONED_SECONDS + 1)
-    assert abandoned(tmp_path, ours, seconds=-ABANDONED_SECONDS - 1)
-    assert not abandoned(tmp_path, "other", alive=False)
-    (tmp_path / "link").symlink_to("/nowhere")
-    assert not is_abandoned(of_another, (tmp_path / "link").lstat(), now=0.0, is_alive=lambda process: False)
-
-
 @checks("reliability:D21")
-def test_temporary_files_of_killed_writers_are_removed_at_start(tmp_path: Path) -> None:
+def test_claims_of_killed_writers_are_removed_at_start(tmp_path: Path) -> None:
+    """Those without a holder; a part of an entry that is left in one is written over by the next."""
+    writer = cache_in(tmp_path)
+    writer.look()
+    writer.claim([key_of(1).name])
+    left = [key_of(0).name + CLAIM, key_of(2).name + CLAIM]
+    for name in (*left, "notes"):
+        (private(tmp_path) / name).write_bytes(b"x" * 1000)
+    assert put(writer, key_of(2))
+    assert read(writer, key_of(2)) == data_of(key_of(2))
     cache_in(tmp_path).look()
-    left = f".tmp-{os.getpid()}-00000000-{'0' * 16}"
-    own = temporary_name()
-    for name in (left, own, ".tmp-not-ours", "notes"):
-        (private(tmp_path) / name).write_bytes(b"x")
-    cache_in(tmp_path).look()
-    assert files_in(tmp_path) == sorted([own, ".tmp-not-ours", "notes"])
+    assert files_in(tmp_path) == sorted([key_of(1).name + CLAIM, key_of(2).name, "notes"])
 
 
-def test_living_processes_are_recognised() -> None:
-    calls = SystemCalls()
-    assert calls.is_alive(os.getpid())
-    assert calls.is_alive(1)
-    assert not calls.is_alive(1 << 40)
-    child = subprocess.Popen(["true"])
-    child.wait()
-    assert not calls.is_alive(child.pid)
+class Between(StillCalls):
+    """Something happens once, between the opening of a claim and its lock."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self.happens: Callable[[], None] | None = happens
+
+    def lock(self, descriptor: int, operation: int) -> None:  # type: ignore[override]
+        happens, self.happens = self.happens, None
+        if happens is not None:
+            happens()
+        super().lock(descriptor, operation)
+
+
+def test_a_claim_is_of_the_file_that_has_the_name(tmp_path: Path) -> None:
+    """Another process has finished the entry in the file that was opened: it is not written to."""
+    other, key = cache_in(tmp_path), key_of()
+    other.claim([key.name])
+
+    def finish() -> None:
+        assert put(other, key)
+        file_of(tmp_path, key).unlink()
+
+    ours = cache_in(tmp_path, calls=Between(finish))
+    assert ours.claim([key.name]) == {key.name: False}
+    assert cache_in(tmp_path).claim([key.name]) == {}
+    assert put(ours, key)
+    assert read(cache_in(tmp_path), key) == data_of(key)
+
+
+def test_an_entry_that_is_made_before_the_claim_is_seen(tmp_path: Path) -> None:
+    other, key = cache_in(tmp_path), key_of()
+
+    def finish() -> None:
+        put(other, key)
+
+    ours = cache_in(tmp_path, calls=Between(finish))
+    assert ours.claim([key.name]) == {key.name: True}
+    assert key.name in ours
+    assert files_in(tmp_path) == [key.name]
+
+
+def test_a_forked_child_holds_no_claim_of_its_parent(tmp_path: Path) -> None:
+    """While it lives, others can claim what the parent has given up by its end."""
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        cache = cache_in(tmp_path)
+        cache.claim([key_of().name])
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        os.write(writing, str(child).encode())
+        os._exit(0)
+    os.waitpid(parent, 0)
+    child = int(os.read(reading, 20))
+    try:
+        assert cache_in(tmp_path).claim([key_of().name]) == {key_of().name: False}
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(reading)
+        os.close(writing)
 
 
 def test_space_is_that_of_the_file_system(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The header of a cache entry, and the name of its file. Pure.
+"""The entry of a whole object, and the name of its file. Pure.
 
-The file has the format of ``blocks/spill/entry.py``: the identity is that of a read (namespace, path, version
-id), the facts are the metadata of the object as JSON, and the data is the whole object.
+The file has the format of ``entry.py``: the identity is that of a read (namespace, path, version id), the facts are the
+metadata of the object as JSON, and the data is the whole object.
 
 A read can ask for exactly one **slot**, and each slot has one file, so that every process finds, replaces and removes
 an entry under the same name. The name is a SHA-256 of the identity and shows nothing of it.
@@ -9,13 +9,12 @@ an entry under the same name. The name is a SHA-256 of the identity and shows no
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 
-from aioprefetch.blocks.spill.entry import SUFFIX, BadEntry, EntryHeader
+from aioprefetch.cache.entry import BadEntry, EntryTail, Naming, encoded, is_entry_name
 from aioprefetch.errors import ConditionNotMatch, RangeNotSatisfied, excerpt
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import resolve_range
@@ -23,13 +22,10 @@ from aioprefetch.values import ReadHead, ReadRequest
 
 FOLDER = "objects/"
 
-_NAME = re.compile(rf"objects/([0-9a-f]{{2}})/\1[0-9a-f]{{62}}{re.escape(SUFFIX)}")
-_OLD_NAME = re.compile(r"objects/([0-9a-f]{2})/\1[0-9a-f]{62}-[0-9a-f]{64}")
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The identity of a read: the name of the only entry that can serve it, and the identity in the entry's header."""
+    """The identity of a read: the name of the only entry that can serve it, and the identity in the entry's tail."""
 
     name: str
     identity: bytes
@@ -38,26 +34,15 @@ class Slot:
 @lru_cache(maxsize=4096)
 def slot_of(namespace: tuple[str, ...], path: str, asked_version: str | None) -> Slot:
     """The slot of a path, and of a version id where the request names one."""
-    parts = [len(namespace).to_bytes(4, "big")]
-    for text in (*namespace, path, asked_version):
-        if text is None:
-            parts.append(b"\0")
-        else:
-            data = text.encode("utf-8", "surrogatepass")
-            parts += (b"\1", len(data).to_bytes(8, "big"), data)
-    identity = b"".join(parts)
-    digest = hashlib.sha256(identity).hexdigest()
-    return Slot(f"{FOLDER}{digest[:2]}/{digest}{SUFFIX}", identity)
+    identity = encoded(len(namespace), *namespace, path, asked_version)
+    name = Naming(identity).name()
+    return Slot(f"{FOLDER}{name[:2]}/{name}", identity)
 
 
-def is_entry_name(name: str) -> bool:
+def is_object_name(name: str) -> bool:
     """Whether a name in the cache's store is that of an entry."""
-    return _NAME.fullmatch(name) is not None
-
-
-def is_old_name(name: str) -> bool:
-    """Whether a name is that of an entry in format version 1. Such files are removed unread."""
-    return _OLD_NAME.fullmatch(name) is not None
+    folder, _, last = name.rpartition("/")
+    return is_entry_name(last) and folder == FOLDER + last[:2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +79,7 @@ class ObjectFacts:
                 version=_text_or_none(fields["version"]),
                 last_modified=None if last_modified is None else datetime.fromisoformat(last_modified),
                 content_type=_text_or_none(fields["content_type"]),
-                content_encoding=_text_or_none(fields.get("content_encoding")),  # Entries of old have none.
+                content_encoding=_text_or_none(fields["content_encoding"]),
                 filled_at=datetime.fromisoformat(_text(fields["filled_at"])),
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -115,14 +100,14 @@ def _text_or_none(value: object) -> str | None:
 class CacheEntry:
     """An entry: its name and size in the cache, and the state of it in this process.
 
-    ``header`` and ``facts`` are ``None`` until they were read and verified. ``store_etag`` and ``store_modified`` are
+    ``tail`` and ``facts`` are ``None`` until they were read and verified. ``store_etag`` and ``store_modified`` are
     the metadata of the file in the cache's own store. ``validated_at`` is the time on the runtime's clock at which the
     object's store last said that this is the current version.
     """
 
     name: str
     size_bytes: int
-    header: EntryHeader | None = None
+    tail: EntryTail | None = None
     facts: ObjectFacts | None = None
     store_etag: str | None = None
     store_modified: datetime | None = None
@@ -130,14 +115,14 @@ class CacheEntry:
 
     @property
     def etag(self) -> str | None:
-        """The object's ETag, ``None`` until the header was read."""
+        """The object's ETag, ``None`` until the tail was read."""
         return None if self.facts is None else self.facts.etag
 
     def whole(self) -> ReadHead:
-        """The head of a response with the whole object. Only after the header was read."""
-        assert self.header is not None
+        """The head of a response with the whole object. Only after the tail was read."""
+        assert self.tail is not None
         assert self.facts is not None
-        total = self.header.data_bytes
+        total = self.tail.data_bytes
         return ReadHead(
             start=0,
             size=total,
@@ -181,13 +166,4 @@ def part_of(request: ReadRequest, whole: ReadHead) -> ReadHead:
     start, end = bounds
     if (start, end) == (0, whole.total):
         return whole
-    return ReadHead(
-        start=start,
-        size=end - start,
-        total=whole.total,
-        etag=whole.etag,
-        version=whole.version,
-        last_modified=whole.last_modified,
-        content_type=whole.content_type,
-        content_encoding=whole.content_encoding,
-    )
+    return replace(whole, start=start, size=end - start)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aioprefetch.blocks.spill.write_behind import SPILL_WAIT_SECONDS_MAX, SPILL_WAIT_SHARE, SpillWaitBudget
+from aioprefetch.cache.write_behind import SPILL_WAIT_SECONDS_MAX, SPILL_WAIT_SHARE, SpillWaitBudget
 from aioprefetch.testing.conformance.suite import checks
 from tests.probes.descriptors import descriptors_below, needs_proc
 from tests.stores.disk_tier import (
@@ -143,7 +143,7 @@ async def test_a_write_that_hangs_holds_up_reads_for_a_limited_time(tmp_path: Pa
         assert writer.writing_bytes == BLOCK
         assert writer.spill_wait_exhausted
         assert b.runtime.budget.peak_bytes <= 5 * BLOCK
-        assert files_in(tmp_path) == [name for name in files_in(tmp_path) if name.startswith(".tmp-")]
+        assert files_in(tmp_path) == [name for name in files_in(tmp_path) if name.endswith(".claim")]
         hang.released.set()
         await written(b)
         await reader.aclose()
@@ -189,7 +189,7 @@ async def test_closing_waits_for_no_disk(tmp_path: Path, hang: Hang) -> None:
         assert runtime.budget.used_bytes == BLOCK
         hang.released.set()
         await until(lambda: runtime.budget.used_bytes == 0)
-    assert [name for name in files_in(tmp_path) if name.startswith(".tmp-")] == []
+    assert [name for name in files_in(tmp_path) if name.endswith(".claim")] == []
     assert descriptors_below(tmp_path) == []
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.blocks.spill.entry import PIECE_BYTES
+from aioprefetch.cache.entry import PIECE_BYTES
 from aioprefetch.errors import Unavailable
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.conformance.suite import checks
@@ -166,7 +166,7 @@ async def test_a_part_of_a_block_comes_from_its_file(tmp_path: Path) -> None:
         for start, end in ((PIECE_BYTES + 5, PIECE_BYTES + 50), (2 * PIECE_BYTES - 5, 2 * PIECE_BYTES + 5)):
             assert await reader.read_at(start, end - start) == b.data[start:end]
         assert b.calls == []
-        assert calls.made.count("read") == 2 + 2  # Two headers, and for each range its pieces at once.
+        assert calls.made.count("read") == 2 + 1  # Tail and pieces; those at the end at once.
         await reader.aclose()
 
 
