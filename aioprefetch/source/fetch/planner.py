@@ -10,13 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.errors import Error, ObjectChanged
 from aioprefetch.source.fetch.partitioning import Admission, BatchLimits, CanSplit
 from aioprefetch.source.options import Overwrites
-from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.values import (
     EMPTIED_BYTES,
     REST_SECONDS_MAX,
@@ -32,6 +31,9 @@ from aioprefetch.source.values import (
     SourceFile,
     TailAndSweep,
 )
+
+if TYPE_CHECKING:
+    from aioprefetch.source.state.source_state import SourceState
 
 logger = logging.getLogger(__name__)
 
