@@ -156,6 +156,7 @@ def cpu_seconds(text: str) -> float:
     return best
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_cost_grows_with_the_length_and_no_faster(unit: str) -> None:
     """Twice the text takes twice the time, and what a head may hold a few milliseconds."""
@@ -168,6 +169,7 @@ def test_the_cost_grows_with_the_length_and_no_faster(unit: str) -> None:
     assert cpu_seconds((unit * LONG)[: 1 << 20]) < CPU_SECONDS_MAX
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_long_text_makes_a_short_message(unit: str) -> None:
     text = (unit * LONG)[: 1 << 20]
@@ -217,6 +219,7 @@ WRONG_HEADS = [
 ]
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("head", WRONG_HEADS)
 def test_a_head_with_a_long_field(head: UncheckedHead) -> None:
     """A stranger's word of 64 KiB, in any field that a message quotes."""
@@ -228,6 +231,7 @@ def test_a_head_with_a_long_field(head: UncheckedHead) -> None:
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("text", ["9" * LONG, "a" * LONG, "1 " * LONG, "Fri, " * LONG, "-" * LONG])
 def test_times_of_64_kib_are_none(text: str) -> None:
     before = time.thread_time()

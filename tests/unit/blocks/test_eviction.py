@@ -3,6 +3,7 @@
 import asyncio
 import gc
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -172,6 +173,7 @@ async def test_prefetch_takes_no_room_from_what_is_about_to_be_read() -> None:
         assert min(store.eviction.evictable("demand"))[3].index == 1
 
 
+@pytest.mark.cost
 async def test_putting_blocks_in_order_takes_two_calls_for_each() -> None:
     async with bench(memory_bytes=64 * BLOCK) as b:
         calls = {}

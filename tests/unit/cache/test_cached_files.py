@@ -301,6 +301,7 @@ async def test_other_tasks_get_their_turns(tmp_path: Path) -> None:
         assert turns >= (counts(b)[0] - hits) // 2 > 5
 
 
+@pytest.mark.cost
 async def test_a_hit_takes_few_calls_of_functions(tmp_path: Path) -> None:
     """Of the package, while memory is free: 218 when this was written."""
     small = 2 * KIB

@@ -56,6 +56,7 @@ async def calls_of(reader: RangeReader, starts: list[int]) -> float:
     return calls.number / len(starts)
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("policy", CALLS_MAX)
 async def test_a_miss_takes_few_calls_however_much_is_resident(policy: PolicyName) -> None:
     starts = places(1500)
@@ -68,6 +69,7 @@ async def test_a_miss_takes_few_calls_however_much_is_resident(policy: PolicyNam
     assert last <= 1.03 * first
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("policy", CALLS_MAX)
 async def test_a_miss_that_evicts_takes_as_many_calls_however_much_is_resident(policy: PolicyName) -> None:
     """Memory is full of parts that were read, so each miss lets one of them go."""

@@ -48,10 +48,12 @@ async def calls_of(work: Awaitable[None]) -> int:
     return calls.number
 
 
+@pytest.mark.cost
 async def test_a_new_reader_makes_few_calls(operator: Operator) -> None:
     assert await calls_of(read_new(operator, OBJECTS)) / OBJECTS <= CALLS_MAX
 
 
+@pytest.mark.cost
 async def test_a_reader_costs_as_much_however_many_others_its_object_has(operator: Operator) -> None:
     """A service may hold thousands of readers of one object open."""
 

@@ -1,5 +1,7 @@
 """Whole reads without a listener, in Python calls of the package: what events may cost there is nothing."""
 
+import pytest
+
 import aioprefetch as ap
 from aioprefetch.services import Memory
 from aioprefetch.sync import BlockingOperator
@@ -59,11 +61,13 @@ def calls_of_blocking_hit(*, listens: bool) -> int:
     return min(counts)
 
 
+@pytest.mark.cost
 async def test_an_s3_read_takes_the_calls_it_took_without_events() -> None:
     assert 10 < await calls_of_s3_read(listens=False) <= S3_READ_CALLS
     assert await calls_of_s3_read(listens=True) > S3_READ_CALLS
 
 
+@pytest.mark.cost
 def test_a_blocking_hit_takes_the_calls_it_took_without_events() -> None:
     assert 0 < calls_of_blocking_hit(listens=False) <= BLOCKING_HIT_CALLS
     assert calls_of_blocking_hit(listens=True) > BLOCKING_HIT_CALLS

@@ -195,6 +195,7 @@ def test_one_listener_hears_all_buses() -> None:
 EVENT_FILES = ("runtime/events.py", "accessor/request_events.py", "accessor/request_events.py")
 
 
+@pytest.mark.cost
 async def test_without_a_listener_no_code_of_events_runs() -> None:
     """Not for a read out of memory, nor for one that is not, nor for one without a reader."""
     files = EVENT_FILES
@@ -217,6 +218,7 @@ async def test_without_a_listener_no_code_of_events_runs() -> None:
         assert calls.number > 5
 
 
+@pytest.mark.cost
 async def test_without_a_listener_no_code_of_events_runs_over_http() -> None:
     """Nor for requests, on a connection that is there or not; nor after listeners have gone."""
     async with FaultServer({"bucket/k": bytes(1 << 20)}) as server:

@@ -354,6 +354,7 @@ def test_other_surroundings_are_another_family(
     assert "c4nary" not in repr(keys)
 
 
+@pytest.mark.cost
 async def test_a_runtime_that_ends_while_it_is_taken_is_not_given_out(server: FaultServer) -> None:
     """The collector may take the last other holder at any line: here at the first one of taking a hold."""
     others = [operator_at(server)]

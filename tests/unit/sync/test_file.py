@@ -130,6 +130,7 @@ def test_iteration_gives_every_line_and_fetches_no_byte_twice(blocking: Blocking
     assert blocking.statistics["stream_read_total_bytes"] == len(LINES)
 
 
+@pytest.mark.cost
 def test_iteration_does_not_read_byte_by_byte(file: SyncFile) -> None:
     """The calls of this thread into the reader's memory: far fewer than lines."""
     calls: Counter[str] = Counter()

@@ -141,6 +141,7 @@ def content(**options: Any) -> bytes:
     return data
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("options", [{}, KEYS, {**KEYS, "endpoint_url": "http://127.0.0.1:9"}], ids=len)
 def test_a_url_that_was_open_costs_few_calls(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """For a function that opens an object for each row. Nothing is sent before the first read."""

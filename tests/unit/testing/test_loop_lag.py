@@ -66,6 +66,7 @@ def test_work_in_short_turns_is_fine(package: Any, tmp_path: Path) -> None:
     assert held(tmp_path, package.burn_in_turns).held == []
 
 
+@pytest.mark.cost
 def test_work_of_the_caller_is_not_counted(package: Any, tmp_path: Path) -> None:
     def burn_here() -> None:
         end = time.thread_time() + 0.2

@@ -115,6 +115,7 @@ def test_reads_that_waited_are_kept() -> None:
     assert recording.counts["read.served"] == 2
 
 
+@pytest.mark.cost
 def test_the_repr_of_a_trace_makes_no_list_of_requests() -> None:
     """A debugger or a task shows it again and again."""
     with ap.sync.BlockingOperator(ap.Operator(ap.services.Memory())) as operator:

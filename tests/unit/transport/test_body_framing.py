@@ -115,6 +115,7 @@ def test_a_size_that_no_memory_has_allocates_nothing() -> None:
     assert not decoder.ended
 
 
+@pytest.mark.cost
 def test_chunks_of_one_byte_cost_little_more_than_looking_at_them() -> None:
     """In CPU time, against a parser that only cuts at line ends: a server must not buy much of ours with few bytes."""
     chunks = 50_000

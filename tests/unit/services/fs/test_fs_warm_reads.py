@@ -113,6 +113,7 @@ async def test_a_miss_is_one_call_of_the_kernel_and_keeps_nothing(
         assert found["hits_network"] == 11
 
 
+@pytest.mark.cost
 async def test_a_miss_takes_few_calls_of_functions(operator: Operator, cache: ScriptedCache) -> None:
     """Of the package: 98 when this was written, those of the layers included."""
     async with operator, await opened(operator, cache) as reader:

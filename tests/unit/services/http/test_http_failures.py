@@ -101,6 +101,7 @@ async def test_a_long_error_is_read_and_shown_in_part(servers: Servers, runtime:
     assert server.bytes_sent < len(LARGE)
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("code", [status for status, _, _ in STATUSES if status not in (204, 304)])
 async def test_a_text_of_one_word_stops_nothing(servers: Servers, runtime: Runtime, code: int) -> None:
     """64 KiB of it, whatever it is made of, and as much in a field of the head."""
@@ -116,6 +117,7 @@ async def test_a_text_of_one_word_stops_nothing(servers: Servers, runtime: Runti
         assert time.thread_time() - before < 0.25  # The server's own work is in it.
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("field", ["Content-Range", "ETag"])
 async def test_a_field_of_one_word_stops_nothing(servers: Servers, runtime: Runtime, field: str) -> None:
     """In a head that is well made otherwise."""

@@ -126,6 +126,7 @@ def test_principals_tell_identities_apart() -> None:
     assert Http("https://host/", auth="a-token").info == recipes[1].info
 
 
+@pytest.mark.cost
 def test_a_principal_is_dear_to_guess() -> None:
     """It stands in plain in every entry of a cache: who reads that must not find a weak password by trying many."""
     began = time.thread_time()

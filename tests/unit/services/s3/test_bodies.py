@@ -104,6 +104,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("kind", HOSTILE)
 async def test_no_page_stops_the_loop(store: Callable[..., Store], kind: str) -> None:
     """However much there is to parse, or to look through for a document type."""
@@ -135,6 +136,7 @@ def entities(levels: int, encoding: str) -> bytes:
 ENCODINGS = ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "us-ascii"]
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_document_type_is_seen_in_any_encoding(encoding: str) -> None:
     """Whichever bytes it is made of, before an entity is looked at."""
@@ -173,6 +175,7 @@ def test_an_error_in_an_unknown_encoding_says_nothing(name: str) -> None:
     assert parse_error(f'<?xml version="1.0" encoding="{name}"?><Error><Code>c</Code></Error>'.encode()) == {}
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize(
     ("call", "status"),
@@ -209,6 +212,7 @@ async def test_a_page_of_html_is_an_error_by_its_status(store: Callable[..., Sto
 WORDS = ["a", "http://", "x-amz-signature=", "&lt;", "Signature: ", "\\u0000"]
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("word", WORDS)
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidRequest", "Teapot", "InvalidObjectState"])
 @pytest.mark.parametrize("call", ["list", "get"])

@@ -331,6 +331,7 @@ LONG_WORDS = [
 REQUESTS = (ReadRequest(path="k"), WriteRequest(path="k", if_match="e"), StatRequest(path="k", version="v"))
 
 
+@pytest.mark.cost
 @pytest.mark.parametrize("said", LONG_WORDS, ids=lambda said: repr(said[:16]))
 def test_every_row_with_a_long_word_in_each_field(said: str) -> None:
     """Whatever a store says costs milliseconds, and its message is short."""
