@@ -29,7 +29,8 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, Wri
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.runtime.options import check_count, checked_seconds
+from aioprefetch.options import check, option
+from aioprefetch.options.kinds import COUNT, SECONDS
 from aioprefetch.runtime.runtime import Runtime, Waiting
 from aioprefetch.values import Lane, Metadata, ReadReply, ReadRequest, Request, WriteRequest
 
@@ -49,14 +50,12 @@ class ConcurrentLimitLayer(Layer):
     requests.
     """
 
-    concurrency: int | None = None
+    concurrency: int | None = option(None, COUNT)
     _: KW_ONLY
-    wait_seconds: float = 60.0
+    wait_seconds: float = option(60.0, SECONDS)
 
     def __post_init__(self) -> None:
-        if self.concurrency is not None:
-            check_count("ConcurrentLimitLayer", "concurrency", self.concurrency, least=1)
-        checked_seconds("wait_seconds of ConcurrentLimitLayer", self.wait_seconds)
+        check(self, "{} of ConcurrentLimitLayer")
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         return ConcurrentLimitAccessor(self, inner, runtime)

@@ -104,7 +104,7 @@ class Operator(AsyncClosing):
             block_bytes=block_bytes,  # type: ignore[arg-type]
             prefetch_blocks=prefetch_blocks,
             concurrency=concurrency,
-            disk_cache=DiskCache.of(disk_cache),
+            disk_cache=disk_cache,  # type: ignore[arg-type]  # It keeps the cache that a path means.
             budget_wait_seconds=budget_wait_seconds,
             drain_bytes=drain_bytes,  # type: ignore[arg-type]
         )
@@ -384,23 +384,22 @@ class Operator(AsyncClosing):
         if not (etag is version is None):
             arguments = Arguments("reader", path)
             etag, version = arguments.etag("etag", etag), arguments.version(version)
-        options = aioprefetch.reader.options.reader_options(
-            path,
-            policy=policy,
-            size=size,
-            etag=etag,
-            version=version,
-            split=split,
-            buffer_bytes=buffer_bytes,
-            footer_cache=footer_cache,
-            block_bytes=block_bytes,
-            prefetch_blocks=prefetch_blocks,
-            prefetch_enabled=prefetch_enabled,
-            prefetch_growth=prefetch_growth,
-            keep_behind=keep_behind,
-            on_progress=on_progress,
-            limits=self._family.options,
-        )
+        given = {
+            "policy": policy,
+            "size": size,
+            "etag": etag,
+            "version": version,
+            "split": split,
+            "buffer_bytes": buffer_bytes,
+            "footer_cache": footer_cache,
+            "block_bytes": block_bytes,
+            "prefetch_blocks": prefetch_blocks,
+            "prefetch_enabled": prefetch_enabled,
+            "prefetch_growth": prefetch_growth,
+            "keep_behind": keep_behind,
+            "on_progress": on_progress,
+        }
+        options = aioprefetch.reader.options.reader_options(path, self._family.options, given)
         made = aioprefetch.reader.reader.RangeReader
         return made(path, options, self._connect, url=lambda: f"{self.info.url}/{path}")
 

@@ -28,7 +28,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
 from aioprefetch.ranges import at_least
 from aioprefetch.runtime.events import logger
-from aioprefetch.runtime.options import checked_seconds
+from aioprefetch.options.kinds import checked_seconds
 from aioprefetch.spark import worker
 from aioprefetch.sync import BlockingIterator, BlockingOperator, iterate, run
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aioprefetch.services.uri_options import FsUriOptions
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class Fs(FsOptions):
     """Files below the directory ``root``, an absolute path; it is made at the first write.
 
@@ -37,7 +37,6 @@ class Fs(FsOptions):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("file",)
-    uri_options: ClassVar[tuple[str, ...]] = ("follow_symlinks",)
 
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[FsUriOptions]) -> Fs:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aioprefetch.services.uri_options import HttpUriOptions
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Http(HttpOptions):
     """Objects below ``base_url``, to be read only: a key is appended to its path, percent-encoded.
 
@@ -54,16 +54,6 @@ class Http(HttpOptions):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("http", "https")
-    uri_options: ClassVar[tuple[str, ...]] = (
-        "headers",
-        "auth",
-        "follow_redirects",
-        "decode",
-        "ca_bundle",
-        "proxies",
-        "connect_timeout_seconds",
-        "read_timeout_seconds",
-    )
 
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[HttpUriOptions]) -> Http:

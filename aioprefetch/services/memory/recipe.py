@@ -23,7 +23,6 @@ class Memory(MemoryOptions):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("memory",)
-    uri_options: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[MemoryUriOptions]) -> Memory:

@@ -81,28 +81,6 @@ class S3(S3Options):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("s3", "s3a")
-    uri_options: ClassVar[tuple[str, ...]] = (
-        "endpoint_url",
-        "region",
-        "access_key_id",
-        "secret_access_key",
-        "session_token",
-        "credentials",
-        "fallback",
-        "profile",
-        "anonymous",
-        "addressing_style",
-        "signing",
-        "ca_bundle",
-        "proxies",
-        "allow_http",
-        "sse_customer_key",
-        "request_payer",
-        "connect_timeout_seconds",
-        "read_timeout_seconds",
-        "part_bytes",
-        "checksum",
-    )
 
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[S3UriOptions]) -> S3:

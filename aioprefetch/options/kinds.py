@@ -1,0 +1,278 @@
+"""The kinds of options: how a value is checked, how a text becomes a value, and what both have to be. Pure.
+
+``checked`` returns the value to keep, or raises ``ConfigInvalid`` with the option, the value and what would be right
+(``InvalidType`` for a wrong type where a verb takes the option). ``parsed`` raises ``ValueError`` for a text that is
+none of its values; who read the text knows its name. A value that may be a secret is in no message.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, SupportsIndex
+
+from aioprefetch.credentials import Secret
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
+from aioprefetch.ranges import byte_count
+
+_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+# Python also takes digits of other scripts, underscores between digits, and numbers of any length.
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?([0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(e[+-]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE)
+
+
+class Kind:
+    """A kind of values: any objects, which have no form as text.
+
+    ``right`` and ``right_text`` say what a value, or its text, has to be. ``annotation`` is the type of what callers
+    may give, where it is wider than that of the field.
+    """
+
+    right = "an object"
+    annotation = ""
+    is_secret = False
+    is_text = False
+    """Whether a text can stand for a value."""
+
+    @property
+    def right_text(self) -> str:
+        """What a text has to be."""
+        return self.right
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        """The value to keep for a value that was given."""
+        return value
+
+    def parsed(self, text: str) -> Any:
+        """The value of a text. ``ValueError`` for another text."""
+        raise ValueError(text)
+
+    def refuse(self, value: object, name: str, operation: str, path: str, *, is_type: bool = False) -> NoReturn:
+        """Raise the error for a value, or for its type."""
+        shown = f"it is a {type(value).__name__}" if self.is_secret else f"not {value!r}"
+        error = InvalidType if is_type and operation != "configure" else ConfigInvalid
+        raise error(f"{name} must be {self.right}{';' if self.is_secret else ','} {shown}", operation=operation, path=path)
+
+
+class Checked(Kind):
+    """A value that a function checks, which returns what is kept: for rules of one option alone."""
+
+    def __init__(
+        self,
+        check: Callable[[Any, str], Any],
+        right: str = "text",
+        *,
+        annotation: str = "",
+        is_text: bool = True,
+        is_secret: bool = False,
+        parse: Callable[[str], Any] = str,
+    ) -> None:
+        self._check, self._parse = check, parse
+        self.right, self.annotation, self.is_text, self.is_secret = right, annotation, is_text, is_secret
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        return self._check(value, name)
+
+    def parsed(self, text: str) -> Any:
+        return self._parse(text)
+
+
+class Text(Kind):
+    """Text, which is not empty unless it ``may_be_empty``."""
+
+    is_text = True
+
+    def __init__(self, right: str = "text", *, may_be_empty: bool = False) -> None:
+        self.right = right
+        self._may_be_empty = may_be_empty
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if not isinstance(value, str) or not (value or self._may_be_empty):
+            self.refuse(value, name, operation, path, is_type=not isinstance(value, str))
+        return value
+
+    def parsed(self, text: str) -> str:
+        if not (text or self._may_be_empty):
+            raise ValueError(text)
+        return text
+
+
+class Flag(Kind):
+    """``True`` or ``False``, and no value that merely says so."""
+
+    is_text = True
+    right = "True or False"
+    right_text = "true or false"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if not isinstance(value, bool):
+            self.refuse(value, name, operation, path, is_type=True)
+        return value
+
+    def parsed(self, text: str) -> bool:
+        meaning = _FLAGS.get(text.strip().lower())
+        if meaning is None:
+            raise ValueError(text)
+        return meaning
+
+
+class Integer(Kind):
+    """An integer within bounds, which belong to it."""
+
+    is_text = True
+
+    def __init__(self, minimum: int | None = None, maximum: int | None = None) -> None:
+        self._minimum = -math.inf if minimum is None else minimum
+        self._maximum = math.inf if maximum is None else maximum
+        bounds = "" if minimum is None else f" of at least {minimum}"
+        self.right = f"an integer{bounds if maximum is None else f' from {minimum} to {maximum}'}"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if type(value) is int:
+            number = value
+        elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            self.refuse(value, name, operation, path, is_type=True)
+        else:
+            number = value.__index__()
+        if not self._minimum <= number <= self._maximum:
+            self.refuse(value, name, operation, path)
+        return number
+
+    def parsed(self, text: str) -> int:
+        if _INTEGER.fullmatch(text.strip()) is None:
+            raise ValueError(text)
+        return int(text)
+
+
+class Size(Integer):
+    """A number of bytes within bounds: a number, or text such as ``64 MiB``."""
+
+    annotation = "ByteCount"
+
+    @property
+    def right_text(self) -> str:
+        return "a size above 0 such as 1048576, 64m or 1g" if self._minimum else "a size such as 1048576, 64m or 0"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        return super().checked(byte_count(value, name, operation=operation, path=path), name, operation, path)
+
+    def parsed(self, text: str) -> Any:
+        return byte_count(text, "", operation="configure")
+
+
+class Seconds(Kind):
+    """A number of seconds above 0; 0 and infinity where they are allowed."""
+
+    is_text = True
+    right_text = "a number of seconds such as 5 or 0.5"
+
+    def __init__(self, *, zero: bool = False, infinity: bool = False) -> None:
+        self._zero, self._infinity = zero, infinity
+        self.right = f"a number of seconds {'of at least 0' if zero else 'above 0'}"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        return checked_seconds(
+            name, value, zero_allowed=self._zero, infinite_allowed=self._infinity, operation=operation, path=path
+        )
+
+    def parsed(self, text: str) -> float:
+        if _NUMBER.fullmatch(text.strip()) is None:
+            raise ValueError(text)
+        return float(text)
+
+
+class Choice(Kind):
+    """One of a few words. A text may have any case; ``other_names``, in lower case, stand for them too."""
+
+    is_text = True
+
+    def __init__(self, *words: str, **other_names: str) -> None:
+        self.words, self._others = words, other_names
+        self.right = f"one of {', '.join(map(repr, words))}"
+
+    @property
+    def right_text(self) -> str:
+        return f"one of {', '.join(self.words)}"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if value not in self.words:
+            self.refuse(value, name, operation, path)
+        return value
+
+    def parsed(self, text: str) -> str:
+        word = text.strip().lower()
+        return self._others.get(word, word)
+
+
+class File(Kind):
+    """The path of a file of this machine, kept as text."""
+
+    is_text = True
+    right = "the path of a file"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+        if not isinstance(text, str) or not text:
+            self.refuse(value, name, operation, path)
+        return text
+
+    def parsed(self, text: str) -> str:
+        return text
+
+
+class SecretText(Kind):
+    """A secret: text, the name of a variable as ``env:NAME``, or a ``Secret``. Empty text is none."""
+
+    is_text = is_secret = True
+    right = "text, or env:NAME"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if not isinstance(value, str | Secret):
+            self.refuse(value, name, operation, path, is_type=True)
+        return Secret.of(value)
+
+    def parsed(self, text: str) -> str:
+        return text
+
+
+class Secrets(Checked):
+    """Texts by name, any of which may be a secret. As text it is an object of JSON."""
+
+    def __init__(self, check: Callable[[Any, str], Any], annotation: str = "") -> None:
+        super().__init__(check, "a JSON object of texts", annotation=annotation, is_secret=True, parse=_texts)
+
+
+def _texts(text: str) -> Mapping[str, str]:
+    import json
+
+    parsed = json.loads(text)
+    if not isinstance(parsed, dict) or not all(isinstance(item, str) for item in parsed.values()):
+        raise ValueError(text)
+    return parsed
+
+
+def checked_seconds(
+    name: str,
+    value: object,
+    *,
+    zero_allowed: bool = False,
+    infinite_allowed: bool = False,
+    error: type[InvalidArgument] = ConfigInvalid,
+    operation: str = "configure",
+    path: str = "",
+) -> float:
+    """A number of seconds above zero (or zero, or infinity, where allowed). ``error`` is raised for anything else."""
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    is_large_enough = number >= 0 if zero_allowed else number > 0
+    if is_large_enough and (infinite_allowed or math.isfinite(number)):
+        return number
+    lowest = "of at least 0" if zero_allowed else "above 0"
+    raise error(f"{name} must be a number of seconds {lowest}, not {value!r}", operation=operation, path=path)
+
+
+OBJECT, FLAG, FILE, TEXT, SECRET = Kind(), Flag(), File(), Text(), SecretText()
+SECONDS, SECONDS_OR_ZERO = Seconds(), Seconds(zero=True)
+COUNT, COUNT_OR_ZERO = Integer(1), Integer(0)
+SIZE, SIZE_OR_ZERO = Size(1), Size(0)
