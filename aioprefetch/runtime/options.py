@@ -84,7 +84,7 @@ class RuntimeOptions:
 
     memory_bytes: int = option(256 << 20, SIZE)
     block_bytes: int = option(
-        8 << 20, SIZE, also="fsspec:default_block_size,block_size obstore:buffer_size other:blocksize"
+        8 << 20, SIZE, also="obstore:buffer_size other:default_block_size,block_size,blocksize"
     )
     prefetch_blocks: int = option(8, COUNT_OR_ZERO)
     concurrency: int = option(
