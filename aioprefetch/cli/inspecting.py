@@ -21,8 +21,8 @@ from aioprefetch.display import bytes_text, count_text, counted, seconds_text
 from aioprefetch.display.bars import FROM_S3
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, PermissionDenied, UntrustedMetadata, shortened
 from aioprefetch.operator.operator import Operator
-from aioprefetch.ranges import Range, coalesce, total_length
 from aioprefetch.options import table_of
+from aioprefetch.ranges import Range, coalesce, total_length
 from aioprefetch.reader.policy import POLICIES, coalescing
 from aioprefetch.source.options import ReadOptions
 from aioprefetch.sync import open as open_file

@@ -42,12 +42,18 @@ T = TypeVar("T")
 class ConcurrentLimitLayer(Layer):
     """The recipe of ConcurrentLimit.
 
-    ``concurrency`` is the number of slots, ``None`` for the runtime's option. They are one set for each layer object
-    and runtime: operators that share the object share the slots. Prefetches take at most ``concurrency - 1`` of them
-    (one, if there is only one). A request fails with a persistent ``TimedOut`` if no slot at all becomes free for
-    ``wait_seconds``, and with a permanent one at its deadline. The gauge ``slots_withheld`` and the events
-    ``limit.lowered`` and ``limit.restored`` show how many slots may not be used because the store asked for fewer
-    requests.
+    Prefetches take at most ``concurrency - 1`` slots (one, if there is only one). The gauge ``slots_withheld`` and the
+    events ``limit.lowered`` and ``limit.restored`` show how many slots may not be used because the store asked for
+    fewer requests.
+
+    Parameters
+    ----------
+    concurrency
+        The number of slots, ``None`` for the operator's option. They are one set for each layer object and runtime:
+        operators that share the object share the slots.
+    wait_seconds
+        A request fails with a persistent ``TimedOut`` if no slot at all becomes free for this long, and with a
+        permanent one at its deadline.
     """
 
     concurrency: int | None = option(None, COUNT)

@@ -56,9 +56,9 @@ from aioprefetch.errors import (
     has_changed_nothing,
 )
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.ranges import ByteCount
 from aioprefetch.options import check, option
 from aioprefetch.options.kinds import COUNT, COUNT_OR_ZERO, SECONDS_OR_ZERO, SIZE
+from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     CompleteUploadRequest,
@@ -98,13 +98,27 @@ _CAUSES = {
 class RetryLayer(Layer):
     """The recipe of Retry.
 
-    The ``n``-th pause is drawn between 0 and ``base_seconds * 2 ** (n - 1)`` (``throttle_base_seconds`` after
-    ``Throttled``), at most ``cap_seconds``; a longer ``retry_after_seconds`` of the error is kept. No attempt starts
-    later than ``total_seconds`` after the first one, nor at or after the deadline of the request: a longer pause is not
-    begun.
-
-    There is one bucket of ``tokens`` for each runtime and capacity. A retry takes ``cost`` tokens (``throttle_cost``
-    after ``Throttled``, 0 without file descriptors) and returns them if it succeeds; one without a retry returns one.
+    Parameters
+    ----------
+    attempts_max
+        The maximum of attempts, the first one included.
+    base_seconds
+        The bound of the first pause, which is drawn below it; it doubles with each further one.
+    throttle_base_seconds
+        The same after ``Throttled``.
+    cap_seconds
+        The maximum of a pause, unless the store asks for a longer one.
+    total_seconds
+        No attempt starts later than this after the first one, nor at or after the deadline of the request. A longer
+        pause is not begun.
+    tokens
+        The bucket that all operations of a runtime share; the first attempt of an operation needs none.
+    cost
+        The tokens of a retry, which returns them if it succeeds. An operation without a retry returns one.
+    throttle_cost
+        The same after ``Throttled``; it is 0 without file descriptors.
+    progress_bytes
+        Attempts and time begin again after this many bytes, so that a long body survives many cuts.
     """
 
     attempts_max: int = option(

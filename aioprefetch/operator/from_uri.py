@@ -89,6 +89,7 @@ def _split_http(url: str, *, at_origin: bool) -> tuple[str, str]:
 
 ENTRY_POINTS = "aioprefetch.services"
 
+
 def _keywords(owner: type) -> dict[str, Option]:
     return {name: row for name, row in table_of(owner).items() if row.given == "keyword"}
 

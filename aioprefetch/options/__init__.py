@@ -4,10 +4,36 @@ A row has what checks, variables, URIs, Spark, fsspec, the command line, message
 ``docs/guides/service.md`` shows the rows of a service of your own. Pure.
 """
 
-from aioprefetch.options.kinds import Checked, Choice, File, Flag, Integer, Kind, Seconds, Secrets, SecretText, Size, Text
+from aioprefetch.options.kinds import (
+    Checked,
+    Choice,
+    File,
+    Flag,
+    Integer,
+    Kind,
+    Seconds,
+    Secrets,
+    SecretText,
+    Size,
+    Text,
+)
 from aioprefetch.options.table import Option, check, in_uri, option, table_of
 
 __all__ = [
-    *("Checked", "Choice", "File", "Flag", "Integer", "Kind", "Option", "Seconds", "SecretText", "Secrets", "Size", "Text"),
-    *("check", "in_uri", "option", "table_of"),
+    "Checked",
+    "Choice",
+    "File",
+    "Flag",
+    "Integer",
+    "Kind",
+    "Option",
+    "Seconds",
+    "SecretText",
+    "Secrets",
+    "Size",
+    "Text",
+    "check",
+    "in_uri",
+    "option",
+    "table_of",
 ]

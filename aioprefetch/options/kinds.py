@@ -53,7 +53,9 @@ class Kind:
         """Raise the error for a value, or for its type."""
         shown = f"it is a {type(value).__name__}" if self.is_secret else f"not {value!r}"
         error = InvalidType if is_type and operation != "configure" else ConfigInvalid
-        raise error(f"{name} must be {self.right}{';' if self.is_secret else ','} {shown}", operation=operation, path=path)
+        raise error(
+            f"{name} must be {self.right}{';' if self.is_secret else ','} {shown}", operation=operation, path=path
+        )
 
 
 class Checked(Kind):

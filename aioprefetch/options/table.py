@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field
 from types import MappingProxyType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, excerpt
@@ -103,9 +103,9 @@ def option(
     has_variable: bool = True,
     **of_field: Any,
 ) -> T:
-    """The row of a field with this default; ``name``, where it is not that of the field. For ``of_field`` see ``field``."""
+    """The row of a field with this default; ``name`` where it is not that of the field. ``of_field``: see ``field``."""
     row = Option(name, kind, default, also, hint, doc, given, scope, has_variable and kind.is_text)
-    return cast("T", field(default=default, metadata={_ROW: row}, **of_field))
+    return field(default=default, metadata={_ROW: row}, **of_field)
 
 
 def in_uri(kind: Kind, doc: str = "") -> dict[str, Option]:
@@ -113,12 +113,16 @@ def in_uri(kind: Kind, doc: str = "") -> dict[str, Option]:
     return {_ROW: Option("", kind, doc=doc, given="uri", has_variable=False)}
 
 
-@functools.cache
 def table_of(owner: type) -> Mapping[str, Option]:
     """The rows of a class and its bases by name, in order.
 
     A class without any is asked for its ``uri_options``, whose kinds follow from the annotations.
     """
+    return _table_of(owner)
+
+
+@functools.cache
+def _table_of(owner: Any) -> Mapping[str, Option]:
     rows: dict[str, Option] = {}
     for base in reversed(owner.__mro__):
         own: Mapping[str, Any] = vars(base).get("__dataclass_fields__") or vars(base)
@@ -149,7 +153,7 @@ def _members(hint: Any) -> set[Any]:
 
 
 @functools.cache
-def _checks(owner: type) -> tuple[tuple[str, Any, Any], ...]:
+def _checks(owner: Any) -> tuple[tuple[str, Any, Any], ...]:
     return tuple((row.target, row.default, row.kind.checked) for row in table_of(owner).values())
 
 
@@ -162,10 +166,7 @@ def check(options: Any, shown: str = "{}") -> None:
         value = getattr(options, target)
         if value is default:
             continue
-        if value is None and default is not MISSING:
-            kept = default
-        else:
-            kept = checked(value, shown.format(target))
+        kept = default if value is None and default is not MISSING else checked(value, shown.format(target))
         if kept is not value:
             object.__setattr__(options, target, kept)
 

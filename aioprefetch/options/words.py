@@ -85,7 +85,7 @@ SENTENCES: Mapping[str, str] = {
         (_CONFIG, "config"),
         (_NO_TLS, "use_ssl scheme secure"),
         (_RETRIES, "retry_config retry backoff init_backoff max_backoff"),
-        (_TIMEOUTS, "timeout timeout_seconds"),
+        (_TIMEOUTS, "timeout"),
         (_ROLE, "role_arn role_session_name web_identity_token_file sts_endpoint"),
         (_CONNECTION_STRING, "connection_string"),
         (_BY_ENVIRONMENT, "container_credentials_relative_uri container_credentials_full_uri"),
@@ -120,7 +120,10 @@ SENTENCES: Mapping[str, str] = {
 }
 # Those of a store that has an option which no other store has.
 _BY_OPTION: Mapping[str, tuple[str, str]] = {
-    "service_account": (_HMAC_KEYS, "key access_key access_key_id username user secret secret_key secret_access_key password"),
+    "service_account": (
+        _HMAC_KEYS,
+        "key access_key access_key_id username user secret secret_key secret_access_key password",
+    ),
 }
 
 
@@ -148,7 +151,7 @@ def answer_of(name: str, names: Collection[str], elsewhere: Elsewhere) -> Answer
 
 def _among(word: str, groups: Elsewhere) -> Answer | None:
     for _, rows in groups:
-        for row in rows.values():
+        for row in reversed(rows.values()):  # That of a subclass knows more.
             if word in (other.lower() for other in row.words(*_LIBRARIES)):
                 return Answer(row.name, row.hint)
     return None

@@ -127,8 +127,8 @@ class ReaderRows:
     policy: PolicyNames = option(
         "adaptive",
         _Found(find_policy),
-        also="fsspec:default_cache_type,cache_type other:caching,default_fill_cache,fill_cache,cache_options,read_ahead,"
-        "readahead",
+        also="fsspec:default_cache_type,cache_type"
+        " other:caching,default_fill_cache,fill_cache,cache_options,read_ahead,readahead",
         hint="policy='adaptive' in place of readahead, 'random' of none, 'whole-file' of all, 'parquet' for footers",
     )
     size: int | None = option(None, COUNT_OR_ZERO)

@@ -26,7 +26,6 @@ def checked_directory(value: object, name: str) -> str:
     raise ConfigInvalid(f"{name} must be {problem}", operation="configure")
 
 
-
 @dataclass(frozen=True, slots=True)
 class DiskCache:
     """The cache of blocks on a local disk: the option ``disk_cache`` of an Operator.
@@ -83,13 +82,9 @@ class RuntimeOptions:
     """
 
     memory_bytes: int = option(256 << 20, SIZE)
-    block_bytes: int = option(
-        8 << 20, SIZE, also="obstore:buffer_size other:default_block_size,block_size,blocksize"
-    )
+    block_bytes: int = option(8 << 20, SIZE, also="obstore:buffer_size other:default_block_size,block_size,blocksize")
     prefetch_blocks: int = option(8, COUNT_OR_ZERO)
-    concurrency: int = option(
-        64, COUNT, also="fsspec:max_concurrency boto3:max_pool_connections other:max_connections"
-    )
+    concurrency: int = option(64, COUNT, also="fsspec:max_concurrency boto3:max_pool_connections other:max_connections")
     disk_cache: DiskCache | None = option(
         None,
         Checked(_disk_cache, "an absolute path", annotation="DiskCache | str | os.PathLike[str] | None"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from aioprefetch.options import Choice, Kind, Text, option
-from aioprefetch.options.kinds import COUNT, COUNT_OR_ZERO, FLAG, SECONDS_OR_ZERO, SIZE
+from aioprefetch.options.kinds import COUNT, COUNT_OR_ZERO, FLAG, SECONDS_OR_ZERO, SIZE, TEXT
 
 Overwrites = Literal["ignore", "reread", "fail"]
 OnFailure = Literal["fail", "skip", "quarantine"]
@@ -68,54 +68,6 @@ class LineSeparator(Text):
             text = text.replace(written, meant)
         return super().parsed(text)
 
-
-class Known(Kind):
-    """A name that a function knows: another one is ``ConfigInvalid`` there."""
-
-    is_text = True
-
-    def __init__(self, known: Callable[[str], object], right: Callable[[], str]) -> None:
-        self._known, self._right = known, right
-
-    @property
-    def right_text(self) -> str:
-        return self._right()
-
-    def parsed(self, text: str) -> Any:
-        found = self._known(text)
-        return found if isinstance(found, str) else text
-
-
-# What knows formats, encodings and zones loads pyarrow.
-def _format(text: str) -> str:
-    from aioprefetch.source.formats import format_named
-
-    name = text.strip().lower()
-    return str(format_named({"json": "jsonl", "binaryfile": "binary"}.get(name, name)).name)
-
-
-def _formats() -> str:
-    from aioprefetch.source.formats import format_names
-
-    return f"one of {', '.join(format_names())}"
-
-
-def _encoding(text: str) -> str:
-    from aioprefetch.source.formats.records import codec_name
-
-    codec_name(text)
-    return text
-
-
-def _time_zone(text: str) -> str:
-    from aioprefetch.source.columns.casts import zone_named
-
-    zone_named(text)
-    return text
-
-
-ENCODING = Known(_encoding, lambda: "an encoding of text that Python has, such as utf-8, latin-1, cp1252 or utf-16")
-TIME_ZONE = Known(_time_zone, lambda: "a time zone such as Europe/Berlin, UTC or +02:00")
 
 # Values of filters that JSON has no form for, each as an object with one key.
 _TYPED: dict[str, Callable[[Any], Any]] = {
@@ -250,9 +202,9 @@ class FormatOptions:
     ``ignore``, and lets an engine choose another policy where the schema was inferred.
     """
 
-    format: str | None = option(None, Known(_format, _formats))
+    format: str | None = option(None, TEXT)
     compression: str = option("auto", Choice(*COMPRESSIONS))
-    encoding: str = option("utf-8", ENCODING)
+    encoding: str = option("utf-8", TEXT)
     # csv
     header: bool = option(False, FLAG)
     delimiter: str = option(",", Character(), name="sep", also="spark:sep,delimiter")
@@ -261,7 +213,7 @@ class FormatOptions:
     null_value: str = option("", Text(may_be_empty=True))
     multi_line: bool = option(False, FLAG)
     # text
-    time_zone: str | None = option(None, TIME_ZONE)
+    time_zone: str | None = option(None, TEXT)
     line_separator: str | None = option(None, LineSeparator(), name="line_sep")
     # schema
     exact_case: bool = False

@@ -20,10 +20,10 @@ from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.events import logger
+from aioprefetch.source.options import filters_to_text
 from aioprefetch.spark import worker
 from aioprefetch.spark.hadoop import TIME_ZONE, SessionSettings, from_files, from_session
 from aioprefetch.spark.operators import explaining
-from aioprefetch.source.options import filters_to_text
 from aioprefetch.spark.options import check_scope, option_name
 from aioprefetch.spark.readers import SAFE_SINCE, BatchReader, FilteringBatchReader, StreamReader, is_safe
 from aioprefetch.spark.schema import (

@@ -8,7 +8,7 @@ Literal secrets stand only under names that Spark redacts by default in plans, t
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -17,12 +17,15 @@ from aioprefetch.operator.from_uri import BUILT_IN, CREDENTIALS, store_rows
 from aioprefetch.options import Choice, Kind, Option, option, table_of
 from aioprefetch.options.kinds import FLAG, TEXT
 from aioprefetch.options.words import nearest
-from aioprefetch.source.formats import format_named, formats_that_take
+from aioprefetch.source.columns.casts import zone_named
+from aioprefetch.source.formats import format_named, format_names, formats_that_take
 from aioprefetch.source.formats.record_format import COMMON_OPTIONS
+from aioprefetch.source.formats.records import codec_name
 from aioprefetch.source.options import (
     METADATA_COLUMNS,
     METADATA_STRUCT,
     AdmissionOptions,
+    CleanSource,
     FailureOptions,
     FormatOptions,
     ListOptions,
@@ -62,6 +65,7 @@ class MetadataColumns(Kind):
     """``true``, ``false``, or names."""
 
     is_text = True
+    annotation = "str | Sequence[str]"
     right = f"true, false, or some of {', '.join(METADATA_COLUMNS)} and {METADATA_STRUCT}"
 
     def parsed(self, text: str) -> tuple[str, ...]:
@@ -71,6 +75,39 @@ class MetadataColumns(Kind):
         if not {*names} <= {*METADATA_COLUMNS, METADATA_STRUCT}:
             raise ValueError(text)
         return names
+
+
+class Known(Kind):
+    """A name that a function knows: another one is ``ConfigInvalid`` there."""
+
+    is_text = True
+
+    def __init__(self, known: Callable[[str], object], right: str | Callable[[], str]) -> None:
+        self._known, self._right = known, right
+
+    @property
+    def right_text(self) -> str:
+        return self._right if isinstance(self._right, str) else self._right()
+
+    def parsed(self, text: str) -> str:
+        self._known(text)
+        return text
+
+
+class FormatName(Known):
+    """The name of a format; ``json`` and ``binaryFile`` are Spark's names for two of them."""
+
+    def parsed(self, text: str) -> str:
+        name = text.strip().lower()
+        return format_named({"json": "jsonl", "binaryfile": "binary"}.get(name, name)).name
+
+
+# What knows these lies above the rows of the engine.
+_KINDS: Mapping[str, Kind] = {
+    "format": FormatName(format_named, lambda: f"one of {', '.join(format_names())}"),
+    "encoding": Known(codec_name, "an encoding of text that Python has, such as utf-8, latin-1, cp1252 or utf-16"),
+    "time_zone": Known(zone_named, "a time zone such as Europe/Berlin, UTC or +02:00"),
+}
 
 
 class SourceRows:
@@ -86,7 +123,7 @@ class SourceRows:
     metadata_columns: tuple[str, ...] = option((), MetadataColumns())
     push_filters: bool = option(False, FLAG, scope="batch")
     allow_empty: bool = option(False, FLAG, scope="batch")
-    clean: str = option("off", Choice("off", "delete", "move"), name="clean_source", scope="stream")
+    clean: CleanSource = option("off", Choice("off", "delete", "move"), name="clean_source", scope="stream")
     clean_destination: str | None = option(
         None, TEXT, name="clean_source_move_destination", also="spark:cleanSource.moveDestination", scope="stream"
     )
@@ -119,7 +156,7 @@ def _source_options() -> Iterable[SourceOption]:
     for group, owner in GROUPS.items():
         for row in table_of(owner).values():
             for name in (*row.words("spark"),) or (row.spark,):
-                yield SourceOption(name, group, row)
+                yield SourceOption(name, group, row._replace(kind=_KINDS.get(row.name, row.kind)))
 
 
 SOURCE_OPTIONS: Mapping[str, SourceOption] = MappingProxyType({one.name.lower(): one for one in _source_options()})

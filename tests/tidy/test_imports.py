@@ -17,6 +17,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("first_use",),
     ("ranges", "credentials"),
+    ("options",),
     ("display",),
     ("runtime",),
     ("accessor",),
@@ -50,7 +51,7 @@ LAZY = {
     *((room, "display") for room in ("runtime", "reader", "verbs", "operator", "parquet", "lance")),  # if shown
     ("services", "services"),
     *(("operator", room) for room in ("operator", "plan", "verbs", "transfer")),  # verbs that few programs use
-    ("verbs", "verbs"),
+    *((room, "options") for room in ("verbs", "operator")),  # words of other libraries, in errors
     *((room, "reader") for room in ("verbs", "operator")),  # a program of op.read needs no reader
     ("sync", "verbs"),  # what writes, for the same reason
     ("sync", "sync"),  # a program that reads bytes needs neither what writes nor what decodes
@@ -88,7 +89,18 @@ OPTIONAL = {
 }
 
 PURE = (
-    *("errors", "values", "ranges", "runtime/options", "plan/patterns", "verbs/arguments"),
+    *(
+        "errors",
+        "values",
+        "ranges",
+        "options/__init__",
+        "options/kinds",
+        "options/table",
+        "options/words",
+        "runtime/options",
+        "plan/patterns",
+        "verbs/arguments",
+    ),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/values", "source/stored_json", "source/fetch/partitioning", "source/fetch/planner"),
     *(f"trace/{name}" for name in ("byte_set", "recording", "timeline", "advice", "page")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.lean_dataclass import dataclass
@@ -41,7 +41,7 @@ class Fs(FsOptions):
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[FsUriOptions]) -> Fs:
         """The recipe for ``file:///root``."""
-        return cls(uri.partition("://")[2], **options)
+        return cls(uri.partition("://")[2], **cast("Any", options))
 
     def build(self, runtime: Runtime) -> Accessor:
         return FsAccessor(self, runtime)

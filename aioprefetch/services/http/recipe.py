@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
@@ -58,7 +58,7 @@ class Http(HttpOptions):
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[HttpUriOptions]) -> Http:
         """The recipe for ``http(s)://host/base/``."""
-        return cls(uri, **options)
+        return cls(uri, **cast("Any", options))
 
     def build(self, runtime: Runtime) -> Accessor:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import ConfigInvalid
@@ -20,6 +20,13 @@ class Memory(MemoryOptions):
     """The recipe: ``Memory("name")`` for the process-wide store of that name, ``Memory()`` for a private store.
 
     A private store belongs to its recipe and cannot be pickled (``ConfigInvalid``): its objects would be left behind.
+
+    Parameters
+    ----------
+    name
+        A store of this process, which all recipes with this name share; ``""``: a private one.
+    root
+        A prefix before all keys.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("memory",)
@@ -28,7 +35,7 @@ class Memory(MemoryOptions):
     def from_uri(cls, uri: str, **options: Unpack[MemoryUriOptions]) -> Memory:
         """The recipe for ``memory://name/root``."""
         name, _, root = uri.partition("://")[2].partition("/")
-        return cls(name, root, **options)
+        return cls(name, root, **cast("Any", options))
 
     def buckets(self, runtime: Runtime) -> Buckets:
         """The stores of this process, as the buckets of an account."""

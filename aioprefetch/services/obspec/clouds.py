@@ -13,7 +13,6 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import Checked, option
 from aioprefetch.options.kinds import FILE, FLAG, SECONDS, SECRET, TEXT
 from aioprefetch.options.table import checked_options, table_of
-from aioprefetch.ranges import ByteCount
 from aioprefetch.services.obspec.options import PART_BYTES, VARIABLES, CloudFactory
 from aioprefetch.services.obspec.recipe import ObspecStore
 from aioprefetch.services.proxies import check_transport
@@ -76,8 +75,7 @@ def _checked_provider(given: object, name: str) -> CredentialsProvider:
         return given
     if isinstance(given, type) or not callable(given):
         raise ConfigInvalid(
-            f"{name} must be a provider of obstore, or a function as obstore takes it, not a"
-            f" {type(given).__name__}",
+            f"{name} must be a provider of obstore, or a function as obstore takes it, not a {type(given).__name__}",
             operation="configure",
         )
     return CredentialsProvider(given)
@@ -94,18 +92,18 @@ class CloudStore(ObspecStore):
     credentials: Callable[[], Any] | CredentialsProvider | None = option(
         None,
         Checked(_checked_provider, is_text=False),
-        also="obstore:credential_provider other:session,bearer_token,credential,credentials_provider",
+        also="obstore:credential_provider other:session,token,bearer_token,credential,credentials_provider",
         hint="a provider of obstore, which gives tokens too",
     )
     allow_http: bool | None = option(None, FLAG)
     connect_timeout_seconds: float = option(5.0, SECONDS, also="boto3:connect_timeout other:connection_timeout")
     read_timeout_seconds: float = option(20.0, SECONDS, also="boto3:read_timeout other:request_timeout")
-    part_bytes: ByteCount = option(
+    part_bytes: int = option(
         8 << 20, PART_BYTES, also="boto3:multipart_chunksize,multipart_threshold obstore:part_size"
     )
 
     @frameless
-    def __init__(self, container: str, *, prefix: str = "", **options: Any) -> None:
+    def __init__(self, container: str, *, prefix: str = "", **options: object) -> None:
         scheme, cls = self.schemes[0], type(self)
         _check_installed(scheme)
         if not container:
@@ -170,8 +168,8 @@ class Gcs(CloudStore):
         None,
         FILE,
         also="other:service_account_path,token,security_token,session_token",
-        hint="the path of a key file; service_account_key is its contents, anonymous=True sends no keys, and without any"
-        " of them the environment has them",
+        hint="the path of a key file; service_account_key is its contents, anonymous=True sends no keys, and without"
+        " any of them the environment has them",
     )
     service_account_key: str | Secret | None = option(None, SECRET, also="spark:serviceAccountSecretKey")
     application_credentials: str | os.PathLike[str] | None = option(None, FILE)

@@ -24,7 +24,6 @@ from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.services.keys import checked_key, is_directory_bucket
 from aioprefetch.values import Capability, ServiceInfo
 
-
 PART_BYTES = Size(5 << 20, 1 << 30)
 
 

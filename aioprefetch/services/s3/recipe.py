@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
@@ -89,7 +89,7 @@ class S3(S3Options):
         bucket, prefix = split_address(rest)
         if "@" in bucket or (":" in bucket and "@" in rest):  # Not shown: the text before it is probably a key.
             raise invalid(f"no bucket has an '@' in its name: credentials do not go into {scheme}:// but into options")
-        return cls(bucket=bucket, prefix=prefix, **options)
+        return cls(bucket=bucket, prefix=prefix, **cast("Any", options))
 
     def buckets(self, runtime: Runtime) -> Buckets:
         """The bucket itself, and the others of the account: listed, made and deleted."""

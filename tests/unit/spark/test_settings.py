@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, store_options, supported_schemes
-from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.options import Integer, Option, Seconds
 from aioprefetch.options.kinds import SECONDS_OR_ZERO, SIZE
 from aioprefetch.source.options import FILTERS, filters_to_text
+from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.spark.options import SOURCE_OPTIONS, option_name, store_options_of_all
 from aioprefetch.spark.settings import SourceSettings, parse_options
 from aioprefetch.testing.conformance.suite import checks
@@ -25,7 +25,10 @@ from aioprefetch.testing.conformance.suite import checks
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")
 
 STORES = store_options_of_all()
-ROWS: dict[str, Option] = {**{one.name: one.row for one in SOURCE_OPTIONS.values()}, **{row.spark: row for row in STORES.values()}}
+ROWS: dict[str, Option] = {
+    **{one.name: one.row for one in SOURCE_OPTIONS.values()},
+    **{row.spark: row for row in STORES.values()},
+}
 SECRETS = frozenset(name for name, row in STORES.items() if row.kind.is_secret)
 SECRET = "hunter2hunter2"
 MOVE = {"cleanSource.moveDestination": "s3://bucket/done"}
