@@ -54,7 +54,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator, with_own_hold
-from aioprefetch.options.kinds import checked_seconds
+from aioprefetch.options import checked_seconds
 from aioprefetch.ranges import ByteCount, Range, bytes_at_least, total_length
 from aioprefetch.runtime.events import logger
 from aioprefetch.scheduler.pinned_file import PinnedFile

@@ -11,7 +11,6 @@ store and a principal are *now* is a part of the digest.
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import os
 import re
@@ -62,7 +61,7 @@ _HTTP: Mapping[str, str] = {"block_size": "default_block_size", "cache_type": "d
 # URLs are sent as they are given, and no page is searched for links.
 _HTTP_WITHOUT_EFFECT = frozenset({"encoded", "requote_redirect_url", "simple_links", "same_scheme", "size_policy"})
 
-# Words that are no option of a scheme, and whose values may be secrets: those of another store, or of none.
+# Unknown words whose values may be secrets, such as the keys of another store.
 _SENSITIVE = re.compile("key|secret|token|username|passw|credential|auth|sas|headers|proxies|connection_string", re.I)
 _NO_SECRETS = frozenset({*WRITE_OPTIONS, *READER_OPTIONS, *_WRITE})
 # Secrets that may be bytes.
@@ -97,7 +96,6 @@ class Settings:
             warnings.warn(f"ignored, as by s3fs: {said}", UserWarning, stacklevel=2)
 
 
-@functools.cache
 def _rows_of(scheme: str) -> Mapping[str, Option]:
     """The options of the stores of a scheme, by their names and by the words of fsspec's libraries and of boto3."""
     rows = store_rows(scheme) if scheme else {}
@@ -110,16 +108,16 @@ def _words_of(scheme: str, *libraries: str) -> dict[str, str]:
     return {word: row.name for row in rows for word in row.words(*libraries or ("fsspec",))}
 
 
-def _is_secret(name: str, scheme: str) -> bool:
-    row = _rows_of(scheme).get(name)
-    if row is not None:
-        return row.kind.is_secret
+def _is_secret(name: str, rows: Mapping[str, Option]) -> bool:
+    if name in rows:
+        return rows[name].kind.is_secret
     return name not in _NO_SECRETS and _SENSITIVE.search(name) is not None
 
 
 def wrapped(options: Mapping[str, Any], scheme: str = "") -> dict[str, Any]:
     """The options with each secret as a ``Secret``, and what gives keys as a provider: no repr or pickle shows it."""
     found: dict[str, Any] = {}
+    rows = _rows_of(scheme)
     for name, value in options.items():
         if name in _CUSTOMER_KEYS and isinstance(value, bytes):
             found[name] = Secret(base64.b64encode(value).decode())
@@ -127,7 +125,7 @@ def wrapped(options: Mapping[str, Any], scheme: str = "") -> dict[str, Any]:
             found[name] = _auth(value)
         elif name in PROVIDERS and value is not None:
             found[name] = _provider(value)
-        elif _is_secret(name, scheme) and not (name == "token" and isinstance(value, str) and value in _GS_TOKENS):
+        elif _is_secret(name, rows) and not (name == "token" and isinstance(value, str) and value in _GS_TOKENS):
             found[name] = _hidden(value)
         elif name in _NESTED and isinstance(value, Mapping):
             found[name] = wrapped(value, scheme)

@@ -29,8 +29,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, Wri
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import check, option
-from aioprefetch.options.kinds import COUNT, SECONDS
+from aioprefetch.options import COUNT, SECONDS, check, option
 from aioprefetch.runtime.runtime import Runtime, Waiting
 from aioprefetch.values import Lane, Metadata, ReadReply, ReadRequest, Request, WriteRequest
 

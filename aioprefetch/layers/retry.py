@@ -56,8 +56,7 @@ from aioprefetch.errors import (
     has_changed_nothing,
 )
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import check, option
-from aioprefetch.options.kinds import COUNT, COUNT_OR_ZERO, SECONDS_OR_ZERO, SIZE
+from aioprefetch.options import COUNT, COUNT_OR_ZERO, SECONDS_OR_ZERO, SIZE, check, option
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (

@@ -11,7 +11,7 @@ from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, InvalidTyp
 from aioprefetch.operator.from_uri import check_local, followed, split_local, split_url
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin, with_own_hold
-from aioprefetch.options.kinds import COUNT
+from aioprefetch.options import COUNT
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transfer.many import CONCURRENCY, copy_side

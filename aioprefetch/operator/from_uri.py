@@ -19,8 +19,7 @@ from aioprefetch import services
 from aioprefetch.accessor.protocols import Service
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.layers import RetryLayer
-from aioprefetch.options.kinds import OBJECT
-from aioprefetch.options.table import PREFIX, Option, table_of
+from aioprefetch.options import OBJECT, PREFIX, Option, table_of
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.verbs.requests import READ_OPTIONS, WRITE_OPTIONS

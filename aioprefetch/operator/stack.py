@@ -10,7 +10,7 @@ from aioprefetch.accessor.response_check import check_due
 from aioprefetch.accessor.sink import CheckingSink, Sink, check_delivered
 from aioprefetch.errors import ConfigInvalid, ProtocolError
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
-from aioprefetch.options.table import checked_options
+from aioprefetch.options import checked_options
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadReply, ReadRequest
 

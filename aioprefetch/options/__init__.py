@@ -1,39 +1,467 @@
 """The table of options: rows at the fields that hold their values, kinds that check them, and what follows from both.
 
-A row has what checks, variables, URIs, Spark, fsspec, the command line, messages, types and the pages of options need.
-``docs/guides/service.md`` shows the rows of a service of your own. Pure.
+``region: str | None = option(None, REGION, also="boto3:region_name hadoop:endpoint.region")`` is a whole option: its
+type, its default, its kind and the words of other libraries for it. Its documentation is its paragraph in the docstring
+of the class. ``table_of`` has the rows of a class and its bases: checks, variables, URIs, Spark's texts, the command
+line, words of fsspec, messages, the types of doors and the tables of the pages are made from them. Pure.
+``docs/guides/service.md`` shows the rows of a service of your own.
 """
 
-from aioprefetch.options.kinds import (
-    Checked,
-    Choice,
-    File,
-    Flag,
-    Integer,
-    Kind,
-    Seconds,
-    Secrets,
-    SecretText,
-    Size,
-    Text,
-)
-from aioprefetch.options.table import Option, check, in_uri, option, table_of
+from __future__ import annotations
 
-__all__ = [
-    "Checked",
-    "Choice",
-    "File",
-    "Flag",
-    "Integer",
-    "Kind",
-    "Option",
-    "Seconds",
-    "SecretText",
-    "Secrets",
-    "Size",
-    "Text",
-    "check",
-    "in_uri",
-    "option",
-    "table_of",
-]
+import functools
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, field
+from types import MappingProxyType, UnionType
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    SupportsIndex,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from aioprefetch.credentials import Secret
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, excerpt
+from aioprefetch.ranges import byte_count
+
+T = TypeVar("T")
+
+_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+# Python also takes digits of other scripts, underscores between digits, and numbers of any length.
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_NUMBER = re.compile(r"-?([0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(e[+-]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE)
+
+
+class Kind:
+    """A kind of values: any objects, which have no form as text.
+
+    ``checked`` returns the value to keep, or raises ``ConfigInvalid`` with the option, the value and a right one
+    (``InvalidType`` for a wrong type where a verb takes the option). ``parsed`` raises ``ValueError`` for a text
+    without a value. No message has a value that may be secret. ``right`` and ``right_text`` describe a value and its
+    text; ``annotation`` is the type of what callers may give, where it is wider than that of the field.
+    """
+
+    right = "an object"
+    annotation = ""
+    is_secret = False
+    is_text = False
+    """Whether a text can stand for a value."""
+
+    @property
+    def right_text(self) -> str:
+        """A description of a right text."""
+        return self.right
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        """The value to keep for a value that was given."""
+        return value
+
+    def parsed(self, text: str) -> Any:
+        """The value of a text. ``ValueError`` for another text."""
+        raise ValueError(text)
+
+    def refuse(self, value: object, name: str, operation: str, path: str, *, is_type: bool = False) -> NoReturn:
+        """Raise the error for a value, or for its type."""
+        shown = f"it is a {type(value).__name__}" if self.is_secret else f"not {value!r}"
+        error = InvalidType if is_type and operation != "configure" else ConfigInvalid
+        raise error(
+            f"{name} must be {self.right}{';' if self.is_secret else ','} {shown}", operation=operation, path=path
+        )
+
+
+class Checked(Kind):
+    """A value that a function checks, which returns what is kept: for rules of one option alone."""
+
+    def __init__(
+        self,
+        check: Callable[[Any, str], Any],
+        right: str = "text",
+        *,
+        annotation: str = "",
+        is_text: bool = True,
+        is_secret: bool = False,
+        parse: Callable[[str], Any] = str,
+    ) -> None:
+        self._check, self._parse = check, parse
+        self.right, self.annotation, self.is_text, self.is_secret = right, annotation, is_text, is_secret
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        return self._check(value, name)
+
+    def parsed(self, text: str) -> Any:
+        return self._parse(text)
+
+
+class Text(Kind):
+    """Text, which is not empty unless it ``may_be_empty``."""
+
+    is_text = True
+
+    def __init__(self, right: str = "text", *, may_be_empty: bool = False) -> None:
+        self.right = right
+        self._may_be_empty = may_be_empty
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if not isinstance(value, str) or not (value or self._may_be_empty):
+            self.refuse(value, name, operation, path, is_type=not isinstance(value, str))
+        return value
+
+    def parsed(self, text: str) -> str:
+        if not (text or self._may_be_empty):
+            raise ValueError(text)
+        return text
+
+
+class Flag(Kind):
+    """``True`` or ``False``, and no value that merely says so."""
+
+    is_text = True
+    right = "True or False"
+    right_text = "true or false"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if not isinstance(value, bool):
+            self.refuse(value, name, operation, path, is_type=True)
+        return value
+
+    def parsed(self, text: str) -> bool:
+        meaning = _FLAGS.get(text.strip().lower())
+        if meaning is None:
+            raise ValueError(text)
+        return meaning
+
+
+class Integer(Kind):
+    """An integer within bounds, which belong to it."""
+
+    is_text = True
+
+    def __init__(self, minimum: int | None = None, maximum: int | None = None) -> None:
+        self._minimum = -math.inf if minimum is None else minimum
+        self._maximum = math.inf if maximum is None else maximum
+        bounds = "" if minimum is None else f" of at least {minimum}"
+        self.right = f"an integer{bounds if maximum is None else f' from {minimum} to {maximum}'}"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if type(value) is int:
+            number = value
+        elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            self.refuse(value, name, operation, path, is_type=True)
+        else:
+            number = value.__index__()
+        if not self._minimum <= number <= self._maximum:
+            self.refuse(value, name, operation, path)
+        return number
+
+    def parsed(self, text: str) -> int:
+        if _INTEGER.fullmatch(text.strip()) is None:
+            raise ValueError(text)
+        return int(text)
+
+
+class Size(Integer):
+    """A number of bytes within bounds: a number, or text such as ``64 MiB``."""
+
+    annotation = "ByteCount"
+
+    @property
+    def right_text(self) -> str:
+        return "a size above 0 such as 1048576, 64m or 1g" if self._minimum else "a size such as 1048576, 64m or 0"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        return super().checked(byte_count(value, name, operation=operation, path=path), name, operation, path)
+
+    def parsed(self, text: str) -> Any:
+        return byte_count(text, "", operation="configure")
+
+
+class Seconds(Kind):
+    """A number of seconds above 0; 0 and infinity where they are allowed."""
+
+    is_text = True
+    right_text = "a number of seconds such as 5 or 0.5"
+
+    def __init__(self, *, zero: bool = False, infinity: bool = False) -> None:
+        self._zero, self._infinity = zero, infinity
+        self.right = f"a number of seconds {'of at least 0' if zero else 'above 0'}"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        return checked_seconds(
+            name, value, zero_allowed=self._zero, infinite_allowed=self._infinity, operation=operation, path=path
+        )
+
+    def parsed(self, text: str) -> float:
+        if _NUMBER.fullmatch(text.strip()) is None:
+            raise ValueError(text)
+        return float(text)
+
+
+class Choice(Kind):
+    """One of a few words. A text may have any case; ``other_names``, in lower case, stand for them too."""
+
+    is_text = True
+
+    def __init__(self, *words: str, **other_names: str) -> None:
+        self.words, self._others = words, other_names
+        self.right = f"one of {', '.join(map(repr, words))}"
+
+    @property
+    def right_text(self) -> str:
+        return f"one of {', '.join(self.words)}"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if value not in self.words:
+            self.refuse(value, name, operation, path)
+        return value
+
+    def parsed(self, text: str) -> str:
+        word = text.strip().lower()
+        return self._others.get(word, word)
+
+
+class File(Kind):
+    """The path of a file of this machine, kept as text."""
+
+    is_text = True
+    right = "the path of a file"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+        if not isinstance(text, str) or not text:
+            self.refuse(value, name, operation, path)
+        return text
+
+    def parsed(self, text: str) -> str:
+        return text
+
+
+class SecretText(Kind):
+    """A secret: text, the name of a variable as ``env:NAME``, or a ``Secret``. Empty text is none."""
+
+    is_text = is_secret = True
+    right = "text, or env:NAME"
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        if not isinstance(value, str | Secret):
+            self.refuse(value, name, operation, path, is_type=True)
+        return Secret.of(value)
+
+    def parsed(self, text: str) -> str:
+        return text
+
+
+class Secrets(Checked):
+    """Texts by name, any of which may be a secret. As text it is an object of JSON."""
+
+    def __init__(self, check: Callable[[Any, str], Any], annotation: str = "") -> None:
+        super().__init__(check, "a JSON object of texts", annotation=annotation, is_secret=True, parse=_texts)
+
+
+def _texts(text: str) -> Mapping[str, str]:
+    import json
+
+    parsed = json.loads(text)
+    if not isinstance(parsed, dict) or not all(isinstance(item, str) for item in parsed.values()):
+        raise ValueError(text)
+    return parsed
+
+
+def checked_seconds(
+    name: str,
+    value: object,
+    *,
+    zero_allowed: bool = False,
+    infinite_allowed: bool = False,
+    error: type[InvalidArgument] = ConfigInvalid,
+    operation: str = "configure",
+    path: str = "",
+) -> float:
+    """A number of seconds above zero (or zero, or infinity, where allowed). ``error`` is raised for anything else."""
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    is_large_enough = number >= 0 if zero_allowed else number > 0
+    if is_large_enough and (infinite_allowed or math.isfinite(number)):
+        return number
+    lowest = "of at least 0" if zero_allowed else "above 0"
+    raise error(f"{name} must be a number of seconds {lowest}, not {value!r}", operation=operation, path=path)
+
+
+OBJECT, FLAG, FILE, TEXT, SECRET = Kind(), Flag(), File(), Text(), SecretText()
+SECONDS, SECONDS_OR_ZERO = Seconds(), Seconds(zero=True)
+COUNT, COUNT_OR_ZERO = Integer(1), Integer(0)
+SIZE, SIZE_OR_ZERO = Size(1), Size(0)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+# Where an option is given: by a URI's keywords and the recipe, as a part of the URI, or in the recipe alone.
+Given = Literal["keyword", "uri", "recipe"]
+# What an option of a source is for.
+Scope = Literal["all", "batch", "stream"]
+
+PREFIX = "AIOPREFETCH_"
+_ROW = "option"
+
+
+class Option(NamedTuple):
+    """A row. ``name`` is what callers write, ``target`` the field that it sets.
+
+    ``also`` has the words of other libraries, each as ``library:word,word``: ``fsspec`` for s3fs, gcsfs and adlfs;
+    ``boto3``; ``obstore``; ``hadoop`` for ``fs.s3a.*`` without that; ``spark`` for another name than that in camel
+    case; ``other``. ``hint`` follows ours where such a word is answered. ``has_variable``: there is a variable of the
+    environment, and a form on the command line.
+    """
+
+    name: str
+    kind: Kind
+    default: Any = MISSING
+    also: str = ""
+    hint: str = ""
+    doc: str = ""
+    given: Given = "keyword"
+    scope: Scope = "all"
+    has_variable: bool = True
+    target: str = ""
+    annotation: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The name of its variable."""
+        return f"{PREFIX}{self.name.upper()}"
+
+    @property
+    def spark(self) -> str:
+        """Its name in Spark."""
+        first, *rest = self.name.split("_")
+        return next(self.words("spark"), first + "".join(part.capitalize() for part in rest))
+
+    def words(self, *libraries: str) -> Iterator[str]:
+        """The words for it of some libraries."""
+        for part in self.also.split():
+            library, _, words = part.partition(":")
+            if library in libraries:
+                yield from words.split(",")
+
+    def read(self, text: str, shown: str) -> Any:
+        """The value of a text, not checked further. ``shown`` is what messages call the option."""
+        try:
+            return self.kind.parsed(text)
+        except (ValueError, ConfigInvalid):
+            raise self.no_value(text, shown) from None
+
+    def value_of(self, text: str, shown: str) -> Any:
+        """The value of a text, checked and not yet as it is kept. ``ConfigInvalid`` for a text that is none."""
+        value = self.read(text, shown)
+        try:
+            self.kind.checked(value, shown)
+        except ConfigInvalid:
+            if isinstance(self.kind, Checked):
+                raise
+            raise self.no_value(text, shown) from None
+        return value
+
+    def no_value(self, text: str, shown: str) -> ConfigInvalid:
+        """The error for a text without a value. It does not show what may be secret."""
+        said = "" if self.kind.is_secret else f"={excerpt(text)!r}"
+        return ConfigInvalid(f"{shown}{said} is not {self.kind.right_text}", operation="configure")
+
+
+def option(
+    default: T,
+    kind: Kind,
+    *,
+    also: str = "",
+    name: str = "",
+    hint: str = "",
+    doc: str = "",
+    given: Given = "keyword",
+    scope: Scope = "all",
+    has_variable: bool = True,
+    **of_field: Any,
+) -> T:
+    """The row of a field with this default; ``name`` where it is not that of the field. ``of_field``: see ``field``."""
+    row = Option(name, kind, default, also, hint, doc, given, scope, has_variable and kind.is_text)
+    return field(default=default, metadata={_ROW: row}, **of_field)
+
+
+def in_uri(kind: Kind, doc: str = "") -> dict[str, Option]:
+    """The ``metadata`` of a field without a default, which stands in the URI."""
+    return {_ROW: Option("", kind, doc=doc, given="uri", has_variable=False)}
+
+
+def table_of(owner: type) -> Mapping[str, Option]:
+    """The rows of a class and its bases by name, in order.
+
+    A class without any is asked for its ``uri_options``, whose kinds follow from the annotations.
+    """
+    return _table_of(owner)
+
+
+@functools.cache
+def _table_of(owner: Any) -> Mapping[str, Option]:
+    rows: dict[str, Option] = {}
+    for base in reversed(owner.__mro__):
+        own: Mapping[str, Any] = vars(base).get("__dataclass_fields__") or vars(base)
+        for target, made in own.items():
+            row = made.metadata.get(_ROW) if isinstance(made, Field) else None
+            if row is not None and (target in base.__annotations__ or (row.name or target) not in rows):
+                annotation = row.kind.annotation or base.__annotations__.get(target, "")
+                text = getattr(annotation, "__name__", str(annotation))
+                rows[row.name or target] = row._replace(name=row.name or target, target=target, annotation=text)
+    return MappingProxyType(rows or {row.name: row for row in _annotated(owner)})
+
+
+def _annotated(owner: type) -> Iterator[Option]:
+    hints = get_type_hints(owner)
+    for name in getattr(owner, "uri_options", ()):
+        types = _members(hints.get(name))
+        number: Kind = Size() if "bytes" in name else Integer()
+        kinds = {Secret: SECRET, bool: FLAG, int: number, float: Seconds(zero=True), str: TEXT}
+        kind = next((kinds[form] for form in kinds if form in types), OBJECT)
+        yield Option(name, kind, None, has_variable=kind.is_text, target=name)
+
+
+def _members(hint: Any) -> set[Any]:
+    """The types of a union, of a ``Literal`` that of its values."""
+    if get_origin(hint) in (Union, UnionType):
+        return {member for part in get_args(hint) for member in _members(part)}
+    return {type(value) for value in get_args(hint)} if get_origin(hint) is Literal else {hint}
+
+
+@functools.cache
+def _checks(owner: Any) -> tuple[tuple[str, Any, Any], ...]:
+    return tuple((row.target, row.default, row.kind.checked) for row in _table_of(owner).values())
+
+
+def check(options: Any, shown: str = "{}") -> None:
+    """Check the fields of frozen options by their rows, and keep what the kinds make of them.
+
+    ``None`` is as good as none where there is a default. ``shown`` is how messages call an option of this name.
+    """
+    for target, default, checked in _checks(options.__class__):
+        value = getattr(options, target)
+        if value is default:
+            continue
+        kept = default if value is None and default is not MISSING else checked(value, shown.format(target))
+        if kept is not value:
+            object.__setattr__(options, target, kept)
+
+
+def checked_options(
+    owner: type, given: Mapping[str, Any], operation: str = "configure", path: str = ""
+) -> dict[str, Any]:
+    """The fields that options of a class set, checked; ``None`` is as good as none."""
+    fields: dict[str, Any] = {}
+    for name, row in table_of(owner).items():
+        if name in given:
+            value = row.default if given[name] is None else given[name]
+            fields[row.target] = None if value is None else row.kind.checked(value, name, operation, path)
+    return fields

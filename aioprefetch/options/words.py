@@ -1,4 +1,4 @@
-"""What other libraries call an option, answered with ours; words without an option here; misspelt names. Pure.
+"""Answers to words of other libraries with options of ours or advice, and to misspelt names. Pure.
 
 The words themselves stand in the rows (``Option.also``); ``SENTENCES`` has those for which there is no option.
 """
@@ -9,8 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from aioprefetch.options.kinds import TEXT
-from aioprefetch.options.table import Option
+from aioprefetch.options import TEXT, Option
 
 # Options by what has them, such as ``s3://`` or ``Operator.reader``; the first one of a name counts.
 Elsewhere = Iterable[tuple[str, Mapping[str, Option]]]
@@ -151,7 +150,7 @@ def answer_of(name: str, names: Collection[str], elsewhere: Elsewhere) -> Answer
 
 def _among(word: str, groups: Elsewhere) -> Answer | None:
     for _, rows in groups:
-        for row in reversed(rows.values()):  # That of a subclass knows more.
+        for row in reversed([*rows.values()]):  # That of a subclass knows more.
             if word in (other.lower() for other in row.words(*_LIBRARIES)):
                 return Answer(row.name, row.hint)
     return None

@@ -10,9 +10,7 @@ from typing import Any
 from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import ConfigInvalid, Error
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import Kind, Size, option
-from aioprefetch.options.kinds import COUNT_OR_ZERO, FLAG, SIZE, TEXT
-from aioprefetch.options.table import checked_options, table_of
+from aioprefetch.options import COUNT_OR_ZERO, FLAG, SIZE, TEXT, Kind, Size, checked_options, option, table_of
 from aioprefetch.ranges import ByteCount, Range, checked_ranges
 from aioprefetch.reader.growth import Growth, GrowthName, find_growth
 from aioprefetch.reader.policy import PLAIN, Policy, PolicyNames, find_policy

@@ -7,8 +7,19 @@ from dataclasses import KW_ONLY, field
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import Checked, Text, check, in_uri, option
-from aioprefetch.options.kinds import COUNT, COUNT_OR_ZERO, OBJECT, SECONDS, SIZE, SIZE_OR_ZERO
+from aioprefetch.options import (
+    COUNT,
+    COUNT_OR_ZERO,
+    OBJECT,
+    SECONDS,
+    SIZE,
+    SIZE_OR_ZERO,
+    Checked,
+    Text,
+    check,
+    in_uri,
+    option,
+)
 from aioprefetch.ranges import ByteCount
 
 

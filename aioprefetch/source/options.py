@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from aioprefetch.options import Choice, Kind, Text, option
-from aioprefetch.options.kinds import COUNT, COUNT_OR_ZERO, FLAG, SECONDS_OR_ZERO, SIZE, TEXT
+from aioprefetch.options import COUNT, COUNT_OR_ZERO, FLAG, SECONDS_OR_ZERO, SIZE, TEXT, Choice, Kind, Text, option
 
 Overwrites = Literal["ignore", "reread", "fail"]
 OnFailure = Literal["fail", "skip", "quarantine"]

@@ -7,15 +7,13 @@ Literal secrets stand only under names that Spark redacts by default in plans, t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.from_uri import BUILT_IN, CREDENTIALS, store_rows
-from aioprefetch.options import Choice, Kind, Option, option, table_of
-from aioprefetch.options.kinds import FLAG, TEXT
+from aioprefetch.options import FLAG, TEXT, Choice, Kind, Option, option, table_of
 from aioprefetch.options.words import nearest
 from aioprefetch.source.columns.casts import zone_named
 from aioprefetch.source.formats import format_named, format_names, formats_that_take
@@ -111,7 +109,7 @@ _KINDS: Mapping[str, Kind] = {
 
 
 class SourceRows:
-    """Where a source is, and the handling of its files: what no group of the engine has."""
+    """The places of a source, and the handling of its files: rows beside the groups of the engine."""
 
     path: str | None = option(None, TEXT)
     name_filter: str | None = option(None, TEXT, name="path_glob_filter")
@@ -164,10 +162,9 @@ SOURCE_OPTIONS: Mapping[str, SourceOption] = MappingProxyType({one.name.lower():
 CREDENTIAL_NAMES = frozenset(name.replace("_", "") for name in CREDENTIALS - {"credentials"})
 
 
-@functools.cache
 def store_texts(scheme: str) -> Mapping[str, Option]:
     """The options of the stores of a scheme that have a form as text, by their names here in lower case."""
-    return MappingProxyType({row.spark.lower(): row for row in store_rows(scheme).values() if row.kind.is_text})
+    return {row.spark.lower(): row for row in store_rows(scheme).values() if row.kind.is_text}
 
 
 def store_options_of_all() -> Mapping[str, Option]:

@@ -94,8 +94,6 @@ PURE = (
         "values",
         "ranges",
         "options/__init__",
-        "options/kinds",
-        "options/table",
         "options/words",
         "runtime/options",
         "plan/patterns",

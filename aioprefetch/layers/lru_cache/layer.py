@@ -32,8 +32,7 @@ from aioprefetch.layers.lru_cache.entry import CacheEntry, part_of, slot_of
 from aioprefetch.layers.lru_cache.fill import FillReader
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import check, option
-from aioprefetch.options.kinds import SECONDS, SIZE, checked_seconds
+from aioprefetch.options import SECONDS, SIZE, check, checked_seconds, option
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.runtime import Runtime

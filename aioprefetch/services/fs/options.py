@@ -6,8 +6,7 @@ import os
 from dataclasses import KW_ONLY, field
 
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import Checked, check, in_uri, option
-from aioprefetch.options.kinds import FLAG
+from aioprefetch.options import FLAG, Checked, check, in_uri, option
 from aioprefetch.runtime.options import checked_directory
 from aioprefetch.values import Capability, ServiceInfo
 

@@ -18,8 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote, urljoin, urlsplit
 from aioprefetch.credentials import Secret, digest, frameless
 from aioprefetch.errors import ConfigInvalid, RedirectRefused, excerpt
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import Checked, Choice, Secrets, check, in_uri, option
-from aioprefetch.options.kinds import FILE, FLAG, SECONDS, SIZE_OR_ZERO
+from aioprefetch.options import FILE, FLAG, SECONDS, SIZE_OR_ZERO, Checked, Choice, Secrets, check, in_uri, option
 from aioprefetch.ranges import ByteCount
 from aioprefetch.services.proxies import CA_HINT, CA_WORDS, PROXIES, PROXY_HINT, PROXY_WORDS, ambient_network
 from aioprefetch.transport import ClientOptions, Origin, is_link_local_or_metadata, origin_of

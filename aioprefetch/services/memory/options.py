@@ -6,8 +6,7 @@ from dataclasses import field
 
 from aioprefetch.errors import IsADirectory
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import check, option
-from aioprefetch.options.kinds import TEXT
+from aioprefetch.options import TEXT, check, option
 from aioprefetch.services.memory.store import Store
 from aioprefetch.values import Capability, ServiceInfo
 

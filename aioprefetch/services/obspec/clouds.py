@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from aioprefetch.credentials import CredentialsProvider, Secret, frameless
 from aioprefetch.errors import ConfigInvalid, MissingDependency, excerpt, printable, redact
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import Checked, option
-from aioprefetch.options.kinds import FILE, FLAG, SECONDS, SECRET, TEXT
-from aioprefetch.options.table import checked_options, table_of
+from aioprefetch.options import FILE, FLAG, SECONDS, SECRET, TEXT, Checked, checked_options, option, table_of
 from aioprefetch.services.obspec.options import PART_BYTES, VARIABLES, CloudFactory
 from aioprefetch.services.obspec.recipe import ObspecStore
 from aioprefetch.services.proxies import check_transport

@@ -19,8 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from aioprefetch.credentials import CredentialsProvider, Secret, digest, frameless
 from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import Checked, Choice, Integer, Size, Text, check, in_uri, option
-from aioprefetch.options.kinds import FILE, FLAG, SECONDS, SECRET
+from aioprefetch.options import FILE, FLAG, SECONDS, SECRET, Checked, Choice, Integer, Size, Text, check, in_uri, option
 from aioprefetch.ranges import ByteCount
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key, is_directory_bucket
 from aioprefetch.services.proxies import (

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, store_options, supported_schemes
-from aioprefetch.options import Integer, Option, Seconds
-from aioprefetch.options.kinds import SECONDS_OR_ZERO, SIZE
+from aioprefetch.options import SECONDS_OR_ZERO, SIZE, Integer, Option, Seconds
 from aioprefetch.source.options import FILTERS, filters_to_text
 from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
 from aioprefetch.spark.options import SOURCE_OPTIONS, option_name, store_options_of_all
