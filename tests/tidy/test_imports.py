@@ -64,6 +64,7 @@ RARE = {
     *(
         "aiofiles",
         "anyio",
+        "bisect",
         "concurrent",
         "configparser",
         "ctypes",

@@ -4,7 +4,7 @@ line, answered where it is misspelt, and in the types and tables that are made f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.credentials import Secret
 from aioprefetch.fsspec.options import settings_of, wrapped
-from aioprefetch.operator import from_uri
 from aioprefetch.operator.from_uri import configure, option_from_text, store_options
 from aioprefetch.options import COUNT, FLAG, OBJECT, SECONDS, SECRET, SIZE, Choice, Text, check, option, table_of
 from aioprefetch.services.memory import Memory
@@ -72,13 +71,19 @@ class Choir(Memory):
         return cls(name=uri.partition("://")[2], **options)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Louder(Choir):
+    """Another store, with one more option."""
+
+    volume: int = option(5, COUNT, also="fsspec:gain")
+
+    schemes: ClassVar[tuple[str, ...]] = ("louder",)
+
+
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The scheme of the store, as an entry point would register it."""
-    monkeypatch.setitem(from_uri._loaded, "choir", Choir)
-    monkeypatch.setattr(from_uri, "_entry_point", lambda scheme: scheme == "choir" or None)
-    yield
-    from_uri._loaded.clear()
+def registered(register: Callable[..., None]) -> None:
+    """The schemes of the stores, by entry points."""
+    register(**{scheme: f"{__name__}:{kind}" for scheme, kind in (("choir", "Choir"), ("louder", "Louder"))})
 
 
 def kept(options: dict[str, Any]) -> Any:
@@ -186,13 +191,9 @@ def test_it_is_in_the_tables_and_in_the_types() -> None:
     assert "encore" not in source
 
 
-def test_a_row_of_a_service_of_ours_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Louder(Choir):
-        volume: int = option(5, COUNT, also="fsspec:gain")
-
-    monkeypatch.setitem(from_uri._loaded, "choir", Louder)
-    assert kept({"volume": 6, "tempo": 7}) == Louder(name="poems", volume=6, tempo=7)
-    assert settings_of("choir", {"gain": 6}).store == {"volume": 6}
-    assert parse_options({"path": "choir://x", "volume": "6"}).operator == {"volume": 6}
+def test_a_further_row_of_a_derived_recipe() -> None:
+    service, _ = configure("louder://poems", {"volume": 6, "tempo": 7})
+    assert service == Louder(name="poems", volume=6, tempo=7)
+    assert settings_of("louder", {"gain": 6}).store == {"volume": 6}
+    assert parse_options({"path": "louder://x", "volume": "6"}).operator == {"volume": 6}
     assert list(table_of(Louder))[-1] == "volume"
