@@ -387,22 +387,21 @@ class Operator(AsyncClosing):
         if not (etag is version is None):
             arguments = Arguments("reader", path)
             etag, version = arguments.etag("etag", etag), arguments.version(version)
-        given = {
-            "policy": policy,
-            "size": size,
-            "etag": etag,
-            "version": version,
-            "split": split,
-            "buffer_bytes": buffer_bytes,
-            "footer_cache": footer_cache,
-            "block_bytes": block_bytes,
-            "prefetch_blocks": prefetch_blocks,
-            "prefetch_enabled": prefetch_enabled,
-            "prefetch_growth": prefetch_growth,
-            "keep_behind": keep_behind,
-            "on_progress": on_progress,
-        }
-        options = aioprefetch.reader.options.reader_options(path, self._family.options, given)
+        options = aioprefetch.reader.options.reader_options(
+            path,
+            self._family.options,
+            (
+                policy,
+                buffer_bytes,
+                footer_cache,
+                block_bytes,
+                prefetch_blocks,
+                prefetch_enabled,
+                prefetch_growth,
+                keep_behind,
+            ),
+            (size, etag, version, split, on_progress),
+        )
         made = aioprefetch.reader.reader.RangeReader
         return made(path, options, self._connect, url=lambda: f"{self.info.url}/{path}")
 

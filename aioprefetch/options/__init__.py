@@ -458,10 +458,11 @@ def check(options: Any, shown: str = "{}") -> None:
 def checked_options(
     owner: type, given: Mapping[str, Any], operation: str = "configure", path: str = ""
 ) -> dict[str, Any]:
-    """The fields that options of a class set, checked; ``None`` is as good as none."""
-    fields: dict[str, Any] = {}
-    for name, row in table_of(owner).items():
-        if name in given:
-            value = row.default if given[name] is None else given[name]
-            fields[row.target] = None if value is None else row.kind.checked(value, name, operation, path)
+    """The fields that options of a class set, checked. Where they configure, ``None`` is as good as none."""
+    rows, fields = _table_of(owner), dict[str, Any]()
+    for name, given_value in given.items():
+        row = rows[name]
+        value = row.default if given_value is None and operation == "configure" else given_value
+        is_none = value is row.default is None
+        fields[row.target] = None if is_none else row.kind.checked(value, name, operation, path)
     return fields

@@ -125,55 +125,64 @@ class ReaderRows:
     policy: PolicyNames = option(
         "adaptive",
         _Found(find_policy),
-        also="fsspec:default_cache_type,cache_type"
+        also="openfile:read.policy hadoop:input.fadvise,experimental.input.fadvise,vectored.read.min.seek.size,"
+        "vectored.read.max.merged.size fsspec:default_cache_type,cache_type"
         " other:caching,default_fill_cache,fill_cache,cache_options,read_ahead,readahead",
         hint="policy='adaptive' in place of readahead, 'random' of none, 'whole-file' of all, 'parquet' for footers",
     )
-    size: int | None = option(None, COUNT_OR_ZERO)
+    size: int | None = option(None, COUNT_OR_ZERO, also="openfile:length")
     etag: str | None = option(None, TEXT)
     version: str | None = option(None, TEXT)
-    split: Range | None = option(None, _Found(lambda pair, **place: checked_ranges([pair], **place)[0]))
-    buffer_bytes: ByteCount | None = option(None, SIZE)
-    footer_cache: bool | ByteCount | None = option(None, _Footer(1))
-    block_bytes: ByteCount | None = option(None, SIZE)
-    prefetch_blocks: int | None = option(None, COUNT_OR_ZERO)
-    prefetch_enabled: bool = option(True, FLAG)
+    split: Range | None = option(
+        None, _Found(lambda pair, **place: checked_ranges([pair], **place)[0]), also="openfile:split.start,split.end"
+    )
+    buffer_bytes: ByteCount | None = option(None, SIZE, also="openfile:buffer.size")
+    footer_cache: bool | ByteCount | None = option(None, _Footer(1), also="openfile:footer.cache")
+    block_bytes: ByteCount | None = option(None, SIZE, also="hadoop:prefetch.block.size")
+    prefetch_blocks: int | None = option(None, COUNT_OR_ZERO, also="hadoop:prefetch.block.count,readahead.range")
+    prefetch_enabled: bool = option(True, FLAG, also="hadoop:prefetch.enabled,input.stream.type")
     prefetch_growth: GrowthName | Growth = option("stall", _Found(find_growth))
     keep_behind: bool | None = option(None, FLAG)
     on_progress: ProgressCallback | None = option(None, _Callback())
 
 
 READER_OPTIONS = frozenset(table_of(ReaderRows))
-# The rest says how an object is read, and not which one: readers with the same share their options.
-_OF_ONE_OBJECT = ("size", "etag", "version", "split", "on_progress")
+# They say which object is read; by the others it is how, and readers with the same of these share their options.
+_OF_OBJECT = ("size", "etag", "version", "split", "on_progress")
+_HOW = tuple(name for name in table_of(ReaderRows) if name not in _OF_OBJECT)
 
 
-def reader_options(path: str, limits: RuntimeOptions, given: dict[str, Any]) -> ReaderOptions:
-    """Check and complete the options. ``ConfigInvalid`` or ``InvalidType`` names the option and its value.
+def reader_options(
+    path: str, limits: RuntimeOptions, how: tuple[Any, ...], of_object: tuple[Any, ...]
+) -> ReaderOptions:
+    """Check and complete the options, each in the order of the rows; the last one of ``how`` but one is the growth.
 
-    Readers with the same options share them: a service opens many readers in the same way.
+    ``ConfigInvalid`` or ``InvalidType`` names the option and its value. A service opens many readers in the same way.
     """
-    of_object = {name: value for name in _OF_ONE_OBJECT if (value := given.pop(name)) is not None}
     operators = limits.block_bytes, limits.memory_bytes, limits.prefetch_blocks
     try:  # A caller's strategy is not kept.
-        options = _shared_options("", *operators, **given) if type(given["prefetch_growth"]) is str else None
+        options = _shared_options("", *operators, *how) if type(how[-2]) is str else None
     except (Error, TypeError):  # A value has no hash, or is invalid: the error below names the path too.
         options = None
     if options is None:
-        options = _checked_options(path, *operators, **given)
-    if not of_object:
+        options = _checked_options(path, *operators, *how)
+    if of_object == _NOTHING:
         return options
-    values = checked_options(ReaderRows, of_object, "reader", path)
+    given = {name: value for name, value in zip(_OF_OBJECT, of_object, strict=True) if value is not None}
+    values = checked_options(ReaderRows, given, "reader", path)
     if "etag" in values:
         values["etag"] = unquote_etag(values["etag"])
     return replace(options, **values)
 
 
+_NOTHING = (None,) * len(_OF_OBJECT)
+
+
 def _checked_options(
-    path: str, operators_block_bytes: int, memory_bytes: int, operators_blocks: int, **given: Any
+    path: str, operators_block_bytes: int, memory_bytes: int, operators_blocks: int, *how: Any
 ) -> ReaderOptions:
     """The options of one kind of readers, without what belongs to one object."""
-    values = checked_options(ReaderRows, given, "reader", path)
+    values = checked_options(ReaderRows, dict(zip(_HOW, how, strict=True)), "reader", path)
     block = operators_block_bytes if values["block_bytes"] is None else values["block_bytes"]
     footer_cache, ahead = values["footer_cache"], values["prefetch_blocks"]
     for name, size in (("block_bytes", block), ("footer_cache", footer_cache)):

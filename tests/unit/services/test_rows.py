@@ -98,7 +98,7 @@ def test_it_is_an_option_by_uri_which_is_checked(name: str) -> None:
     assert getattr(kept({name: None}), name) == getattr(Choir(), name)
     assert getattr(dataclasses.replace(kept({name: given}), loud=True), name) == (True if name == "loud" else expected)
     with pytest.raises(ap.ConfigInvalid) as caught:
-        ap.Operator.from_uri("choir://poems", **{name: wrong})  # type: ignore[arg-type]
+        ap.Operator.from_uri("choir://poems", **{name: wrong})
     assert caught.value.message == message
     assert caught.value.operation == "configure"
 
