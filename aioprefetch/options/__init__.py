@@ -16,18 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, field
 from types import MappingProxyType, UnionType
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    NoReturn,
-    SupportsIndex,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, excerpt
@@ -42,140 +31,108 @@ _NUMBER = re.compile(r"-?([0-9]{1,18}\.?[0-9]{0,18}|\.[0-9]{1,18})(e[+-]?[0-9]{1
 
 
 class Kind:
-    """A kind of values: any objects, which have no form as text.
+    """A kind of values. Without ``keep`` and ``parse`` any object is one, and no text stands for it.
 
-    ``checked`` returns the value to keep, or raises ``ConfigInvalid`` with the option, the value and a right one
-    (``InvalidType`` for a wrong type where a verb takes the option). ``parsed`` raises ``ValueError`` for a text
-    without a value. No message has a value that may be secret. ``right`` and ``right_text`` describe a value and its
-    text; ``annotation`` is the type of what callers may give, where it is wider than that of the field.
+    ``keep`` returns what is kept of a value, ``parse`` the value of a text. They raise ``TypeError`` or ``ValueError``
+    for what they refuse, which ``right`` and ``right_text`` describe. ``annotation`` is the type of what callers may
+    give, where it is wider than that of the field. No message has a value that may be secret.
     """
-
-    right = "an object"
-    annotation = ""
-    is_secret = False
-    is_text = False
-    """Whether a text can stand for a value."""
-
-    @property
-    def right_text(self) -> str:
-        """A description of a right text."""
-        return self.right
-
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        """The value to keep for a value that was given."""
-        return value
-
-    def parsed(self, text: str) -> Any:
-        """The value of a text. ``ValueError`` for another text."""
-        raise ValueError(text)
-
-    def refuse(self, value: object, name: str, operation: str, path: str, *, is_type: bool = False) -> NoReturn:
-        """Raise the error for a value, or for its type."""
-        shown = f"it is a {type(value).__name__}" if self.is_secret else f"not {value!r}"
-        error = InvalidType if is_type and operation != "configure" else ConfigInvalid
-        raise error(
-            f"{name} must be {self.right}{';' if self.is_secret else ','} {shown}", operation=operation, path=path
-        )
-
-
-class Checked(Kind):
-    """A value that a function checks, which returns what is kept: for rules of one option alone."""
 
     def __init__(
         self,
-        check: Callable[[Any, str], Any],
-        right: str = "text",
+        right: str = "an object",
+        keep: Callable[[Any], Any] | None = None,
+        parse: Callable[[str], Any] | None = None,
         *,
+        right_text: str = "",
         annotation: str = "",
-        is_text: bool = True,
         is_secret: bool = False,
-        parse: Callable[[str], Any] = str,
     ) -> None:
-        self._check, self._parse = check, parse
-        self.right, self.annotation, self.is_text, self.is_secret = right, annotation, is_text, is_secret
+        self.right, self.right_text, self.annotation, self.is_secret = right, right_text or right, annotation, is_secret
+        self._keep, self._parse = keep, parse
+        self.is_text = parse is not None
+
+    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
+        """The value to keep for a value that was given.
+
+        ``ConfigInvalid`` names the option, the value and a right one; it is ``InvalidType`` for a wrong type where a
+        verb takes the option.
+        """
+        if self._keep is None:
+            return value
+        kind: type[InvalidArgument] = ConfigInvalid
+        try:
+            return self._keep(value)
+        except TypeError:
+            kind = ConfigInvalid if operation == "configure" else InvalidType
+        except ValueError:
+            pass
+        shown = f"; it is a {type(value).__name__}" if self.is_secret else f", not {value!r}"
+        raise kind(f"{name} must be {self.right}{shown}", operation=operation, path=path)
+
+    def parsed(self, text: str) -> Any:
+        """The value of a text. ``ValueError`` or ``KeyError`` for another text."""
+        if self._parse is None:
+            raise ValueError(text)
+        return self._parse(text)
+
+
+class Checked(Kind):
+    """A value that a function of it and its name checks, with errors of its own: for rules of one option alone."""
+
+    def __init__(
+        self, check: Callable[[Any, str], Any], right: str = "text", *, is_text: bool = True, **more: Any
+    ) -> None:
+        super().__init__(right, parse=more.pop("parse", str) if is_text else None, **more)
+        self._check = check
 
     def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
         return self._check(value, name)
 
-    def parsed(self, text: str) -> Any:
-        return self._parse(text)
+
+class Secrets(Checked):
+    """Texts by name, any of which may be a secret. As text it is an object of JSON."""
+
+    def __init__(self, check: Callable[[Any, str], Any]) -> None:
+        super().__init__(check, "a JSON object of texts", is_secret=True, parse=_texts_of)
 
 
 class Text(Kind):
     """Text, which is not empty unless it ``may_be_empty``."""
 
-    is_text = True
-
     def __init__(self, right: str = "text", *, may_be_empty: bool = False) -> None:
-        self.right = right
-        self._may_be_empty = may_be_empty
+        def keep(value: Any) -> str:
+            if not isinstance(value, str):
+                raise TypeError(value)
+            if not (value or may_be_empty):
+                raise ValueError(value)
+            return value
 
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        if not isinstance(value, str) or not (value or self._may_be_empty):
-            self.refuse(value, name, operation, path, is_type=not isinstance(value, str))
-        return value
-
-    def parsed(self, text: str) -> str:
-        if not (text or self._may_be_empty):
-            raise ValueError(text)
-        return text
-
-
-class Flag(Kind):
-    """``True`` or ``False``, and no value that merely says so."""
-
-    is_text = True
-    right = "True or False"
-    right_text = "true or false"
-
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        if not isinstance(value, bool):
-            self.refuse(value, name, operation, path, is_type=True)
-        return value
-
-    def parsed(self, text: str) -> bool:
-        meaning = _FLAGS.get(text.strip().lower())
-        if meaning is None:
-            raise ValueError(text)
-        return meaning
+        super().__init__(right, keep, keep)
 
 
 class Integer(Kind):
     """An integer within bounds, which belong to it."""
 
-    is_text = True
+    def __init__(self, minimum: int | None = None, maximum: int | None = None, **more: Any) -> None:
+        low, high = -math.inf if minimum is None else minimum, math.inf if maximum is None else maximum
 
-    def __init__(self, minimum: int | None = None, maximum: int | None = None) -> None:
-        self._minimum = -math.inf if minimum is None else minimum
-        self._maximum = math.inf if maximum is None else maximum
-        bounds = "" if minimum is None else f" of at least {minimum}"
-        self.right = f"an integer{bounds if maximum is None else f' from {minimum} to {maximum}'}"
+        def keep(value: Any) -> int:
+            number = value if type(value) is int else _index_of(value)
+            if not low <= number <= high:
+                raise ValueError(value)
+            return number
 
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        if type(value) is int:
-            number = value
-        elif isinstance(value, bool) or not isinstance(value, SupportsIndex):
-            self.refuse(value, name, operation, path, is_type=True)
-        else:
-            number = value.__index__()
-        if not self._minimum <= number <= self._maximum:
-            self.refuse(value, name, operation, path)
-        return number
-
-    def parsed(self, text: str) -> int:
-        if _INTEGER.fullmatch(text.strip()) is None:
-            raise ValueError(text)
-        return int(text)
+        bounds = f" from {minimum} to {maximum}" if maximum is not None else f" of at least {minimum}"
+        super().__init__(f"an integer{'' if minimum is maximum is None else bounds}", keep, _integer_of, **more)
 
 
 class Size(Integer):
     """A number of bytes within bounds: a number, or text such as ``64 MiB``."""
 
-    annotation = "ByteCount"
-
-    @property
-    def right_text(self) -> str:
-        return "a size above 0 such as 1048576, 64m or 1g" if self._minimum else "a size such as 1048576, 64m or 0"
+    def __init__(self, minimum: int = 1, maximum: int | None = None, *, annotation: str = "ByteCount") -> None:
+        right = "a size above 0 such as 1048576, 64m or 1g" if minimum else "a size such as 1048576, 64m or 0"
+        super().__init__(minimum, maximum, right_text=right, annotation=annotation)
 
     def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
         return super().checked(byte_count(value, name, operation=operation, path=path), name, operation, path)
@@ -184,89 +141,73 @@ class Size(Integer):
         return byte_count(text, "", operation="configure")
 
 
-class Seconds(Kind):
-    """A number of seconds above 0; 0 and infinity where they are allowed."""
+class Seconds(Checked):
+    """A number of seconds above 0, and 0 where it is allowed."""
 
-    is_text = True
-    right_text = "a number of seconds such as 5 or 0.5"
-
-    def __init__(self, *, zero: bool = False, infinity: bool = False) -> None:
-        self._zero, self._infinity = zero, infinity
-        self.right = f"a number of seconds {'of at least 0' if zero else 'above 0'}"
-
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        return checked_seconds(
-            name, value, zero_allowed=self._zero, infinite_allowed=self._infinity, operation=operation, path=path
+    def __init__(self, *, zero: bool = False) -> None:
+        super().__init__(
+            lambda value, name: checked_seconds(name, value, zero_allowed=zero),
+            "a number of seconds such as 5 or 0.5",
+            parse=_number_of,
         )
-
-    def parsed(self, text: str) -> float:
-        if _NUMBER.fullmatch(text.strip()) is None:
-            raise ValueError(text)
-        return float(text)
 
 
 class Choice(Kind):
-    """One of a few words. A text may have any case; ``other_names``, in lower case, stand for them too."""
+    """One of a few words. A text may have any case."""
 
-    is_text = True
+    def __init__(self, *words: str) -> None:
+        def keep(value: Any) -> Any:
+            if value not in words:
+                raise ValueError(value)
+            return value
 
-    def __init__(self, *words: str, **other_names: str) -> None:
-        self.words, self._others = words, other_names
-        self.right = f"one of {', '.join(map(repr, words))}"
-
-    @property
-    def right_text(self) -> str:
-        return f"one of {', '.join(self.words)}"
-
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        if value not in self.words:
-            self.refuse(value, name, operation, path)
-        return value
-
-    def parsed(self, text: str) -> str:
-        word = text.strip().lower()
-        return self._others.get(word, word)
+        self.words = words
+        super().__init__(
+            f"one of {', '.join(map(repr, words))}",
+            keep,
+            lambda text: text.strip().lower(),
+            right_text=f"one of {', '.join(words)}",
+        )
 
 
-class File(Kind):
-    """The path of a file of this machine, kept as text."""
-
-    is_text = True
-    right = "the path of a file"
-
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
-        if not isinstance(text, str) or not text:
-            self.refuse(value, name, operation, path)
-        return text
-
-    def parsed(self, text: str) -> str:
-        return text
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
 
 
-class SecretText(Kind):
-    """A secret: text, the name of a variable as ``env:NAME``, or a ``Secret``. Empty text is none."""
-
-    is_text = is_secret = True
-    right = "text, or env:NAME"
-
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        if not isinstance(value, str | Secret):
-            self.refuse(value, name, operation, path, is_type=True)
-        return Secret.of(value)
-
-    def parsed(self, text: str) -> str:
-        return text
+def _index_of(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(value)
+    return value.__index__()
 
 
-class Secrets(Checked):
-    """Texts by name, any of which may be a secret. As text it is an object of JSON."""
+def _integer_of(text: str) -> int:
+    if _INTEGER.fullmatch(text.strip()) is None:
+        raise ValueError(text)
+    return int(text)
 
-    def __init__(self, check: Callable[[Any, str], Any], annotation: str = "") -> None:
-        super().__init__(check, "a JSON object of texts", annotation=annotation, is_secret=True, parse=_texts)
+
+def _number_of(text: str) -> float:
+    if _NUMBER.fullmatch(text.strip()) is None:
+        raise ValueError(text)
+    return float(text)
 
 
-def _texts(text: str) -> Mapping[str, str]:
+def _file(value: Any) -> str:
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(text, str) or not text:
+        raise TypeError(value)
+    return text
+
+
+def _secret(value: Any) -> Secret | None:
+    if not isinstance(value, str | Secret):
+        raise TypeError(value)
+    return Secret.of(value)
+
+
+def _texts_of(text: str) -> Mapping[str, str]:
     import json
 
     parsed = json.loads(text)
@@ -294,7 +235,9 @@ def checked_seconds(
     raise error(f"{name} must be a number of seconds {lowest}, not {value!r}", operation=operation, path=path)
 
 
-OBJECT, FLAG, FILE, TEXT, SECRET = Kind(), Flag(), File(), Text(), SecretText()
+OBJECT, TEXT, FILE = Kind(), Text(), Kind("the path of a file", _file, str)
+FLAG = Kind("True or False", _flag, lambda text: _FLAGS[text.strip().lower()], right_text="true or false")
+SECRET = Kind("text, or env:NAME", _secret, str, is_secret=True)
 SECONDS, SECONDS_OR_ZERO = Seconds(), Seconds(zero=True)
 COUNT, COUNT_OR_ZERO = Integer(1), Integer(0)
 SIZE, SIZE_OR_ZERO = Size(1), Size(0)
@@ -354,7 +297,7 @@ class Option(NamedTuple):
         """The value of a text, not checked further. ``shown`` is what messages call the option."""
         try:
             return self.kind.parsed(text)
-        except (ValueError, ConfigInvalid):
+        except (KeyError, ValueError):
             raise self.no_value(text, shown) from None
 
     def value_of(self, text: str, shown: str) -> Any:
@@ -363,7 +306,7 @@ class Option(NamedTuple):
         try:
             self.kind.checked(value, shown)
         except ConfigInvalid:
-            if isinstance(self.kind, Checked):
+            if isinstance(self.kind, Checked) and not isinstance(self.kind, Seconds):
                 raise
             raise self.no_value(text, shown) from None
         return value

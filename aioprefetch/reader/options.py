@@ -24,21 +24,11 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderOptions:
-    """The options of ``operator.reader()``. Sizes are in bytes.
+    """The options of one reader, checked and complete; ``ReaderRows`` documents them. Sizes are in bytes.
 
-    ``size``, ``etag`` and ``version`` are known to the caller. Reads end at a declared size, or with the object if it
-    is shorter; an ETag or a version pins the object before the first request. ``split`` is the range that the caller is
-    going to use: look-ahead ends with it, reads may continue. ``chunk_bytes`` is the chunk of streams
-    (``buffer_bytes``). ``footer_bytes`` is the tail that the first request brings, ``None`` for the policy's
-    (``footer_cache``: ``True`` is a block, a number that many bytes, ``False`` no tail under any policy).
-    ``prefetch_blocks`` is the limit of a window, ``growth`` its strategy; without ``prefetch_enabled`` reads are plain
-    ranged reads. ``on_progress`` is called with the number of bytes after each read.
-
-    A long run through an object of more than half of ``memory_bytes`` recycles the blocks behind it, as long as the
-    reader has not gone back: ``keep_behind=True`` keeps them, ``False`` recycles in objects of any size.
-
-    ``total`` is the size of the whole object, which a reader of the same version had in a response: only an object of
-    that size is read.
+    ``chunk_bytes`` is ``buffer_bytes``, ``footer_bytes`` the tail that the first request brings (``None``: the
+    policy's), ``growth`` is ``prefetch_growth``. ``total`` is the size of the whole object, which a reader of the same
+    version had in a response: only an object of that size is read.
     """
 
     policy: Policy
@@ -61,6 +51,7 @@ class _Found(Kind):
     """A value that a function finds or checks by itself."""
 
     def __init__(self, find: Callable[..., Any]) -> None:
+        super().__init__()
         self._find = find
 
     def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
@@ -70,18 +61,14 @@ class _Found(Kind):
 class _Footer(Size):
     """Whether the first request brings the tail, or how many bytes of it."""
 
-    annotation = "bool | ByteCount | None"
-    right = "a bool or bytes above 0"
-
     def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
         return value if isinstance(value, bool) else super().checked(value, name, operation, path)
 
 
-class _Callback(Kind):
-    right = "callable"
-
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        return value if callable(value) else self.refuse(value, name, operation, path, is_type=True)
+def _callback(value: Any) -> ProgressCallback:
+    if not callable(value):
+        raise TypeError(value)
+    return value  # type: ignore[no-any-return]  # Its parameters are known when it is called.
 
 
 class ReaderRows:
@@ -137,13 +124,15 @@ class ReaderRows:
         None, _Found(lambda pair, **place: checked_ranges([pair], **place)[0]), also="openfile:split.start,split.end"
     )
     buffer_bytes: ByteCount | None = option(None, SIZE, also="openfile:buffer.size")
-    footer_cache: bool | ByteCount | None = option(None, _Footer(1), also="openfile:footer.cache")
+    footer_cache: bool | ByteCount | None = option(
+        None, _Footer(annotation="bool | ByteCount | None"), also="openfile:footer.cache"
+    )
     block_bytes: ByteCount | None = option(None, SIZE, also="hadoop:prefetch.block.size")
     prefetch_blocks: int | None = option(None, COUNT_OR_ZERO, also="hadoop:prefetch.block.count,readahead.range")
     prefetch_enabled: bool = option(True, FLAG, also="hadoop:prefetch.enabled,input.stream.type")
     prefetch_growth: GrowthName | Growth = option("stall", _Found(find_growth))
     keep_behind: bool | None = option(None, FLAG)
-    on_progress: ProgressCallback | None = option(None, _Callback())
+    on_progress: ProgressCallback | None = option(None, Kind("callable", _callback))
 
 
 READER_OPTIONS = frozenset(table_of(ReaderRows))

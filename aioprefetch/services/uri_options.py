@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class _S3AndGcsAndAzure(TypedDict, total=False):
-    """Options of S3, Gcs, Azure."""
-
     endpoint_url: str | None
     anonymous: bool | None
     allow_http: bool | None
@@ -30,8 +28,6 @@ class _S3AndGcsAndAzure(TypedDict, total=False):
 
 
 class _S3(TypedDict, total=False):
-    """Options of S3."""
-
     region: str | None
     access_key_id: str | Secret | None
     secret_access_key: str | Secret | None
@@ -46,28 +42,20 @@ class _S3(TypedDict, total=False):
 
 
 class _S3AndGcsAndAzureObjects(TypedDict, total=False):
-    """Options of S3, Gcs, Azure."""
-
     credentials: CredentialsProvider | Any | None
 
 
 class _S3AndHttp(TypedDict, total=False):
-    """Options of S3, Http."""
-
     ca_bundle: str | os.PathLike[str] | None
     proxies: Mapping[str, str | Secret] | None
 
 
 class _S3AndHttpAndGcsAndAzure(TypedDict, total=False):
-    """Options of S3, Http, Gcs, Azure."""
-
     connect_timeout_seconds: float | None
     read_timeout_seconds: float | None
 
 
 class _Http(TypedDict, total=False):
-    """Options of Http."""
-
     headers: Mapping[str, str | Secret] | None
     auth: tuple[str, str | Secret] | str | Secret | None
     follow_redirects: bool | None
@@ -75,22 +63,16 @@ class _Http(TypedDict, total=False):
 
 
 class _Fs(TypedDict, total=False):
-    """Options of Fs."""
-
     follow_symlinks: bool | None
 
 
 class _Gcs(TypedDict, total=False):
-    """Options of Gcs."""
-
     service_account: str | os.PathLike[str] | None
     service_account_key: str | Secret | None
     application_credentials: str | os.PathLike[str] | None
 
 
 class _Azure(TypedDict, total=False):
-    """Options of Azure."""
-
     account_name: str | None
     account_key: str | Secret | None
     sas_key: str | Secret | None

@@ -39,34 +39,28 @@ RESCUED_COLUMN = "_rescued"
 ON_FAILURE = Choice(*get_args(OnFailure))
 
 
-class Character(Kind):
-    r"""One character of ASCII that ends no line; ``\\t`` is a tab. ``None``, or no text, where it is ``optional``."""
-
-    is_text = True
-    right = "one character of ASCII that ends no line"
-
-    def __init__(self, *, optional: bool = False) -> None:
-        self._is_optional = optional
-
-    def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
-        if value is None and self._is_optional:
-            return None
-        if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n":
-            self.refuse(value, name, operation, path)
-        return value
-
-    def parsed(self, text: str) -> str | None:
-        return {"\\t": "\t", "\\\\": "\\"}.get(text, text or None if self._is_optional else text)
+def _character(value: Any) -> str:
+    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n":
+        raise ValueError(value)
+    return value
 
 
-class LineSeparator(Text):
-    r"""The end of a line. ``\\n``, ``\\r`` and ``\\t`` may be escaped."""
+def _character_of(text: str) -> str:
+    return {"\\t": "\t", "\\\\": "\\"}.get(text, text)
 
-    def parsed(self, text: str) -> str:
-        for written, meant in (("\\r", "\r"), ("\\n", "\n"), ("\\t", "\t")):
-            text = text.replace(written, meant)
-        return super().parsed(text)
 
+_ONE = "one character of ASCII that ends no line"
+CHARACTER = Kind(_ONE, _character, _character_of)
+OPTIONAL_CHARACTER = Kind(_ONE, lambda value: value and _character(value), lambda text: _character_of(text) or None)
+
+
+def _separator_of(text: str) -> str:
+    for written, meant in (("\\r", "\r"), ("\\n", "\n"), ("\\t", "\t")):
+        text = text.replace(written, meant)
+    return text
+
+
+LINE_SEPARATOR = Kind("text", TEXT.parsed, _separator_of)
 
 # Values of filters that JSON has no form for, each as an object with one key.
 _TYPED: dict[str, Callable[[Any], Any]] = {
@@ -77,25 +71,18 @@ _TYPED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class Filters(Kind):
-    """A JSON list of ``[column, operator, value]``, or a list of such lists: the alternatives.
-
-    ``{"$date": "2024-01-31"}``, ``{"$timestamp": "2024-01-31T12:00:00+00:00"}``, ``{"$decimal": "1.20"}`` and
-    ``{"$binary": base64}`` are values that JSON lacks.
-    """
-
-    is_text = True
-    right = 'a JSON list of clauses such as [["id", ">", 3], ["day", "=", {"$date": "2024-01-31"}]]'
-
-    def parsed(self, text: str) -> list[Any]:
-        parsed = json.loads(text)
-        if not (isinstance(parsed, list) and parsed and all(isinstance(each, list) and each for each in parsed)):
-            raise ValueError(text)
-        alternatives = parsed if all(isinstance(each, list) for each in parsed[0]) else [parsed]
-        return [[_clause(clause) for clause in alternative] for alternative in alternatives]
+def _filters_of(text: str) -> list[Any]:
+    parsed = json.loads(text)
+    if not (isinstance(parsed, list) and parsed and all(isinstance(each, list) and each for each in parsed)):
+        raise ValueError(text)
+    alternatives = parsed if all(isinstance(each, list) for each in parsed[0]) else [parsed]
+    return [[_clause(clause) for clause in alternative] for alternative in alternatives]
 
 
-FILTERS = Filters()
+# A list of ``[column, operator, value]``, or of such lists: the alternatives.
+FILTERS = Kind(
+    'a JSON list of clauses such as [["id", ">", 3], ["day", "=", {"$date": "2024-01-31"}]]', parse=_filters_of
+)
 
 
 def _clause(clause: Any) -> tuple[str, str, Any]:
@@ -206,14 +193,14 @@ class FormatOptions:
     encoding: str = option("utf-8", TEXT)
     # csv
     header: bool = option(False, FLAG)
-    delimiter: str = option(",", Character(), name="sep", also="spark:sep,delimiter")
-    quote: str | None = option('"', Character(optional=True))
-    escape: str | None = option(None, Character(optional=True))
+    delimiter: str = option(",", CHARACTER, name="sep", also="spark:sep,delimiter")
+    quote: str | None = option('"', OPTIONAL_CHARACTER)
+    escape: str | None = option(None, OPTIONAL_CHARACTER)
     null_value: str = option("", Text(may_be_empty=True))
     multi_line: bool = option(False, FLAG)
     # text
     time_zone: str | None = option(None, TEXT)
-    line_separator: str | None = option(None, LineSeparator(), name="line_sep")
+    line_separator: str | None = option(None, LINE_SEPARATOR, name="line_sep")
     # schema
     exact_case: bool = False
     infer_types: bool = option(True, FLAG, name="infer_schema")

@@ -7,6 +7,7 @@ Literal secrets stand only under names that Spark redacts by default in plans, t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -44,68 +45,51 @@ OPEN_FILE_PREFIXES: Mapping[str, str] = MappingProxyType(
 )
 
 
-class NameList(Kind):
-    """Names, separated by commas or as a JSON list. No name twice."""
-
-    is_text = True
-    right = "a list of different names such as id,name or a JSON list of them"
-
-    def parsed(self, text: str) -> tuple[str, ...]:
-        import json
-
-        names = json.loads(text) if text.lstrip().startswith("[") else [name.strip() for name in text.split(",")]
-        if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
-            raise ValueError(text)
-        return tuple(names)
+def _names_of(text: str) -> tuple[str, ...]:
+    names = json.loads(text) if text.lstrip().startswith("[") else [name.strip() for name in text.split(",")]
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise ValueError(text)
+    return tuple(names)
 
 
-class MetadataColumns(Kind):
-    """``true``, ``false``, or names."""
-
-    is_text = True
-    annotation = "str | Sequence[str]"
-    right = f"true, false, or some of {', '.join(METADATA_COLUMNS)} and {METADATA_STRUCT}"
-
-    def parsed(self, text: str) -> tuple[str, ...]:
-        if text.strip().lower() in ("true", "false"):
-            return METADATA_COLUMNS if text.strip().lower() == "true" else ()
-        names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-        if not {*names} <= {*METADATA_COLUMNS, METADATA_STRUCT}:
-            raise ValueError(text)
-        return names
+def _metadata_columns_of(text: str) -> tuple[str, ...]:
+    if text.strip().lower() in ("true", "false"):
+        return METADATA_COLUMNS if text.strip().lower() == "true" else ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not {*names} <= {*METADATA_COLUMNS, METADATA_STRUCT}:
+        raise ValueError(text)
+    return names
 
 
-class Known(Kind):
-    """A name that a function knows: another one is ``ConfigInvalid`` there."""
+def _format_of(text: str) -> str:
+    name = text.strip().lower()  # Spark has names of its own for two of them.
+    return format_named({"json": "jsonl", "binaryfile": "binary"}.get(name, name)).name
 
-    is_text = True
 
-    def __init__(self, known: Callable[[str], object], right: str | Callable[[], str]) -> None:
-        self._known, self._right = known, right
+def _known(find: Callable[[str], object]) -> Callable[[str], str]:
+    """What takes the names that a function finds."""
 
-    @property
-    def right_text(self) -> str:
-        return self._right if isinstance(self._right, str) else self._right()
-
-    def parsed(self, text: str) -> str:
-        self._known(text)
+    def known(text: str) -> str:
+        find(text)
         return text
 
-
-class FormatName(Known):
-    """The name of a format; ``json`` and ``binaryFile`` are Spark's names for two of them."""
-
-    def parsed(self, text: str) -> str:
-        name = text.strip().lower()
-        return format_named({"json": "jsonl", "binaryfile": "binary"}.get(name, name)).name
+    return known
 
 
 # What knows these lies above the rows of the engine.
 _KINDS: Mapping[str, Kind] = {
-    "format": FormatName(format_named, lambda: f"one of {', '.join(format_names())}"),
-    "encoding": Known(codec_name, "an encoding of text that Python has, such as utf-8, latin-1, cp1252 or utf-16"),
-    "time_zone": Known(zone_named, "a time zone such as Europe/Berlin, UTC or +02:00"),
+    "format": Kind(f"one of {', '.join(format_names())}", parse=_format_of),
+    "encoding": Kind(
+        "an encoding of text that Python has, such as utf-8, latin-1, cp1252 or utf-16", parse=_known(codec_name)
+    ),
+    "time_zone": Kind("a time zone such as Europe/Berlin, UTC or +02:00", parse=_known(zone_named)),
 }
+NAMES = Kind("a list of different names such as id,name or a JSON list of them", parse=_names_of)
+METADATA = Kind(
+    f"true, false, or some of {', '.join(METADATA_COLUMNS)} and {METADATA_STRUCT}",
+    parse=_metadata_columns_of,
+    annotation="str | Sequence[str]",
+)
 
 
 class SourceRows:
@@ -116,9 +100,9 @@ class SourceRows:
     state_location: str | None = option(None, TEXT, scope="stream")
     attach_to: str | None = option(None, TEXT, scope="stream")
     quarantine_location: str | None = option(None, TEXT)
-    columns: tuple[str, ...] | None = option(None, NameList())
+    columns: tuple[str, ...] | None = option(None, NAMES)
     file_schema: str | None = option(None, TEXT)
-    metadata_columns: tuple[str, ...] = option((), MetadataColumns())
+    metadata_columns: tuple[str, ...] = option((), METADATA)
     push_filters: bool = option(False, FLAG, scope="batch")
     allow_empty: bool = option(False, FLAG, scope="batch")
     clean: CleanSource = option("off", Choice("off", "delete", "move"), name="clean_source", scope="stream")

@@ -14,7 +14,7 @@ from aioprefetch import services
 from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer
 from aioprefetch.operator.from_uri import BUILT_IN, OPERATOR_ROWS, recipe_of, store_rows
 from aioprefetch.operator.operator import Operator
-from aioprefetch.options import Choice, Flag, Integer, Option, Seconds, Size, table_of
+from aioprefetch.options import FLAG, Choice, Integer, Option, Seconds, Size, table_of
 from aioprefetch.reader.options import ReaderRows
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.spark.options import SOURCE_OPTIONS
@@ -41,7 +41,8 @@ def typed(row: Option) -> str:
 def typed_dict(name: str, bases: Iterable[str], doc: str, rows: Iterable[Option]) -> str:
     """The source of a class."""
     body = "".join(f"    {row.name}: {typed(row)}\n" for row in rows)
-    return f'class {name}({", ".join(bases)}, total=False):\n    """{doc}"""\n' + (f"\n{body}" if body else "")
+    said = f'    """{doc}"""\n' + ("\n" if body else "") if doc else ""
+    return f"class {name}({', '.join(bases)}, total=False):\n{said}{body}"
 
 
 def store_types() -> str:
@@ -53,10 +54,7 @@ def store_types() -> str:
         row = own[having[0]][name]
         takers.setdefault((tuple(RECIPES[recipe] for recipe in having), row.kind.is_text), {})[name] = row
     groups = {f"_{'And'.join(names)}{'' if text else 'Objects'}": key for key in takers for names, text in [key]}
-    parts = [
-        typed_dict(group, ["TypedDict"], f"Options of {', '.join(key[0])}.", takers[key].values())
-        for group, key in groups.items()
-    ]
+    parts = [typed_dict(group, ["TypedDict"], "", takers[key].values()) for group, key in groups.items()]
     for recipe, name in RECIPES.items():
         bases = [group for group, key in groups.items() if name in key[0]]
         schemes = ", ".join(f"``{scheme}://``" for scheme in recipe.schemes)
@@ -149,8 +147,10 @@ def default_of(row: Option) -> str:
 
 def type_of(row: Option) -> str:
     """A short word for the types of a value."""
-    if isinstance(row.kind, Flag | Integer | Seconds) and "bool | " not in row.annotation:
-        return {Flag: "bool", Seconds: "float"}.get(type(row.kind), "int")
+    if row.kind is FLAG:
+        return "bool"
+    if isinstance(row.kind, Integer | Seconds) and "bool | " not in row.annotation:
+        return "float" if isinstance(row.kind, Seconds) else "int"
     text = re.sub(r"Literal\[.*?\]", "str", row.annotation.removesuffix(" | None"))
     shorter = {
         "os.PathLike[str]": "PathLike",
