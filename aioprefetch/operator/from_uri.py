@@ -19,7 +19,7 @@ from aioprefetch import services
 from aioprefetch.accessor.protocols import Service
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.layers import RetryLayer
-from aioprefetch.options import OBJECT, PREFIX, Option, table_of
+from aioprefetch.options import OBJECT, PREFIX, Option, given, table_of
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.verbs.requests import READ_OPTIONS, WRITE_OPTIONS
@@ -293,7 +293,7 @@ def configured(
     scheme, rest = split_uri(local_uri(uri))
     recipe = recipe_of(scheme)
     rows = _store_rows(recipe)
-    keywords = {name: value for name, value in options.items() if value is not None}
+    keywords = given(options)
     own_credentials = any(keywords.get(name) for name in CREDENTIALS)
     of_variables: dict[str, Any] = {}
     for variable in [name for name in os.environ if name.startswith(PREFIX)]:

@@ -387,23 +387,28 @@ def _checks(owner: Any) -> tuple[tuple[str, Any, Any], ...]:
 def check(options: Any, shown: str = "{}") -> None:
     """Check the fields of frozen options by their rows, and keep what the kinds make of them.
 
-    ``None`` is as good as none where there is a default. ``shown`` is how messages call an option of this name.
+    A field that has its default needs no check. ``shown`` is how messages call an option of this name.
     """
     for target, default, checked in _checks(options.__class__):
         value = getattr(options, target)
         if value is default:
             continue
-        kept = default if value is None and default is not MISSING else checked(value, shown.format(target))
+        kept = checked(value, shown.format(target))
         if kept is not value:
             object.__setattr__(options, target, kept)
 
 
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by URI that are given: ``None`` is as good as none."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def checked_options(
-    owner: type, given: Mapping[str, Any], operation: str = "configure", path: str = ""
+    owner: type, values: Mapping[str, Any], operation: str = "configure", path: str = ""
 ) -> dict[str, Any]:
     """The fields that options of a class set, checked. Where they configure, ``None`` is as good as none."""
     rows, fields = _table_of(owner), dict[str, Any]()
-    for name, given_value in given.items():
+    for name, given_value in values.items():
         row = rows[name]
         value = row.default if given_value is None and operation == "configure" else given_value
         is_none = value is row.default is None

@@ -32,14 +32,23 @@ def checked_proxies(proxies: object, name: str) -> ProxyUrls:
         if scheme not in DEFAULT_PORTS:
             raise _invalid(f"{name} has the key {scheme!r}; the keys are 'http' and 'https'")
         if isinstance(url, str) and not url.startswith("env:"):
-            parts = urlsplit(url)  # The URL may hold a password: no message has it.
-            if parts.scheme not in DEFAULT_PORTS or not parts.hostname or is_link_local_or_metadata(parts.hostname):
+            if not _is_proxy(url):  # It may hold a password: no message has it.
                 raise _invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128")
         elif not isinstance(url, str | Secret):
             raise _invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128; it is a {type(url).__name__}")
         is_secret = isinstance(url, str) and ("@" in url or url.startswith("env:"))
         checked[scheme] = Secret(url) if is_secret else url
     return checked
+
+
+def _is_proxy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return (
+        parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and not is_link_local_or_metadata(parts.hostname or "")
+    )
 
 
 PROXIES = Secrets(checked_proxies)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.options import FsOptions
@@ -41,7 +42,7 @@ class Fs(FsOptions):
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[FsUriOptions]) -> Fs:
         """The recipe for ``file:///root``."""
-        return cls(uri.partition("://")[2], **cast("Any", options))
+        return cls(uri.partition("://")[2], **given(options))
 
     def build(self, runtime: Runtime) -> Accessor:
         return FsAccessor(self, runtime)

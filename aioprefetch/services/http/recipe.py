@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.http.options import HttpOptions
@@ -58,7 +59,7 @@ class Http(HttpOptions):
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[HttpUriOptions]) -> Http:
         """The recipe for ``http(s)://host/base/``."""
-        return cls(uri, **cast("Any", options))
+        return cls(uri, **given(options))
 
     def build(self, runtime: Runtime) -> Accessor:
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory.accessor import MemoryAccessor
 from aioprefetch.services.memory.options import Buckets, MemoryOptions
@@ -35,7 +36,7 @@ class Memory(MemoryOptions):
     def from_uri(cls, uri: str, **options: Unpack[MemoryUriOptions]) -> Memory:
         """The recipe for ``memory://name/root``."""
         name, _, root = uri.partition("://")[2].partition("/")
-        return cls(name, root, **cast("Any", options))
+        return cls(name, root, **given(options))
 
     def buckets(self, runtime: Runtime) -> Buckets:
         """The stores of this process, as the buckets of an account."""

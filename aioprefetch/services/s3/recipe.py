@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack, cast
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.options import S3Options, invalid, split_address
 
@@ -89,7 +90,7 @@ class S3(S3Options):
         bucket, prefix = split_address(rest)
         if "@" in bucket or (":" in bucket and "@" in rest):  # Not shown: the text before it is probably a key.
             raise invalid(f"no bucket has an '@' in its name: credentials do not go into {scheme}:// but into options")
-        return cls(bucket=bucket, prefix=prefix, **cast("Any", options))
+        return cls(bucket=bucket, prefix=prefix, **given(options))
 
     def buckets(self, runtime: Runtime) -> Buckets:
         """The bucket itself, and the others of the account: listed, made and deleted."""

@@ -58,7 +58,7 @@ def test_an_invalid_path_is_refused_at_once(given: Any, message: str) -> None:
         ({"read_timeout_seconds": float("nan")}, "not nan"),
         ({"cool_down_seconds": float("inf")}, "cool_down_seconds must be .*, not inf"),
         ({"cool_down_seconds": "30"}, "not '30'"),
-        ({"tenant": 5}, "tenant must be text, not 5"),
+        ({"tenant": None}, "tenant must be text, not None"),
     ],
 )
 def test_invalid_numbers_are_refused_at_once(options: dict[str, Any], message: str) -> None:
