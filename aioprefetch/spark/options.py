@@ -67,7 +67,7 @@ def _format_of(text: str) -> str:
 
 
 def _known(find: Callable[[str], object]) -> Callable[[str], str]:
-    """What takes the names that a function finds."""
+    """A check of names by a function that finds them."""
 
     def known(text: str) -> str:
         find(text)

@@ -336,6 +336,7 @@ def test_the_session_stands_behind_the_options() -> None:
         "secret_access_key": "S",
         "region": "eu-central-1",
     }
+    assert parsed(SESSION, allowHttp="false").operator["allow_http"] is False
     assert settings.partitioning.slots == 48
     assert parsed(SESSION, taskSlots="3").partitioning.slots == 3
     assert parse_options({"path": "s3a://own/x"}, SESSION).operator == {"anonymous": True}
