@@ -343,13 +343,19 @@ def in_uri(kind: Kind, doc: str = "") -> dict[str, Option]:
 def table_of(owner: type) -> Mapping[str, Option]:
     """The rows of a class and its bases by name, in order.
 
-    A class without any is asked for its ``uri_options``, whose kinds follow from the annotations.
+    A name of its ``uri_options`` without a row has one whose kind follows from the annotation.
     """
     return _table_of(owner)
 
 
 @functools.cache
 def _table_of(owner: Any) -> Mapping[str, Option]:
+    rows = dict(_rows_of(owner))
+    return MappingProxyType({**{row.name: row for row in _annotated(owner)}, **rows})
+
+
+@functools.cache
+def _rows_of(owner: Any) -> Mapping[str, Option]:
     rows: dict[str, Option] = {}
     for base in reversed(owner.__mro__):
         own: Mapping[str, Any] = vars(base).get("__dataclass_fields__") or vars(base)
@@ -359,15 +365,16 @@ def _table_of(owner: Any) -> Mapping[str, Option]:
                 annotation = row.kind.annotation or base.__annotations__.get(target, "")
                 text = getattr(annotation, "__name__", str(annotation))
                 rows[row.name or target] = row._replace(name=row.name or target, target=target, annotation=text)
-    return MappingProxyType(rows or {row.name: row for row in _annotated(owner)})
+    return rows
 
 
 def _annotated(owner: type) -> Iterator[Option]:
-    hints = get_type_hints(owner)
-    for name in getattr(owner, "uri_options", ()):
+    names = getattr(owner, "uri_options", ())
+    hints = get_type_hints(owner) if names else {}
+    for name in names:
         types = _members(hints.get(name))
         number: Kind = Size() if "bytes" in name else Integer()
-        kinds = {Secret: SECRET, bool: FLAG, int: number, float: Seconds(zero=True), str: TEXT}
+        kinds = {Secret: SECRET, bool: FLAG, int: number, float: SECONDS_OR_ZERO, str: TEXT}
         kind = next((kinds[form] for form in kinds if form in types), OBJECT)
         yield Option(name, kind, None, has_variable=kind.is_text, target=name)
 
@@ -381,7 +388,7 @@ def _members(hint: Any) -> set[Any]:
 
 @functools.cache
 def _checks(owner: Any) -> tuple[tuple[str, Any, Any], ...]:
-    return tuple((row.target, row.default, row.kind.checked) for row in _table_of(owner).values())
+    return tuple((row.target, row.default, row.kind.checked) for row in _rows_of(owner).values())
 
 
 def check(options: Any, shown: str = "{}") -> None:

@@ -197,3 +197,19 @@ def test_a_further_row_of_a_derived_recipe() -> None:
     assert settings_of("louder", {"gain": 6}).store == {"volume": 6}
     assert parse_options({"path": "louder://x", "volume": "6"}).operator == {"volume": 6}
     assert list(table_of(Louder))[-1] == "volume"
+
+
+def test_a_recipe_of_a_list_of_options_keeps_them_also_where_its_base_has_rows() -> None:
+    """Values are its own to check."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Listed(Choir):
+        label: str = ""
+
+        uri_options: ClassVar[tuple[str, ...]] = ("label", "tempo")
+
+    rows = table_of(Listed)
+    assert list(rows)[:2] == ["label", "tempo"]
+    assert rows["tempo"] == table_of(Choir)["tempo"]
+    assert rows["label"].read("a", "label") == "a"
+    assert Listed(label="") == Listed.from_uri("choir://", label="")
