@@ -54,9 +54,9 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator, with_own_hold
+from aioprefetch.options import checked_seconds
 from aioprefetch.ranges import ByteCount, Range, bytes_at_least, total_length
 from aioprefetch.runtime.events import logger
-from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.values import Metadata, ReadHead, ReadRequest
 from aioprefetch.verbs.arguments import Arguments

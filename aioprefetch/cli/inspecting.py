@@ -21,9 +21,10 @@ from aioprefetch.display import bytes_text, count_text, counted, seconds_text
 from aioprefetch.display.bars import FROM_S3
 from aioprefetch.errors import InvalidArgument, IsADirectory, NotFound, PermissionDenied, UntrustedMetadata, shortened
 from aioprefetch.operator.operator import Operator
+from aioprefetch.options import table_of
 from aioprefetch.ranges import Range, coalesce, total_length
 from aioprefetch.reader.policy import POLICIES, coalescing
-from aioprefetch.spark.options import filters as filters_of_json
+from aioprefetch.source.options import ReadOptions
 from aioprefetch.sync import open as open_file
 from aioprefetch.sync import run
 from aioprefetch.transfer.sides import Side
@@ -38,6 +39,8 @@ _CLAUSE = re.compile(
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?")
 
+FILTER = table_of(ReadOptions)["filters"]
+
 
 def column_names(text: str | None) -> list[str] | None:
     """The columns of ``A,B``, without blanks around the comma."""
@@ -51,9 +54,9 @@ def read_filters(texts: Sequence[str]) -> list[Any] | None:
     alternatives: list[list[Any]] = [[]]
     for text in texts:
         if text.lstrip().startswith("["):
-            added = filters_of_json("--filter", text)
+            added = FILTER.value_of(text, "the option --filter")
         else:
-            added = filters_of_json("--filter", json.dumps([_clause(text)]))
+            added = FILTER.value_of(json.dumps([_clause(text)]), "the option --filter")
         alternatives = [[*before, *clauses] for before in alternatives for clauses in added]
     return alternatives
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import warnings
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from contextvars import ContextVar
@@ -27,58 +28,29 @@ from fsspec.config import apply_config
 from aioprefetch.credentials import CredentialsProvider, Secret, frameless
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.operator.from_uri import store_options, unknown_option
+from aioprefetch.operator.from_uri import store_options, store_rows, unknown_option
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import family_key, is_reference, operator_of, reference_of, shared_twin
+from aioprefetch.options import Option
+from aioprefetch.options.words import WRITE_ROWS
 from aioprefetch.ranges import at_least
 from aioprefetch.reader.options import READER_OPTIONS
 from aioprefetch.reader.policy import CACHES, POLICIES
 from aioprefetch.sync import BlockingOperator
+from aioprefetch.verbs.requests import WRITE_OPTIONS
 
 # fsspec's caches, as policies. Blocks keep what was read under each of them.
 CACHE_POLICIES: Mapping[str, str] = {**CACHES, **{name: name for name in POLICIES}}
 
-# s3fs's words, and those of botocore's clients in ``client_kwargs``.
-_S3: Mapping[str, str] = {
-    "anon": "anonymous",
-    **dict.fromkeys(("key", "username", "aws_access_key_id"), "access_key_id"),
-    **dict.fromkeys(("secret", "password", "aws_secret_access_key"), "secret_access_key"),
-    **dict.fromkeys(("token", "aws_session_token"), "session_token"),
-    "region_name": "region",
-    "requester_pays": "request_payer",
-    "max_concurrency": "concurrency",
-    **dict.fromkeys(("profile_name", "aws_profile"), "profile"),
-    "session": "credentials",
-}
-# gcsfs's and adlfs's words, as far as they are not options of ours.
-_CLOUDS: Mapping[str, Mapping[str, str]] = {
-    "gs": {"anon": "anonymous"},
-    "az": {"anon": "anonymous", "sas_token": "sas_key"},
-}
 # Objects have no project, a bucket is not made here, and nothing is asked before the first read.
 _GS_WITHOUT_EFFECT = ("project", "default_location", "check_connection")
 _GS_TOKEN_OF_ENVIRONMENT = ("google_default", "cloud", "cache")
 _GS_TOKENS = ("anon", *_GS_TOKEN_OF_ENVIRONMENT)  # They hold no secret, and travel.
 # Words for what is so here in any case: regions are options, parts have one size, versions are compared on this side.
 _S3_WITHOUT_EFFECT = frozenset({"fixed_upload_size", "local_expiry_check", "api_version"})
-_CONFIG: Mapping[str, str] = {
-    "connect_timeout": "connect_timeout_seconds",
-    "read_timeout": "read_timeout_seconds",
-    "max_pool_connections": "concurrency",
-    "proxies": "proxies",
-    "region_name": "region",
-}
 # The parameters of S3's own calls, as options of a write.
 _WRITE: Mapping[str, str] = {
-    "ContentType": "content_type",
-    "ContentEncoding": "content_encoding",
-    "ContentDisposition": "content_disposition",
-    "ContentLanguage": "content_language",
-    "Expires": "expires",
-    "CacheControl": "cache_control",
-    "Metadata": "user_metadata",
-    "StorageClass": "storage_class",
-    "SSEKMSKeyId": "sse_kms_key_id",
+    **{word: row.name for row in WRITE_ROWS.values() for word in row.words("boto3")},
     "ChecksumAlgorithm": "checksum",
 }
 _WRITE_OPTIONS = frozenset(_WRITE.values()) | {"if_match", "if_none_match", "if_not_exists"}
@@ -86,24 +58,21 @@ _WRITE_OPTIONS = frozenset(_WRITE.values()) | {"if_match", "if_none_match", "if_
 _OF_READS = frozenset({"block_size", "cache_type", "cache_options", "version_id", "check_on_open", "requester_pays"})
 # The words of fsspec's file system of http for its files, and those of aiohttp for sessions and requests.
 _HTTP: Mapping[str, str] = {"block_size": "default_block_size", "cache_type": "default_cache_type"}
-_AIOHTTP: Mapping[str, str] = {"headers": "headers", "auth": "auth", "allow_redirects": "follow_redirects"}
 # URLs are sent as they are given, and no page is searched for links.
 _HTTP_WITHOUT_EFFECT = frozenset({"encoded", "requote_redirect_url", "simple_links", "same_scheme", "size_policy"})
 
-# Options whose values are secrets, in any of the vocabularies.
-SECRETS = frozenset(
-    {
-        *("key", "username", "access_key_id", "aws_access_key_id", "secret", "password", "secret_access_key"),
-        *("aws_secret_access_key", "token", "session_token", "aws_session_token", "sse_customer_key", "auth"),
-        *("SSECustomerKey", "headers", "proxies", "service_account_key"),
-        *("account_key", "sas_key", "sas_token", "client_secret", "connection_string", "credential"),
-    }
-)
+# Unknown words whose values may be secrets, such as the keys of another store.
+_SENSITIVE = re.compile("key|secret|token|username|passw|credential|auth|sas|headers|proxies|connection_string", re.I)
+_NO_SECRETS = frozenset({*WRITE_OPTIONS, *READER_OPTIONS, *_WRITE})
 # Secrets that may be bytes.
 _CUSTOMER_KEYS = ("sse_customer_key", "SSECustomerKey")
 # Options that are asked for keys: sessions of boto3, botocore or aiobotocore, and others.
 PROVIDERS = frozenset({"session", "credentials"})
 _NESTED = ("client_kwargs", "config_kwargs", "s3_additional_kwargs")
+_MORE_WORDS = {
+    "s3": (*_NESTED, "use_ssl"),
+    **dict.fromkeys(("http", "https"), (*_HTTP, "client_kwargs", "trust_env")),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,20 +96,39 @@ class Settings:
             warnings.warn(f"ignored, as by s3fs: {said}", UserWarning, stacklevel=2)
 
 
-def wrapped(options: Mapping[str, Any]) -> dict[str, Any]:
+def _rows_of(scheme: str) -> Mapping[str, Option]:
+    """The options of the stores of a scheme, by their names and by the words of fsspec's libraries and of boto3."""
+    rows = store_rows(scheme) if scheme else {}
+    return {**{word: row for row in rows.values() for word in row.words("fsspec", "boto3")}, **rows}
+
+
+def _words_of(scheme: str, *libraries: str) -> dict[str, str]:
+    """Words for options of a store, with the options."""
+    rows = store_rows(scheme).values() if scheme else ()
+    return {word: row.name for row in rows for word in row.words(*libraries or ("fsspec",))}
+
+
+def _is_secret(name: str, rows: Mapping[str, Option]) -> bool:
+    if name in rows:
+        return rows[name].kind.is_secret
+    return name not in _NO_SECRETS and _SENSITIVE.search(name) is not None
+
+
+def wrapped(options: Mapping[str, Any], scheme: str = "") -> dict[str, Any]:
     """The options with each secret as a ``Secret``, and what gives keys as a provider: no repr or pickle shows it."""
     found: dict[str, Any] = {}
+    rows = _rows_of(scheme)
     for name, value in options.items():
         if name in _CUSTOMER_KEYS and isinstance(value, bytes):
             found[name] = Secret(base64.b64encode(value).decode())
         elif name == "auth":
             found[name] = _auth(value)
-        elif name in SECRETS and not (name == "token" and isinstance(value, str) and value in _GS_TOKENS):
-            found[name] = _hidden(value)
         elif name in PROVIDERS and value is not None:
             found[name] = _provider(value)
+        elif _is_secret(name, rows) and not (name == "token" and isinstance(value, str) and value in _GS_TOKENS):
+            found[name] = _hidden(value)
         elif name in _NESTED and isinstance(value, Mapping):
-            found[name] = wrapped(value)
+            found[name] = wrapped(value, scheme)
         else:
             found[name] = value
     return found
@@ -196,7 +184,7 @@ def settings_of(scheme: str, words: Mapping[str, Any]) -> Settings:
     reader = reader_options(names)
     if scheme == "s3":
         _take_s3(names, store, write)
-    elif scheme in _CLOUDS:
+    elif scheme in ("gs", "az"):
         _take_cloud(scheme, names, store)
     elif scheme in ("http", "https"):
         _take_http(names, store)
@@ -204,19 +192,13 @@ def settings_of(scheme: str, words: Mapping[str, Any]) -> Settings:
         store["follow_symlinks"] = names.pop("follow_symlinks", True)  # Their root holds all that a link may lead to.
     elif not scheme:
         write |= {name: names.pop(name) for name in tuple(names) if name in _WRITE.values()}
-    allowed = store_options(scheme) if scheme else ()
+    allowed, words_of_ours = store_options(scheme) if scheme else (), _words_of(scheme)
     for name, value in names.items():
-        if name not in allowed:
-            raise _unknown(name, scheme, {*allowed, *_words_of(scheme)})
-        _put(store, name, value, name)
+        option = words_of_ours.get(name, name)
+        if option not in allowed:
+            raise _unknown(name, scheme, {*allowed, *words_of_ours, *_MORE_WORDS.get(scheme, ())})
+        _put(store, option, value, name)
     return Settings(store=store, reader=reader, write=write, is_lenient=scheme == "s3", **own)
-
-
-def _words_of(scheme: str) -> tuple[str, ...]:
-    """The words of other libraries for a store."""
-    if scheme in ("http", "https"):
-        return (*_HTTP, *_AIOHTTP, "client_kwargs", "trust_env")
-    return (*_S3, *_NESTED, "use_ssl") if scheme == "s3" else tuple(_CLOUDS.get(scheme, ()))
 
 
 def check_no_option_left(names: Mapping[str, Any], settings: Settings) -> None:
@@ -283,7 +265,8 @@ def _value_of(name: str, value: Any) -> Any:
 
 def _take_s3(names: dict[str, Any], store: dict[str, Any], write: dict[str, Any]) -> None:
     """Take s3fs's words out of ``names``."""
-    _take_kwargs(names.pop("client_kwargs", None), "client_kwargs", store, {**_S3, "endpoint_url": "endpoint_url"})
+    words = _words_of("s3")
+    _take_kwargs(names.pop("client_kwargs", None), "client_kwargs", store, {**words, "endpoint_url": "endpoint_url"})
     config = dict(names.pop("config_kwargs", None) or {})
     addressing = dict(config.pop("s3", None) or {})
     retries = dict(config.pop("retries", None) or {})
@@ -308,18 +291,15 @@ def _take_s3(names: dict[str, Any], store: dict[str, Any], write: dict[str, Any]
     for left, where in ((addressing, "config_kwargs['s3']"), (retries, "config_kwargs['retries']")):
         if left:
             raise _unknown(min(left), "s3", store_options("s3"), of=where)
-    _take_kwargs(config, "config_kwargs", store, _CONFIG)
+    _take_kwargs(config, "config_kwargs", store, {**_words_of("s3", "boto3"), "proxies": "proxies"})
     _take_call_parameters(dict(names.pop("s3_additional_kwargs", None) or {}), store, write)
     for name in tuple(names):
-        if name in ("use_ssl", "verify", "cache_regions", *_S3_WITHOUT_EFFECT, *_S3):
-            _take(name, names.pop(name), store, _S3)
+        if name in ("use_ssl", "verify", "cache_regions", *_S3_WITHOUT_EFFECT):
+            _take(name, names.pop(name), store, words)
 
 
 def _take_cloud(scheme: str, names: dict[str, Any], store: dict[str, Any]) -> None:
     """Take gcsfs's words, or adlfs's, out of ``names``."""
-    for word, option in _CLOUDS[scheme].items():
-        if word in names:
-            _put(store, option, names.pop(word), word)
     if scheme != "gs":
         return
     for word in _GS_WITHOUT_EFFECT:
@@ -357,7 +337,7 @@ def _take_http(names: dict[str, Any], store: dict[str, Any]) -> None:
         given = [{name: value for name, value in merged.items() if str(name).lower() != "accept-encoding"}]
     store |= {"headers": given[-1]} if given and given[-1] else {}
     for name in tuple(names):
-        if name in ("timeout", "trust_env", "ssl", *_HTTP_WITHOUT_EFFECT, *_AIOHTTP):
+        if name in ("timeout", "trust_env", "ssl", *_HTTP_WITHOUT_EFFECT):
             _take_of_aiohttp(name, names.pop(name), store, of="https://")
     for name, value in session.items():
         _take_of_aiohttp(name, value, store, of="client_kwargs")
@@ -372,10 +352,10 @@ def _take_of_aiohttp(name: str, value: Any, store: dict[str, Any], *, of: str) -
     elif name == "timeout" and hasattr(value, "sock_read"):  # What its total limits has a time to stall here.
         _put(store, "connect_timeout_seconds", value.sock_connect or value.connect, name)
         _put(store, "read_timeout_seconds", value.sock_read, name)
-    elif name in _AIOHTTP:
-        _put(store, _AIOHTTP[name], value, name)
+    elif option := {"auth": "auth", **_words_of("https")}.get(name):
+        _put(store, option, value, name)
     else:
-        raise _unknown(name, "https", {*store_options("https"), *_words_of("https")}, of=of)
+        raise _unknown(name, "https", {*store_options("https"), *_words_of("https"), *_MORE_WORDS["https"]}, of=of)
 
 
 def _take_call_parameters(parameters: dict[str, Any], store: dict[str, Any], write: dict[str, Any]) -> None:
@@ -471,7 +451,7 @@ class Instances(type(AsyncFileSystem)):  # type: ignore[misc]
     @frameless
     def __call__(cls, op: Any = None, **options: Any) -> Any:
         """The instance for these options and the principal that they mean now."""
-        options = wrapped(apply_config(cls, options))
+        options = wrapped(apply_config(cls, options), cls.scheme)
         if op is not None:
             options["op"] = operator_from(op, options)
         # An instance is found by this as well, and an invalid option is found out here.

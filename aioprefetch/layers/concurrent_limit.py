@@ -29,7 +29,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, Wri
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ConditionNotMatch, Error, NotFound, RangeNotSatisfied, Throttled, TimedOut
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.runtime.options import check_count, checked_seconds
+from aioprefetch.options import COUNT, SECONDS, check, option
 from aioprefetch.runtime.runtime import Runtime, Waiting
 from aioprefetch.values import Lane, Metadata, ReadReply, ReadRequest, Request, WriteRequest
 
@@ -41,22 +41,26 @@ T = TypeVar("T")
 class ConcurrentLimitLayer(Layer):
     """The recipe of ConcurrentLimit.
 
-    ``concurrency`` is the number of slots, ``None`` for the runtime's option. They are one set for each layer object
-    and runtime: operators that share the object share the slots. Prefetches take at most ``concurrency - 1`` of them
-    (one, if there is only one). A request fails with a persistent ``TimedOut`` if no slot at all becomes free for
-    ``wait_seconds``, and with a permanent one at its deadline. The gauge ``slots_withheld`` and the events
-    ``limit.lowered`` and ``limit.restored`` show how many slots may not be used because the store asked for fewer
-    requests.
+    Prefetches take at most ``concurrency - 1`` slots (one, if there is only one). The gauge ``slots_withheld`` and the
+    events ``limit.lowered`` and ``limit.restored`` show how many slots may not be used because the store asked for
+    fewer requests.
+
+    Parameters
+    ----------
+    concurrency
+        The number of slots, ``None`` for the operator's option. They are one set for each layer object and runtime:
+        operators that share the object share the slots.
+    wait_seconds
+        A request fails with a persistent ``TimedOut`` if no slot at all becomes free for this long, and with a
+        permanent one at its deadline.
     """
 
-    concurrency: int | None = None
+    concurrency: int | None = option(None, COUNT)
     _: KW_ONLY
-    wait_seconds: float = 60.0
+    wait_seconds: float = option(60.0, SECONDS)
 
     def __post_init__(self) -> None:
-        if self.concurrency is not None:
-            check_count("ConcurrentLimitLayer", "concurrency", self.concurrency, least=1)
-        checked_seconds("wait_seconds of ConcurrentLimitLayer", self.wait_seconds)
+        check(self, "{} of ConcurrentLimitLayer")
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         return ConcurrentLimitAccessor(self, inner, runtime)

@@ -56,8 +56,8 @@ from aioprefetch.errors import (
     has_changed_nothing,
 )
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import COUNT, COUNT_OR_ZERO, SECONDS_OR_ZERO, SIZE, check, option
 from aioprefetch.ranges import ByteCount
-from aioprefetch.runtime.options import check_count, checked_seconds, keep_byte_counts
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     CompleteUploadRequest,
@@ -97,33 +97,46 @@ _CAUSES = {
 class RetryLayer(Layer):
     """The recipe of Retry.
 
-    The ``n``-th pause is drawn between 0 and ``base_seconds * 2 ** (n - 1)`` (``throttle_base_seconds`` after
-    ``Throttled``), at most ``cap_seconds``; a longer ``retry_after_seconds`` of the error is kept. No attempt starts
-    later than ``total_seconds`` after the first one, nor at or after the deadline of the request: a longer pause is not
-    begun.
-
-    There is one bucket of ``tokens`` for each runtime and capacity. A retry takes ``cost`` tokens (``throttle_cost``
-    after ``Throttled``, 0 without file descriptors) and returns them if it succeeds; one without a retry returns one.
+    Parameters
+    ----------
+    attempts_max
+        The maximum of attempts, the first one included.
+    base_seconds
+        The bound of the first pause, which is drawn below it; it doubles with each further one.
+    throttle_base_seconds
+        The same after ``Throttled``.
+    cap_seconds
+        The maximum of a pause, unless the store asks for a longer one.
+    total_seconds
+        No attempt starts later than this after the first one, nor at or after the deadline of the request. A longer
+        pause is not begun.
+    tokens
+        The bucket that all operations of a runtime share; the first attempt of an operation needs none.
+    cost
+        The tokens of a retry, which returns them if it succeeds. An operation without a retry returns one.
+    throttle_cost
+        The same after ``Throttled``; it is 0 without file descriptors.
+    progress_bytes
+        Attempts and time begin again after this many bytes, so that a long body survives many cuts.
     """
 
-    attempts_max: int = 4
-    base_seconds: float = 0.05
-    throttle_base_seconds: float = 1.0
-    cap_seconds: float = 20.0
-    total_seconds: float = 60.0
-    tokens: int = 1000
-    cost: int = 14
-    throttle_cost: int = 10
-    progress_bytes: ByteCount = 1 << 20
+    attempts_max: int = option(
+        4,
+        COUNT,
+        also="boto3:total_max_attempts,max_attempts obstore:max_retries other:retries",
+        hint="it counts the first attempt too",
+    )
+    base_seconds: float = option(0.05, SECONDS_OR_ZERO, given="recipe")
+    throttle_base_seconds: float = option(1.0, SECONDS_OR_ZERO, given="recipe")
+    cap_seconds: float = option(20.0, SECONDS_OR_ZERO, given="recipe")
+    total_seconds: float = option(60.0, SECONDS_OR_ZERO, name="retry_seconds", also="obstore:retry_timeout")
+    tokens: int = option(1000, COUNT, given="recipe")
+    cost: int = option(14, COUNT_OR_ZERO, given="recipe")
+    throttle_cost: int = option(10, COUNT_OR_ZERO, given="recipe")
+    progress_bytes: ByteCount = option(1 << 20, SIZE, given="recipe")
 
     def __post_init__(self) -> None:
-        keep_byte_counts(self, "progress_bytes")
-        for name in ("attempts_max", "tokens", "progress_bytes"):
-            check_count("RetryLayer", name, getattr(self, name), least=1)
-        for name in ("cost", "throttle_cost"):
-            check_count("RetryLayer", name, getattr(self, name), least=0)
-        for name in ("base_seconds", "throttle_base_seconds", "cap_seconds", "total_seconds"):
-            checked_seconds(f"{name} of RetryLayer", getattr(self, name), zero_allowed=True)
+        check(self, "{} of RetryLayer")
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         return RetryAccessor(self, inner, runtime)

@@ -26,7 +26,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, Wri
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Stalled, TimedOut
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.runtime.options import checked_seconds
+from aioprefetch.options import checked_seconds
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     CompleteUploadRequest,

@@ -11,8 +11,8 @@ from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, InvalidTyp
 from aioprefetch.operator.from_uri import check_local, followed, split_local, split_url
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import operator_at, with_own_hold
+from aioprefetch.options import COUNT
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
-from aioprefetch.runtime.options import check_count
 from aioprefetch.runtime.threads import in_thread
 from aioprefetch.transfer.many import CONCURRENCY, copy_side
 from aioprefetch.transfer.sides import Side
@@ -116,7 +116,7 @@ async def copy(
     )
     _check_delete_max(delete_max)
     if concurrency is not None:
-        check_count("copy", "concurrency", concurrency, least=1)
+        COUNT.checked(concurrency, "concurrency")
     async with AsyncExitStack() as stack:
         try:
             source_operator, source = await side_of(src, src_options, "src", follows=True, is_literal=literal)

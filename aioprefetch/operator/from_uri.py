@@ -9,18 +9,17 @@ defaults. Secrets from the environment stay references to it.
 from __future__ import annotations
 
 import functools
-import inspect
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+import re
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from aioprefetch import services
 from aioprefetch.accessor.protocols import Service
-from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.layers import RetryLayer
-from aioprefetch.ranges import byte_count
+from aioprefetch.options import OBJECT, PREFIX, Option, given, table_of
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.verbs.requests import READ_OPTIONS, WRITE_OPTIONS
@@ -89,26 +88,21 @@ def _split_http(url: str, *, at_origin: bool) -> tuple[str, str]:
 
 ENTRY_POINTS = "aioprefetch.services"
 
-OPERATOR_OPTIONS = (
-    "memory_bytes",
-    "block_bytes",
-    "prefetch_blocks",
-    "concurrency",
-    "disk_cache",
-    "budget_wait_seconds",
-    "drain_bytes",
-    "attempts_max",
-    "retry_seconds",
-)
+
+def _keywords(owner: type) -> dict[str, Option]:
+    return {name: row for name, row in table_of(owner).items() if row.given == "keyword"}
+
+
+OPERATOR_ROWS: Mapping[str, Option] = MappingProxyType(_keywords(RuntimeOptions) | _keywords(RetryLayer))
+OPERATOR_OPTIONS = tuple(OPERATOR_ROWS)
 
 
 class UriRecipe(Protocol):
     """A recipe that is found by the scheme of a URI."""
 
+    # The options that ``from_uri`` takes beside the URI are the rows of its fields (``aioprefetch.options``), or, of a
+    # recipe without rows, named by ``uri_options``: one that is a field with a text form can also be a variable.
     schemes: ClassVar[tuple[str, ...]]
-    # The options that ``from_uri`` takes beside the URI. An option that is a field of the recipe, and has a text form,
-    # can also be an environment variable.
-    uri_options: ClassVar[tuple[str, ...]]
 
     @classmethod
     def from_uri(cls, uri: str, **options: Any) -> Service:
@@ -117,9 +111,7 @@ class UriRecipe(Protocol):
 
 
 # Credentials of one principal: some from keywords and others from variables would be mixed up.
-_CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", "credentials", "profile", "anonymous"})
-_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_PREFIX = "AIOPREFETCH_"
+CREDENTIALS = frozenset({"access_key_id", "secret_access_key", "session_token", "credentials", "profile", "anonymous"})
 # Variables that are for the process and for no operator.
 _OF_PROCESS = frozenset({"log", "trace", "trace_since"})
 
@@ -198,9 +190,24 @@ def supported_schemes() -> tuple[str, ...]:
     return (*BUILT_IN, *sorted(others.difference(BUILT_IN)))
 
 
+@functools.cache
+def _service_rows(recipe: type[UriRecipe]) -> Mapping[str, Option]:
+    return MappingProxyType(_keywords(recipe))
+
+
+@functools.cache
+def _store_rows(recipe: type[UriRecipe]) -> Mapping[str, Option]:
+    return MappingProxyType({**OPERATOR_ROWS, **_service_rows(recipe)})
+
+
+def store_rows(scheme: str) -> Mapping[str, Option]:
+    """The rows of what ``Operator.from_uri`` takes for a scheme."""
+    return _store_rows(recipe_of(scheme))
+
+
 def service_options(scheme: str) -> tuple[str, ...]:
     """The options of the service of a scheme that ``Operator.from_uri`` takes."""
-    return recipe_of(scheme).uri_options
+    return tuple(_service_rows(recipe_of(scheme)))
 
 
 def store_options(scheme: str) -> tuple[str, ...]:
@@ -242,7 +249,7 @@ def _load(entry: EntryPoint) -> type[UriRecipe]:
     except Exception as error:
         message = f"{source} cannot be loaded: {type(error).__name__}: {redact(str(error))}"
         raise ConfigInvalid(message, operation="configure", context=facts) from error
-    missing = [name for name in ("schemes", "uri_options", "from_uri") if not hasattr(recipe, name)]
+    missing = [name for name in ("schemes", "from_uri") if not hasattr(recipe, name)]
     if missing or entry.name not in recipe.schemes:
         why = f"it has no {missing[0]}" if missing else f"its schemes are {', '.join(recipe.schemes)}"
         raise ConfigInvalid(f"{source} is not a recipe for that scheme: {why}", operation="configure", context=facts)
@@ -252,16 +259,23 @@ def _load(entry: EntryPoint) -> type[UriRecipe]:
 
 def unknown_option(name: str, names: Collection[str], *, of: str, operation: str, path: str = "") -> ConfigInvalid:
     """The error for an unknown option of ``of``, which has ``names``, with the option that was probably meant."""
-    from aioprefetch.reader.options import READER_OPTIONS
-    from aioprefetch.verbs.option_words import advice_for
+    from aioprefetch.options.words import advice_for
 
-    elsewhere = dict.fromkeys(READ_OPTIONS, "Operator.read")
-    elsewhere |= {option: f"{scheme}://" for scheme in reversed(BUILT_IN) for option in service_options(scheme)}
-    elsewhere |= dict.fromkeys(WRITE_OPTIONS, "Operator.write") | dict.fromkeys(READER_OPTIONS, "Operator.reader")
-    advice = advice_for(name, names, elsewhere)
+    advice = advice_for(name, names, elsewhere())
     listed = f"there are {', '.join(sorted(names)) or 'none'}"
     message = f"unknown option {name!r} for {of}{advice}{'' if advice.endswith('?') else ';'} {listed}"
     return ConfigInvalid(message, operation=operation, path=path)
+
+
+def elsewhere() -> list[tuple[str, Mapping[str, Option]]]:
+    """All options of ours, by what has them: stores, readers, reads and writes."""
+    from aioprefetch.options.words import WRITE_ROWS
+    from aioprefetch.reader.options import ReaderRows
+
+    stores = [(f"{scheme}://", _service_rows(recipe_of(scheme))) for scheme in BUILT_IN]
+    read, write = ({name: Option(name, OBJECT) for name in sorted(names)} for names in (READ_OPTIONS, WRITE_OPTIONS))
+    calls = [("Operator.reader", table_of(ReaderRows)), ("Operator.write", {**write, **WRITE_ROWS})]
+    return [*calls, *stores, ("an operator", OPERATOR_ROWS), ("Operator.read", read)]
 
 
 def configure(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> tuple[Service, dict[str, Any]]:
@@ -278,52 +292,37 @@ def configured(
     """
     scheme, rest = split_uri(local_uri(uri))
     recipe = recipe_of(scheme)
-    allowed = store_options(scheme)
-    for variable in tuple(os.environ):
-        if variable.startswith(_PREFIX):
-            name = variable.removeprefix(_PREFIX).lower()
-            if name not in _OF_PROCESS and not (name in allowed and _text_form(recipe, name) is not None):
+    rows = _store_rows(recipe)
+    keywords = given(options)
+    own_credentials = any(keywords.get(name) for name in CREDENTIALS)
+    of_variables: dict[str, Any] = {}
+    for variable in [name for name in os.environ if name.startswith(PREFIX)]:
+        name = variable.removeprefix(PREFIX).lower()
+        row = rows.get(name)
+        if row is None or not row.has_variable or row.variable != variable:
+            if name not in _OF_PROCESS:
                 _check_variable(variable)
+        elif not (own_credentials and name in CREDENTIALS) and (text := os.environ[variable]):
+            of_variables[name] = f"env:{variable}" if row.kind.is_secret else row.read(text, variable)
     for name in options:
-        if name not in allowed:
-            raise _not_for_a_uri(name, scheme, allowed)
-    keywords = {name: value for name, value in options.items() if value is not None}
-    own_credentials = any(keywords.get(name) for name in _CREDENTIALS)
-    of_variables = from_environment(
-        recipe, (name for name in allowed if not (own_credentials and name in _CREDENTIALS))
-    )
-
-    def attempt(without: str = "") -> Made:
-        values = {**of_variables, **keywords}
-        values.pop(without, None)
-        own = {name: values.pop(name) for name in recipe.uri_options if name in values}
-        return make(recipe.from_uri(f"{scheme}://{rest}", **own), values)
-
+        if name not in rows:
+            raise _not_for_a_uri(name, scheme, rows)
+    values = {**of_variables, **keywords}
+    own = {name: values.pop(name) for name in _service_rows(recipe) if name in values}
     try:
-        return attempt()
+        return make(recipe.from_uri(f"{scheme}://{rest}", **own), values)
     except ConfigInvalid as error:
-        found = [name for name in of_variables if name not in keywords and not _fails_alike(attempt, name, error)]
+        named = re.findall(r"\w+", error.message)
+        found = [rows[name].variable for name in of_variables if name in named and name not in keywords]
         if found:
-            error.add_context(variables=", ".join(f"{_PREFIX}{name.upper()}" for name in found))
+            error.add_context(variables=", ".join(found))
         raise
 
 
-def _fails_alike(attempt: Callable[[str], object], without: str, error: ConfigInvalid) -> bool:
-    """Whether an attempt without one option fails as the one with it did, so that the option has no part in it."""
-    try:
-        attempt(without)
-    except ConfigInvalid as other:
-        return other.message == error.message
-    except Exception:  # A recipe of another package may raise anything.
-        return False
-    return False
-
-
-def _not_for_a_uri(name: str, scheme: str, allowed: Collection[str]) -> ConfigInvalid:
-    from aioprefetch.verbs.option_words import answer_of
-
+def _not_for_a_uri(name: str, scheme: str, allowed: Mapping[str, Option]) -> ConfigInvalid:
     recipe = recipe_of(scheme)
-    if name in inspect.signature(recipe).parameters and answer_of(name) is None:
+    row = table_of(recipe).get(name)
+    if row is not None and row.given == "recipe":
         return ConfigInvalid(
             f"{name!r} is not an option for {scheme}:// but of ap.services.{recipe.__name__}, which Operator(...)"
             f" takes; there are {', '.join(sorted(allowed))}",
@@ -338,14 +337,14 @@ def option_from_text(scheme: str, name: str, text: str) -> Any:
     A secret is given by the name of a variable alone, ``env:NAME``, since other users can read command lines.
     ``ConfigInvalid`` for an unknown name, a text that is not a value, and an option that has no text form.
     """
-    allowed = store_options(scheme)
-    if name not in allowed:
-        raise unknown_option(name, allowed, of=f"{scheme}://", operation="configure")
-    form = _text_form(recipe_of(scheme), name)
-    if form is None:
+    rows = store_rows(scheme)
+    if name not in rows:
+        raise unknown_option(name, rows, of=f"{scheme}://", operation="configure")
+    row = rows[name]
+    if not row.has_variable:
         raise ConfigInvalid(f"the option {name} cannot be written as text", operation="configure")
-    if form is not Secret:
-        return _parse(form, name, text, name)
+    if not row.kind.is_secret:
+        return row.read(text, name)
     variable = text.removeprefix("env:")
     if variable == text or variable not in os.environ:
         problem = "other users can read a command line" if variable == text else "there is no such variable"
@@ -356,77 +355,23 @@ def option_from_text(scheme: str, name: str, text: str) -> Any:
     return text
 
 
-# --- environment variables --------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def _check_variable(variable: str) -> None:
     """Warn once of a variable that no scheme reads: it is probably misspelt, or has to be an option.
 
     A variable that is like no option may belong to another program, such as a test suite.
     """
-    from aioprefetch.verbs.option_words import answer_of, nearest
+    from aioprefetch.options.words import answer_of, nearest
 
-    name = variable.removeprefix(_PREFIX).lower()
+    name = variable.removeprefix(PREFIX).lower()
     # One scheme after the other: to look at all of them imports all services, and takes a tenth of a second.
-    if any(name in store_options(scheme) and _text_form(recipe_of(scheme), name) is not None for scheme in BUILT_IN):
+    if any(name in (rows := store_rows(scheme)) and rows[name].has_variable for scheme in BUILT_IN):
         return
-    pairs = {(recipe_of(scheme), option) for scheme in BUILT_IN for option in store_options(scheme)}
-    options = {option for _, option in pairs}
-    readable = {option for recipe, option in pairs if _text_form(recipe, option) is not None}
-    answer = answer_of(name)
+    rows = {row.name: row for scheme in BUILT_IN for row in store_rows(scheme).values()}
+    readable = [row.name for row in rows.values() if row.has_variable]
+    answer = answer_of(name, (), elsewhere())
     plain = answer.option if answer else name
-    near = plain if plain in readable else "" if name in options else nearest(plain, readable)
-    if near or name in options:
-        hint = f"did you mean {_PREFIX}{near.upper()}?" if near else f"give {name}= as an option"
+    near = plain if plain in readable else "" if name in rows else nearest(plain, readable)
+    if near or name in rows:
+        hint = f"did you mean {PREFIX}{near.upper()}?" if near else f"give {name}= as an option"
         logger.warning("the environment variable %s is read by nothing; %s", printable(variable), hint)
-
-
-def from_environment(recipe: type[UriRecipe], names: Iterable[str]) -> dict[str, Any]:
-    """The values of the ``AIOPREFETCH_*`` variables for some options of a recipe and its Operator."""
-    values: dict[str, Any] = {}
-    for name in names:
-        variable = f"{_PREFIX}{name.upper()}"
-        text = os.environ.get(variable)
-        form = _text_form(recipe, name) if text else None
-        if text and form is not None:
-            values[name] = f"env:{variable}" if form is Secret else _parse(form, name, text, variable)
-    return values
-
-
-@functools.cache
-def _text_form(recipe: type[UriRecipe], name: str) -> type | None:
-    """The type that the text of an option is parsed as, from its field; ``None`` if it has no text form."""
-    hint = _operator_types().get(name) or get_type_hints(recipe).get(name)
-    types = _members(hint)
-    return next((form for form in (Secret, bool, int, float, str) if form in types), None)
-
-
-@functools.cache
-def _operator_types() -> Mapping[str, Any]:
-    runtime, retry = get_type_hints(RuntimeOptions), get_type_hints(RetryLayer)
-    own = {"disk_cache": str, "attempts_max": retry["attempts_max"], "retry_seconds": retry["total_seconds"]}
-    return {name: own.get(name) or runtime[name] for name in OPERATOR_OPTIONS}
-
-
-def _members(hint: Any) -> set[Any]:
-    """The types of a union, of a ``Literal`` that of its values."""
-    if get_origin(hint) in (Union, UnionType):
-        return {member for part in get_args(hint) for member in _members(part)}
-    return {type(value) for value in get_args(hint)} if get_origin(hint) is Literal else {hint}
-
-
-def _parse(form: type, name: str, text: str, variable: str) -> Any:
-    if form is bool:
-        value = _FLAGS.get(text.lower())
-        if value is None:
-            raise ConfigInvalid(f"{variable}={text!r} is neither true nor false", operation="configure")
-        return value
-    if form is int and "bytes" in name:
-        return byte_count(text, variable, operation="configure")
-    try:
-        return form(text)
-    except ValueError:
-        unit = " of seconds" if name.endswith("_seconds") else ""
-        what = "an integer" if form is int else f"a number{unit}"
-        raise ConfigInvalid(f"{variable}={text!r} is not {what}", operation="configure") from None

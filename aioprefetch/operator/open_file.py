@@ -13,6 +13,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
@@ -20,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 from aioprefetch.credentials import frameless
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, IsADirectory, NotFound, Unsupported, copy_of
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import table_of
 from aioprefetch.ranges import OFFSET_MAX, ByteCount, Range, byte_count, checked_int
-from aioprefetch.reader.policy import listed_policy
+from aioprefetch.reader.options import ReaderRows
+from aioprefetch.reader.policy import POLICIES, Policy, listed_policy
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
@@ -42,6 +45,10 @@ INPUT_FADVISE = "fs.s3a.input.fadvise"
 EXPERIMENTAL_FADVISE = "fs.s3a.experimental.input.fadvise"
 READAHEAD_RANGE = "fs.s3a.readahead.range"
 ASYNC_DRAIN_THRESHOLD = "fs.s3a.input.async.drain.threshold"
+STREAM_TYPE = "fs.s3a.input.stream.type"
+VECTORED_GAP = "fs.s3a.vectored.read.min.seek.size"
+VECTORED_REQUEST = "fs.s3a.vectored.read.max.merged.size"
+VECTORED_ACTIVE_READS = "fs.s3a.vectored.active.ranged.reads"
 BUFFERED_PREAD_DISABLE = "fs.azure.buffered.pread.disable"
 
 # Every key below it asks for S3 Select: a response to a query, not the bytes of the object.
@@ -62,28 +69,19 @@ class Key:
     option: str
 
 
-KEYS: Mapping[str, Key] = MappingProxyType(
-    {
-        key.name: key
-        for key in (
-            Key(BUFFER_SIZE, "honoured", "buffer_bytes"),
-            Key(READ_POLICY, "honoured", "policy"),
-            Key(LENGTH, "honoured", "size"),
-            Key(SPLIT_START, "honoured", "split"),
-            Key(SPLIT_END, "honoured", "split"),
-            Key(FOOTER_CACHE, "honoured", "footer_cache"),
-            Key(PREFETCH_ENABLED, "honoured", "prefetch_enabled"),
-            Key(PREFETCH_BLOCK_SIZE, "honoured", "block_bytes"),
-            Key(PREFETCH_BLOCK_COUNT, "honoured", "prefetch_blocks"),
-            Key(PREFETCH_MAX_BLOCKS_COUNT, "ignored", ""),
-            Key(INPUT_FADVISE, "aliased", "policy"),
-            Key(EXPERIMENTAL_FADVISE, "aliased", "policy"),
-            Key(READAHEAD_RANGE, "aliased", "prefetch_blocks"),
-            Key(ASYNC_DRAIN_THRESHOLD, "ignored", ""),
-            Key(BUFFERED_PREAD_DISABLE, "aliased", "policy"),
-        )
-    }
-)
+def _keys() -> Iterator[Key]:
+    """The keys in the rows of a reader's options, and those that are known to mean nothing here."""
+    for prefix, library in (("fs.option.openfile.", "openfile"), ("fs.s3a.", "hadoop")):
+        for row in table_of(ReaderRows).values():
+            for word in row.words(library):
+                is_same = library == "openfile" or word.startswith("prefetch.")
+                yield Key(prefix + word, "honoured" if is_same else "aliased", row.name)
+    for name in (PREFETCH_MAX_BLOCKS_COUNT, ASYNC_DRAIN_THRESHOLD, VECTORED_ACTIVE_READS):
+        yield Key(name, "ignored", "")
+    yield Key(BUFFERED_PREAD_DISABLE, "aliased", "policy")
+
+
+KEYS: Mapping[str, Key] = MappingProxyType({key.name: key for key in _keys()})
 
 _INTEGER_TEXT = re.compile(r"([+-]?[0-9]{1,19})()")
 _SIZE_TEXT = re.compile(r"([+-]?[0-9]{1,19})([kmgtpe]?)", re.IGNORECASE)
@@ -206,7 +204,7 @@ def reader_keywords(settings: Settings, *, limits: RuntimeOptions, path: str) ->
         "split": _split(settings),
         "buffer_bytes": _hint(settings.size(BUFFER_SIZE), minimum=1),
         "footer_cache": settings.flag(FOOTER_CACHE),
-        "prefetch_enabled": settings.flag(PREFETCH_ENABLED),
+        "prefetch_enabled": _prefetch_enabled(settings),
         "block_bytes": _block_bytes(settings, limits.memory_bytes, path=path),
         "prefetch_blocks": _at_least_one(settings, PREFETCH_BLOCK_COUNT, path=path),
     }
@@ -250,7 +248,28 @@ def describe(settings: Settings) -> str:
     return ", ".join(f"{key}={settings.text(key)!r}" for key, _ in settings.items() if key in KEYS)
 
 
-def _policy(settings: Settings) -> str | None:
+def _prefetch_enabled(settings: Settings) -> bool | None:
+    """The flag, or what the type of S3A's stream says where the flag is not set."""
+    enabled, kinds = settings.flag(PREFETCH_ENABLED), settings.names(STREAM_TYPE)
+    return {"prefetch": True, "classic": False}.get(kinds[0]) if enabled is None and kinds else enabled
+
+
+def _policy(settings: Settings) -> str | Policy | None:
+    """The named policy, with the figures for reads of several ranges that are set."""
+    name = _policy_name(settings)
+    gap_bytes = _hint(settings.size(VECTORED_GAP), minimum=0)
+    request_bytes_max = _hint(settings.size(VECTORED_REQUEST), minimum=1)
+    if gap_bytes is None and request_bytes_max is None:
+        return name
+    policy = POLICIES[name or "adaptive"]
+    return replace(
+        policy,
+        gap_bytes=policy.gap_bytes if gap_bytes is None else gap_bytes,
+        request_bytes_max=request_bytes_max or policy.request_bytes_max,
+    )
+
+
+def _policy_name(settings: Settings) -> str | None:
     """The first recognised name. A vendor's key counts only where the keys before it are not set."""
     for key in (READ_POLICY, INPUT_FADVISE, EXPERIMENTAL_FADVISE):
         names = settings.names(key)

@@ -68,19 +68,23 @@ class Operator(AsyncClosing):
     memory_bytes
         The one budget for cached blocks, prefetch and requests in flight.
     block_bytes
-        The size of the blocks in which readers fetch and keep bytes. Below 64 KiB a block costs more than its bytes.
+        The size of the blocks in which readers fetch and keep bytes. 8 MiB keeps a connection busy long enough that its
+        first byte does not count, and brings a small object whole. Below 64 KiB a block costs more than its bytes.
     prefetch_blocks
-        How many blocks a stream fetches ahead.
+        The maximum of blocks that a run of reads is fetched ahead of; 0 fetches nothing ahead. Eight requests beside
+        the one being read hide 30 ms at 500 MiB/s.
     concurrency
-        The maximum of requests in flight.
+        The maximum of requests in flight; prefetch takes at most one less.
     drain_bytes
-        How much of a response that no reader needs is received to keep its connection.
+        A response that no read needs is received to its end if at most this much is missing, so that its connection is
+        kept, and cancelled otherwise. 0 cancels every such response.
     disk_cache
-        A local directory that keeps the blocks that were fetched, for other processes too, or a ``DiskCache``.
+        An absolute path of a local directory that keeps the blocks that were fetched, for other processes too, or a
+        ``DiskCache``.
     budget_wait_seconds
         How long a read waits for memory before it is ``BudgetExhausted``.
     attempts_max
-        How often an operation is tried, the first time included: see ``RetryLayer``.
+        How often an operation is tried at most, the first time included: see ``RetryLayer``.
     retry_seconds
         How long after its first attempt an operation is tried again.
     """
@@ -104,7 +108,7 @@ class Operator(AsyncClosing):
             block_bytes=block_bytes,  # type: ignore[arg-type]
             prefetch_blocks=prefetch_blocks,
             concurrency=concurrency,
-            disk_cache=DiskCache.of(disk_cache),
+            disk_cache=disk_cache,  # type: ignore[arg-type]  # It keeps the cache that a path means.
             budget_wait_seconds=budget_wait_seconds,
             drain_bytes=drain_bytes,  # type: ignore[arg-type]
         )
@@ -386,20 +390,18 @@ class Operator(AsyncClosing):
             etag, version = arguments.etag("etag", etag), arguments.version(version)
         options = aioprefetch.reader.options.reader_options(
             path,
-            policy=policy,
-            size=size,
-            etag=etag,
-            version=version,
-            split=split,
-            buffer_bytes=buffer_bytes,
-            footer_cache=footer_cache,
-            block_bytes=block_bytes,
-            prefetch_blocks=prefetch_blocks,
-            prefetch_enabled=prefetch_enabled,
-            prefetch_growth=prefetch_growth,
-            keep_behind=keep_behind,
-            on_progress=on_progress,
-            limits=self._family.options,
+            self._family.options,
+            (
+                policy,
+                buffer_bytes,
+                footer_cache,
+                block_bytes,
+                prefetch_blocks,
+                prefetch_enabled,
+                prefetch_growth,
+                keep_behind,
+            ),
+            (size, etag, version, split, on_progress),
         )
         made = aioprefetch.reader.reader.RangeReader
         return made(path, options, self._connect, url=lambda: f"{self.info.url}/{path}")

@@ -1,6 +1,7 @@
 """The options of the doors, for type checkers: nothing loads this module at run time.
 
-A function of yours that hands options on is typed by them, too: ``**options: Unpack[UriOptions]``.
+A function of yours that hands options on is typed by them, too: ``**options: Unpack[UriOptions]``. The classes of rows
+are made by ``python -m tests.repository.option_files``.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from aioprefetch.runtime.options import DiskCache
 from aioprefetch.services.uri_options import StoreOptions
 from aioprefetch.verbs.requests import MoveOptions, ObjectOptions, WriteOptions
 
+# generated: types
+
 
 class BlockOptions(TypedDict, total=False):
     """The blocks of an operator, for all of its readers, and those of one reader."""
 
     block_bytes: ByteCount | None
-    """The size of the blocks in which bytes are fetched and kept."""
     prefetch_blocks: int | None
-    """The maximum of blocks that are fetched ahead of a run of reads; 0 fetches nothing ahead."""
 
 
 class LimitOptions(TypedDict, total=False):
@@ -36,6 +37,25 @@ class LimitOptions(TypedDict, total=False):
     drain_bytes: ByteCount | None
     attempts_max: int | None
     retry_seconds: float | None
+
+
+class ReadingOptions(TypedDict, total=False):
+    """The options of a reader beside ``BlockOptions``; ``ReaderRows`` documents them."""
+
+    policy: PolicyNames
+    size: int | None
+    etag: str | None
+    version: str | None
+    split: Range | None
+    buffer_bytes: ByteCount | None
+    footer_cache: bool | ByteCount | None
+    prefetch_enabled: bool
+    prefetch_growth: GrowthName | Growth
+    keep_behind: bool | None
+    on_progress: ProgressCallback | None
+
+
+# end of generated
 
 
 class CopyOptions(MoveOptions, total=False):
@@ -54,36 +74,6 @@ class UploadOptions(WriteOptions, total=False):
 
 class UriOptions(StoreOptions, LimitOptions, BlockOptions, total=False):
     """The options of ``Operator.from_uri``."""
-
-
-class ReadingOptions(TypedDict, total=False):
-    """The options of a reader beside ``BlockOptions``."""
-
-    policy: PolicyNames
-    """The expected access: ``adaptive``, ``sequential``, ``random``, ``parquet``, and others."""
-    size: int | None
-    """The size of the object in bytes, if it is known. Reads end there, or with the object if it is shorter."""
-    etag: str | None
-    """The ETag of the version to read, if it is known: it pins the version before the first request."""
-    version: str | None
-    """The version id to read, where the store keeps several versions."""
-    split: Range | None
-    """The range ``(start, end)`` that the caller is going to use: nothing is fetched ahead beyond its end."""
-    buffer_bytes: ByteCount | None
-    """The size of the chunks of ``stream``; 1 MiB by default."""
-    footer_cache: bool | ByteCount | None
-    """Whether the first request brings the tail of the object: ``True`` is a block of it, a number that many bytes.
-
-    ``False`` brings no tail under any policy.
-    """
-    prefetch_enabled: bool
-    """``False`` fetches nothing that no read has asked for."""
-    prefetch_growth: GrowthName | Growth
-    """How the window ahead of a run grows: ``stall``, ``geometric``, ``linear``, ``step``, or an object of yours."""
-    keep_behind: bool | None
-    """Whether blocks behind a long run stay in memory; by default in objects up to half of ``memory_bytes``."""
-    on_progress: ProgressCallback | None
-    """Called with the number of bytes after each read."""
 
 
 class OpenOptions(ReadingOptions, BlockOptions, total=False):

@@ -10,23 +10,21 @@ from aioprefetch.accessor.response_check import check_due
 from aioprefetch.accessor.sink import CheckingSink, Sink, check_delivered
 from aioprefetch.errors import ConfigInvalid, ProtocolError
 from aioprefetch.layers import CompleteLayer, ConcurrentLimitLayer, ErrorContextLayer, RetryLayer, TimeoutLayer
-from aioprefetch.runtime.options import check_count, checked_seconds
+from aioprefetch.options import checked_options
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadReply, ReadRequest
 
 Stack = tuple[Layer, ...]
 
 
-def default_stack(service: Service, *, attempts_max: int = 4, retry_seconds: float = 60.0) -> Stack:
+def default_stack(service: Service, **retry: Any) -> Stack:
     """The default stack over a service.
 
     Timeout bounds one attempt and so lies within Retry; neither a pause between attempts nor a queue may hold a slot,
-    so ConcurrentLimit lies between the two. Raises ``ConfigInvalid`` for an invalid option.
+    so ConcurrentLimit lies between the two. Raises ``ConfigInvalid`` for an invalid option of ``retry``.
     """
-    check_count("Operator", "attempts_max", attempts_max, least=1)
-    total_seconds = checked_seconds("retry_seconds", retry_seconds, zero_allowed=True)
-    retry = RetryLayer(attempts_max=attempts_max, total_seconds=total_seconds)
-    return (ErrorContextLayer(), CompleteLayer(), _timeout_over(service), ConcurrentLimitLayer(), retry)
+    layers = (ErrorContextLayer(), CompleteLayer(), _timeout_over(service), ConcurrentLimitLayer())
+    return (*layers, RetryLayer(**checked_options(RetryLayer, retry)))
 
 
 def _timeout_over(service: Service) -> TimeoutLayer:

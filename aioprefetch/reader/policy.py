@@ -122,9 +122,9 @@ def listed_policy(names: str | Iterable[str]) -> Policy | None:
     return None
 
 
-def find_policy(names: str | Iterable[str], *, operation: str, path: str) -> Policy:
-    """The first recognised policy of a list; ``ConfigInvalid`` when none is."""
-    policy = listed_policy(names)
+def find_policy(names: str | Iterable[str] | Policy, *, operation: str, path: str) -> Policy:
+    """The first recognised policy of a list; ``ConfigInvalid`` when none is. A policy is itself."""
+    policy = names if isinstance(names, Policy) else listed_policy(names)
     if policy is None:
         raise ConfigInvalid(
             f"policy must name one of {', '.join(sorted(POLICIES))}, not {names!r}{_meant(names)}",

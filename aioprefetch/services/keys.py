@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from aioprefetch.errors import InvalidPath, IsADirectory
@@ -75,6 +74,8 @@ def fold_page(keys: Sequence[str], request: ListRequest, entry_of: Callable[[str
     The directory that is listed does not list itself, but an object with bytes under its name. The page token is the
     last path of the page.
     """
+    from bisect import bisect_left, bisect_right
+
     prefix = request.path
     after = max(request.start_after or "", request.page_token or "")
     limit = request.page_entries_max or PAGE_ENTRIES

@@ -9,16 +9,56 @@ import base64
 import ipaddress
 import os
 import sys
+from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.transport import DEFAULT_PORTS, Origin, Proxy, origin_of
+from aioprefetch.options import Secrets
+from aioprefetch.transport import DEFAULT_PORTS, Origin, Proxy, is_link_local_or_metadata, origin_of
 
 # Where OpenSSL finds the authorities of the system.
 _TRUST = ("SSL_CERT_DIR", "SSL_CERT_FILE")
 
-ProxyUrls = tuple[tuple[str, str | Secret], ...]
+ProxyUrls = Mapping[str, str | Secret]
+
+
+def checked_proxies(proxies: object, name: str) -> ProxyUrls:
+    """Proxies by scheme. One with a user in it is kept as a secret, since it holds a password."""
+    if not isinstance(proxies, Mapping):
+        raise _invalid(f"{name} must map 'http' and 'https' to URLs; it is a {type(proxies).__name__}")
+    checked: dict[str, str | Secret] = {}
+    for scheme, url in proxies.items():
+        if scheme not in DEFAULT_PORTS:
+            raise _invalid(f"{name} has the key {scheme!r}; the keys are 'http' and 'https'")
+        if isinstance(url, str) and not url.startswith("env:"):
+            if not _is_proxy(url):  # It may hold a password: no message has it.
+                raise _invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128")
+        elif not isinstance(url, str | Secret):
+            raise _invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128; it is a {type(url).__name__}")
+        is_secret = isinstance(url, str) and ("@" in url or url.startswith("env:"))
+        checked[scheme] = Secret(url) if is_secret else url
+    return checked
+
+
+def _is_proxy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return (
+        parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and not is_link_local_or_metadata(parts.hostname or "")
+    )
+
+
+PROXIES = Secrets(checked_proxies)
+PROXY_WORDS = "obstore:proxy_url spark:proxiesUrl other:proxy,proxies_config"
+PROXY_HINT = "proxies={'https': 'http://host:3128'}"
+CA_WORDS = (
+    "boto3:verify obstore:root_certificate,proxy_ca_certificate"
+    " other:ssl,ssl_verify,verify_ssl,cert,allow_invalid_certificates,cafile,ssl_ca_cert"
+)
+CA_HINT = "the file of the authorities to trust: certificates are always verified"
 
 
 class Proxies:
@@ -29,7 +69,7 @@ class Proxies:
 
     def __init__(self, urls: ProxyUrls | None) -> None:
         self._is_ambient = urls is None
-        self._urls: dict[str, str | Secret] = dict(urls or ())
+        self._urls: dict[str, str | Secret] = dict(urls or {})
         if urls is None:
             ambient = _ambient_proxies()
             self._urls = {scheme: ambient[scheme] for scheme in DEFAULT_PORTS if ambient.get(scheme)}
@@ -45,9 +85,7 @@ class Proxies:
         given = self._urls[origin.scheme]
         proxy = _proxy_at(given.known(f"proxies[{origin.scheme!r}]") if isinstance(given, Secret) else given)
         if proxy is None:
-            raise ConfigInvalid(
-                f"the proxy for {origin.scheme} is not a URL like http://host:3128", operation="configure"
-            )
+            raise _invalid(f"the proxy for {origin.scheme} is not a URL like http://host:3128")
         return proxy
 
 
@@ -112,11 +150,14 @@ def check_transport(endpoint: str, *, allow_http: bool | None, carries: str) -> 
         return
     if allow_http is None and _is_loopback(parts.hostname or ""):
         return
-    raise ConfigInvalid(
+    raise _invalid(
         f"endpoint_url={endpoint!r} would send {carries} without encryption; use https://, or allow_http=True "
-        "where the network is trusted",
-        operation="configure",
+        "where the network is trusted"
     )
+
+
+def _invalid(message: str) -> ConfigInvalid:
+    return ConfigInvalid(message, operation="configure")
 
 
 def _is_loopback(host: str) -> bool:

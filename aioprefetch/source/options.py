@@ -1,10 +1,16 @@
-"""The options of a source, in groups by their use. An engine converts its text options into these."""
+"""The options of a source, in groups by their use, and how an engine's texts become values of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import datetime as dt
+import decimal
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from aioprefetch.options import COUNT, COUNT_OR_ZERO, FLAG, SECONDS_OR_ZERO, SIZE, TEXT, Choice, Kind, Text, option
 
 Overwrites = Literal["ignore", "reread", "fail"]
 OnFailure = Literal["fail", "skip", "quarantine"]
@@ -30,6 +36,93 @@ METADATA_PARTS = {
 RESCUED_COLUMN = "_rescued"
 
 
+ON_FAILURE = Choice(*get_args(OnFailure))
+
+
+def _character(value: Any) -> str:
+    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n":
+        raise ValueError(value)
+    return value
+
+
+def _character_of(text: str) -> str:
+    return {"\\t": "\t", "\\\\": "\\"}.get(text, text)
+
+
+_ONE = "one character of ASCII that ends no line"
+CHARACTER = Kind(_ONE, _character, _character_of)
+OPTIONAL_CHARACTER = Kind(_ONE, lambda value: value and _character(value), lambda text: _character_of(text) or None)
+
+
+def _separator_of(text: str) -> str:
+    for written, meant in (("\\r", "\r"), ("\\n", "\n"), ("\\t", "\t")):
+        text = text.replace(written, meant)
+    return text
+
+
+LINE_SEPARATOR = Kind("text", TEXT.parsed, _separator_of)
+
+# Values of filters that JSON has no form for, each as an object with one key.
+_TYPED: dict[str, Callable[[Any], Any]] = {
+    "$date": dt.date.fromisoformat,
+    "$timestamp": dt.datetime.fromisoformat,
+    "$decimal": decimal.Decimal,
+    "$binary": lambda text: base64.b64decode(text, validate=True),
+}
+
+
+def _filters_of(text: str) -> list[Any]:
+    parsed = json.loads(text)
+    if not (isinstance(parsed, list) and parsed and all(isinstance(each, list) and each for each in parsed)):
+        raise ValueError(text)
+    alternatives = parsed if all(isinstance(each, list) for each in parsed[0]) else [parsed]
+    return [[_clause(clause) for clause in alternative] for alternative in alternatives]
+
+
+# A list of ``[column, operator, value]``, or of such lists: the alternatives.
+FILTERS = Kind(
+    'a JSON list of clauses such as [["id", ">", 3], ["day", "=", {"$date": "2024-01-31"}]]', parse=_filters_of
+)
+
+
+def _clause(clause: Any) -> tuple[str, str, Any]:
+    if not isinstance(clause, list) or len(clause) != 3 or not isinstance(clause[0], str):
+        raise ValueError(clause)
+    column, operator, operand = clause
+    if isinstance(operand, list):
+        return column, operator, [_operand(member) for member in operand]
+    return column, operator, _operand(operand)
+
+
+def _operand(operand: Any) -> Any:
+    if not isinstance(operand, dict):
+        return operand
+    [(kind, written)] = operand.items() if len(operand) == 1 else [("", None)]
+    try:
+        return _TYPED[kind](written)
+    except (KeyError, TypeError, decimal.InvalidOperation) as error:
+        raise ValueError(operand) from error
+
+
+def filters_to_text(alternatives: Sequence[Any]) -> str:
+    """The text that ``FILTERS`` reads. ``TypeError`` for values of other types."""
+    return json.dumps(list(alternatives), default=_typed)
+
+
+def _typed(operand: Any) -> Any:
+    if isinstance(operand, dt.datetime):
+        return {"$timestamp": operand.isoformat()}
+    if isinstance(operand, dt.date):
+        return {"$date": operand.isoformat()}
+    if isinstance(operand, decimal.Decimal):
+        return {"$decimal": str(operand)}
+    if isinstance(operand, (bytes, bytearray)):
+        return {"$binary": base64.b64encode(operand).decode()}
+    if isinstance(operand, (set, frozenset)):
+        return sorted(operand)
+    raise TypeError(f"a filter cannot compare with {type(operand).__name__}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
     """How files are found.
@@ -44,13 +137,13 @@ class ListOptions:
     """
 
     glob: str | None = None
-    interval_seconds: float = 5.0
-    sweep_pages: int = 10
-    ahead_pages: int = 4
-    overwrites: Overwrites = "ignore"
-    forget_after_seconds: float = 7 * 86400.0
-    hidden_files: bool = False
-    retry_seconds: float = 600.0
+    interval_seconds: float = option(5.0, SECONDS_OR_ZERO, name="list_interval_seconds", scope="stream")
+    sweep_pages: int = option(10, COUNT_OR_ZERO, name="sweep_pages_per_trigger", scope="stream")
+    ahead_pages: int = option(4, COUNT_OR_ZERO, name="list_ahead_pages", scope="stream")
+    overwrites: Overwrites = option("ignore", Choice(*get_args(Overwrites)), scope="stream")
+    forget_after_seconds: float = option(7 * 86400.0, SECONDS_OR_ZERO, scope="stream")
+    hidden_files: bool = option(False, FLAG)
+    retry_seconds: float = option(600.0, SECONDS_OR_ZERO, name="list_retry_seconds", scope="stream")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +153,9 @@ class AdmissionOptions:
     A batch takes at least one item. ``plan_files_max`` holds even if an engine requests everything.
     """
 
-    files_max: int | None = None
-    bytes_max: int | None = None
-    rows_max: int | None = None
+    files_max: int | None = option(None, COUNT, name="max_files_per_trigger", scope="stream")
+    bytes_max: int | None = option(None, SIZE, name="max_bytes_per_trigger", scope="stream")
+    rows_max: int | None = option(None, COUNT, name="max_rows_per_trigger", scope="stream")
     plan_files_max: int = 100_000
 
 
@@ -76,11 +169,11 @@ class PartitionOptions:
     number of tasks of a batch follows; see ``partitioning.partition_count``.
     """
 
-    target_bytes: int = 128 << 20
-    partitions_max: int | None = None
-    split_files: bool | None = None
-    assign: Assign = "hash"
-    slots: int = 2
+    target_bytes: int = option(128 << 20, SIZE, name="target_partition_bytes")
+    partitions_max: int | None = option(None, COUNT, name="max_partitions")
+    split_files: bool | None = option(None, FLAG)
+    assign: Assign = option("hash", Choice(*get_args(Assign)), scope="stream")
+    slots: int = option(2, COUNT, name="task_slots")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,25 +188,25 @@ class FormatOptions:
     ``ignore``, and lets an engine choose another policy where the schema was inferred.
     """
 
-    format: str | None = None
-    compression: str = "auto"
-    encoding: str = "utf-8"
+    format: str | None = option(None, TEXT)
+    compression: str = option("auto", Choice(*COMPRESSIONS))
+    encoding: str = option("utf-8", TEXT)
     # csv
-    header: bool = False
-    delimiter: str = ","
-    quote: str | None = '"'
-    escape: str | None = None
-    null_value: str = ""
-    multi_line: bool = False
+    header: bool = option(False, FLAG)
+    delimiter: str = option(",", CHARACTER, name="sep", also="spark:sep,delimiter")
+    quote: str | None = option('"', OPTIONAL_CHARACTER)
+    escape: str | None = option(None, OPTIONAL_CHARACTER)
+    null_value: str = option("", Text(may_be_empty=True))
+    multi_line: bool = option(False, FLAG)
     # text
-    time_zone: str | None = None
-    line_separator: str | None = None
+    time_zone: str | None = option(None, TEXT)
+    line_separator: str | None = option(None, LINE_SEPARATOR, name="line_sep")
     # schema
     exact_case: bool = False
-    infer_types: bool = True
-    sample_files: int | None = None
-    sample_bytes: int = 1 << 20
-    unknown_fields: UnknownFields | None = None
+    infer_types: bool = option(True, FLAG, name="infer_schema")
+    sample_files: int | None = option(None, COUNT, name="infer_sample_files")
+    sample_bytes: int = option(1 << 20, SIZE, name="infer_sample_bytes")
+    unknown_fields: UnknownFields | None = option(None, Choice(*get_args(UnknownFields)))
 
     @property
     def drops_unknown(self) -> bool:
@@ -128,9 +221,9 @@ class FailureOptions:
     ``fail`` ends the batch, ``skip`` leaves the file out with a warning, ``quarantine`` also writes down which one.
     """
 
-    on_missing: OnFailure = "fail"
-    on_changed: OnFailure = "fail"
-    on_corrupt: OnFailure = "fail"
+    on_missing: OnFailure = option("fail", ON_FAILURE)
+    on_changed: OnFailure = option("fail", ON_FAILURE)
+    on_corrupt: OnFailure = option("fail", ON_FAILURE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +234,11 @@ class ReadOptions:
     for every file that is opened.
     """
 
-    batch_rows: int = 65_536
-    files_in_flight: int = 64
-    bytes_in_flight: int = 64 << 20
+    batch_rows: int = option(65_536, COUNT)
+    files_in_flight: int = option(64, COUNT)
+    bytes_in_flight: int = option(64 << 20, SIZE)
     open_file: Mapping[str, str] = field(default_factory=dict)
-    filters: Any = None
+    filters: Any = option(None, FILTERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,11 @@ from pyspark.sql.types import StructType
 
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.runtime.events import logger
+from aioprefetch.source.options import filters_to_text
 from aioprefetch.spark import worker
 from aioprefetch.spark.hadoop import TIME_ZONE, SessionSettings, from_files, from_session
 from aioprefetch.spark.operators import explaining
-from aioprefetch.spark.options import check_scope, filters_to_text, option_name
+from aioprefetch.spark.options import check_scope, option_name
 from aioprefetch.spark.readers import BatchReader, StreamReader
 from aioprefetch.spark.schema import (
     Inferred,

@@ -8,6 +8,7 @@ code (``SparkSession.builder.config``) or by ``spark-submit --conf`` need ``regi
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
+
+from aioprefetch.operator.from_uri import store_rows
 
 # The assumed number of concurrent tasks where the settings of a cluster set no maximum.
 SLOTS_UNBOUND = 64
@@ -41,20 +44,8 @@ _CENTRAL_ENDPOINT = "s3.amazonaws.com"
 _ENDPOINT_REGION = re.compile(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.amazonaws\.com")
 _KEY_PROVIDERS = ("SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider")
 _PROPERTIES_LINE = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[\s=:]\s*(.*?)\s*")
-# The properties of S3A that count, for all buckets and after the name of a bucket.
-_PROPERTIES = (
-    "endpoint",
-    "endpoint.region",
-    "access.key",
-    "secret.key",
-    "session.token",
-    "path.style.access",
-    "connection.ssl.enabled",
-    "aws.credentials.provider",
-    "encryption.algorithm",
-    "encryption.key",
-    "requester.pays.enabled",
-)
+# Properties of S3A that say something of others.
+_MORE_PROPERTIES = ("connection.ssl.enabled", "aws.credentials.provider", "encryption.algorithm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +68,7 @@ def settings_in(
     """The settings in ``fs.s3a.*`` entries. Those with ``spark.hadoop.`` before them win, as in Hadoop."""
     ordered = sorted(entries.items(), key=lambda entry: not entry[0].startswith(_SPARK_PREFIX))
     plain = {name.removeprefix(_SPARK_PREFIX): value.strip() for name, value in ordered if value}
-    shared = {name: plain[_PREFIX + name] for name in _PROPERTIES if _PREFIX + name in plain}
+    shared = {name: plain[_PREFIX + name] for name in _properties() if _PREFIX + name in plain}
     buckets: dict[str, dict[str, str]] = {}
     for name, value in plain.items():
         for bucket, prop in _of_bucket(name):
@@ -86,6 +77,17 @@ def settings_in(
     if shared:
         by_bucket[ALL_BUCKETS] = as_options(shared)
     return SessionSettings(by_bucket, slots, time_zone, exact_case)
+
+
+@functools.cache
+def _words() -> Mapping[str, str]:
+    """The properties of S3A that are options of ours, by the names that these have as options of a source."""
+    return {word: row.spark.lower() for row in store_rows("s3").values() for word in row.words("hadoop")}
+
+
+def _properties() -> tuple[str, ...]:
+    """The properties that count, for all buckets and after the name of a bucket."""
+    return (*_words(), *_MORE_PROPERTIES)
 
 
 def as_options(properties: Mapping[str, str]) -> dict[str, str]:
@@ -118,7 +120,7 @@ def _of_bucket(name: str) -> Iterator[tuple[str, str]]:
     """Bucket and property of ``fs.s3a.bucket.NAME.PROPERTY``. Names of buckets may have dots."""
     if name.startswith(_BUCKET_PREFIX):
         rest = name.removeprefix(_BUCKET_PREFIX)
-        fitting = [prop for prop in _PROPERTIES if rest.endswith("." + prop)]
+        fitting = [prop for prop in _properties() if rest.endswith("." + prop)]
         if fitting:
             prop = max(fitting, key=len)
             yield rest.removesuffix("." + prop), prop
@@ -133,23 +135,23 @@ def _merged(shared: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]
 
 
 def _store_options(properties: Mapping[str, str]) -> dict[str, str]:
-    options: dict[str, str] = {}
+    words, options = _words(), dict[str, str]()
     endpoint = properties.get("endpoint", "")
     if endpoint and endpoint != _CENTRAL_ENDPOINT:
         scheme = "http" if _is(properties, "connection.ssl.enabled", "false") else "https"
-        options["endpointurl"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
-        if options["endpointurl"].startswith("http://"):
+        url = options[words["endpoint"]] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        if url.startswith("http://"):
             options["allowhttp"] = "true"  # The configured endpoint is trusted by Spark's own requests, too.
         if in_host := _ENDPOINT_REGION.search(endpoint):
-            options["region"] = in_host[1]
+            options[words["endpoint.region"]] = in_host[1]
     if properties.get("endpoint.region"):
-        options["region"] = properties["endpoint.region"]
+        options[words["endpoint.region"]] = properties["endpoint.region"]
     if "path.style.access" in properties:
-        options["addressingstyle"] = "path" if _is(properties, "path.style.access", "true") else "auto"
+        options[words["path.style.access"]] = "path" if _is(properties, "path.style.access", "true") else "auto"
     if _is(properties, "requester.pays.enabled", "true"):
-        options["requestpayer"] = "true"
+        options[words["requester.pays.enabled"]] = "true"
     if properties.get("encryption.algorithm") == "SSE-C" and properties.get("encryption.key"):
-        options["ssecustomersecretkey"] = properties["encryption.key"]
+        options[words["encryption.key"]] = properties["encryption.key"]
     return options
 
 
@@ -160,9 +162,9 @@ def _credential_options(properties: Mapping[str, str]) -> dict[str, str]:
         return {"anonymous": "true"}
     if providers and not any(name in providers for name in _KEY_PROVIDERS):
         return {}
-    names = {"access.key": "accesskeyid", "secret.key": "secretaccesskey", "session.token": "sessiontoken"}
-    options = {ours: properties[name] for name, ours in names.items() if properties.get(name)}
-    return options if {"accesskeyid", "secretaccesskey"} <= options.keys() else {}
+    keys = ("access.key", "secret.key", "session.token")
+    options = {_words()[name]: properties[name] for name in keys if properties.get(name)}
+    return options if properties.get(keys[0]) and properties.get(keys[1]) else {}
 
 
 def _is(properties: Mapping[str, str], name: str, value: str) -> bool:
@@ -175,7 +177,7 @@ def _session_entries(spark: Any) -> Iterator[tuple[str, Any]]:
     if java is not None:
         hadoop = java.sessionState().newHadoopConf()
         for name, value in _entries(spark, hadoop.getPropsWithPrefix(_PREFIX)).items():
-            is_known = name in _PROPERTIES or name.startswith(_BUCKET_PREFIX.removeprefix(_PREFIX))
+            is_known = name in _properties() or name.startswith(_BUCKET_PREFIX.removeprefix(_PREFIX))
             if is_known and "core-default.xml" not in list(hadoop.getPropertySources(_PREFIX + name) or ()):
                 yield _PREFIX + name, value
     settings = spark.conf.getAll if java is None else _entries(spark, java.conf().getAllAsJava())

@@ -26,7 +26,7 @@ from aioprefetch.operator.shared import shared_twin
 from aioprefetch.plan.patterns import literal_glob
 from aioprefetch.source.reading import reason_of
 from aioprefetch.spark import worker
-from aioprefetch.spark.options import OPTIONS
+from aioprefetch.spark.options import SOURCE_OPTIONS
 from aioprefetch.spark.settings import SourceSettings, SourceUrl
 
 # The planned version is gone, so that the same batch fails each time.
@@ -41,9 +41,9 @@ _INFERRED = (
 )
 # Names of fields in messages of the engine, where an option of Spark has another name.
 _NAMES = {
-    option.target: option.name
-    for option in reversed(list(OPTIONS.values()))
-    if option.group in ("format", "failure") and "_" in option.target
+    option.row.target: option.name
+    for option in reversed(list(SOURCE_OPTIONS.values()))
+    if option.group in ("format", "failure") and "_" in option.row.target
 }
 
 

@@ -48,7 +48,7 @@ from aioprefetch.source.options import METADATA_PARTS, METADATA_STRUCT, RESCUED_
 from aioprefetch.source.reading import infer_schema, list_files
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.spark.operators import locate, source_operator, state_operator
-from aioprefetch.spark.options import OPTIONS
+from aioprefetch.spark.options import SOURCE_OPTIONS
 from aioprefetch.spark.settings import SourceSettings, SourceUrl, with_location
 from aioprefetch.sync import run
 
@@ -62,7 +62,7 @@ _LASTING = (
     *("line_separator", "time_zone"),
 )
 # The first of several names of an option.
-_NAMES = {option.target: option.name for option in reversed([*OPTIONS.values()]) if option.group == "format"}
+_NAMES = {one.row.target: one.name for one in reversed([*SOURCE_OPTIONS.values()]) if one.group == "format"}
 
 
 async def read_kept(store: Operator, name: str, fields: frozenset[str]) -> dict[str, Any] | None:

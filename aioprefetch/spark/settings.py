@@ -18,13 +18,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aioprefetch.errors import ConfigInvalid, printable, redact
-from aioprefetch.operator.from_uri import split_uri, store_options
+from aioprefetch.operator.from_uri import split_uri
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.source.columns.casts import set_zone_advice
 from aioprefetch.source.list.pages import Selection
 from aioprefetch.source.options import (
-    METADATA_COLUMNS,
-    METADATA_STRUCT,
     AdmissionOptions,
     CleanSource,
     FailureOptions,
@@ -35,7 +33,17 @@ from aioprefetch.source.options import (
 )
 from aioprefetch.source.state.store import path_below, would_be_read
 from aioprefetch.spark.hadoop import SessionSettings
-from aioprefetch.spark.options import CREDENTIALS, OPEN_FILE_PREFIXES, OPTIONS, Option, check_format, find_option
+from aioprefetch.spark.options import (
+    CREDENTIAL_NAMES,
+    GROUPS,
+    OPEN_FILE_PREFIXES,
+    SOURCE_OPTIONS,
+    check_format,
+    store_options_of_all,
+    store_texts,
+    unknown_option,
+    value_of,
+)
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 
@@ -244,7 +252,7 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
     quarantine = _optional_directory(source.get("quarantine_location"), "quarantineLocation")
     attach_to = _optional_directory(source.get("attach_to"), "attachTo")
     urls = (location.root, state, attach_to, quarantine)
-    places = Places(texts, groups["operator"], session)
+    places = Places(texts, session)
     places.check(SourceUrl(url) for url in urls if url is not None)
     settings = SourceSettings(
         url=directory_url(source["path"], option="path"),
@@ -265,7 +273,7 @@ def parse_options(options: Mapping[str, str], session: SessionSettings | None = 
         quarantine_location=quarantine,
         columns=source.get("columns"),
         file_schema=source.get("file_schema"),
-        metadata_columns=_metadata_columns(source.get("metadata_columns")),
+        metadata_columns=source.get("metadata_columns", ()),
         push_filters=source.get("push_filters", False),
         allow_empty=source.get("allow_empty", False),
         has_zone="timezone" in texts,
@@ -304,23 +312,20 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _parsed(texts: Mapping[str, str]) -> Groups:
-    groups: Groups = {option.group: {} for option in OPTIONS.values()}
-    for name, value in texts.items():
-        option = find_option(name)
-        if name != "sessiontimezone" or "timezone" not in texts:
-            groups[option.group][option.target] = _value(option, value)
+    groups: Groups = {group: {} for group in GROUPS}
+    for name, text in texts.items():
+        if name in SOURCE_OPTIONS:
+            option = SOURCE_OPTIONS[name]
+            groups[option.group][option.row.target] = value_of(option.name, option.row, text)
     formats = groups["format"]
+    zone = groups["source"].pop("session_time_zone", None)
+    if zone is not None:
+        formats.setdefault("time_zone", zone)
     if "format" in formats:
         # These two hold for files of any format.
         without = {"compression"} if formats.get("compression") in ("auto", "none") else set()
         check_format(texts.keys() - without, formats["format"])
     return groups
-
-
-def _value(option: Option, value: str) -> Any:
-    if not isinstance(value, str):
-        raise ConfigInvalid(f"the option {option.name} must be text", operation="configure")
-    return option.parse(option.name, value)
 
 
 def _filtered(location: SourceUrl, file_name: str) -> SourceUrl:
@@ -331,21 +336,6 @@ def _filtered(location: SourceUrl, file_name: str) -> SourceUrl:
 def _slots(session: SessionSettings | None) -> int:
     """The number of concurrent tasks, as far as this process knows."""
     return (session.slots if session is not None else None) or os.cpu_count() or 2
-
-
-def _metadata_columns(text: str | None) -> tuple[str, ...]:
-    if text is None or text.strip().lower() == "false":
-        return ()
-    if text.strip().lower() == "true":
-        return METADATA_COLUMNS
-    names: tuple[str, ...] = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in (*METADATA_COLUMNS, METADATA_STRUCT):
-            raise ConfigInvalid(
-                f"metadataColumns={text!r}: there is no {name!r}, but {', '.join(METADATA_COLUMNS)}, and _metadata",
-                operation="configure",
-            )
-    return tuple(dict.fromkeys(names))
 
 
 def _optional_directory(text: str | None, option: str) -> str | None:
@@ -428,46 +418,47 @@ _PORTS = {"http": 80, "https": 443}
 class Places:
     """The options of the user and of the session, for one location after another.
 
-    ``texts`` are options by name in lower case, ``parsed`` the values of the operator's options among them by target.
+    ``texts`` are options by name in lower case.
     """
 
-    def __init__(self, texts: Mapping[str, str], parsed: Mapping[str, Any], session: SessionSettings | None) -> None:
-        self._texts = texts
-        self._parsed = parsed
+    def __init__(self, texts: Mapping[str, str], session: SessionSettings | None) -> None:
+        self._texts = {name: text for name, text in texts.items() if name not in SOURCE_OPTIONS}
         self._session = session
 
     def check(self, locations: Iterable[SourceUrl]) -> None:
         """Raise ``ConfigInvalid`` for an option that no location has."""
         schemes = list(dict.fromkeys(_scheme(location) for location in locations))
         for name in self._texts:
-            option = OPTIONS[name]
-            if option.group == "operator" and not any(option.target in _store_targets(scheme) for scheme in schemes):
-                named = " and ".join(f"{scheme}://" for scheme in schemes)
-                raise ConfigInvalid(f"the option {option.name} means nothing for {named}", operation="configure")
+            if any(name in store_texts(scheme) for scheme in schemes):
+                continue
+            row = store_options_of_all().get(name)
+            if row is None:
+                raise unknown_option(name, schemes)
+            named = " and ".join(f"{scheme}://" for scheme in schemes)
+            raise ConfigInvalid(f"the option {row.spark} means nothing for {named}", operation="configure")
 
     def options(self, url: str | None) -> dict[str, Any]:
         """The options of ``operator_at`` for a URL; none without a URL."""
         if url is None:
             return {}
         location = SourceUrl(url)
-        targets = _store_targets(_scheme(location))
         behind = {} if self._is_elsewhere(location) else self._of_session(location)
-        if CREDENTIALS & self._texts.keys():
-            behind = {name: text for name, text in behind.items() if name not in CREDENTIALS}
-        defaults = {find_option(name): text for name, text in behind.items()}
-        merged = {
-            **{option.target: option.parse(option.name, text) for option, text in defaults.items()},
-            **self._parsed,
+        if CREDENTIAL_NAMES & self._texts.keys():
+            behind = {name: text for name, text in behind.items() if name not in CREDENTIAL_NAMES}
+        rows, texts = store_texts(_scheme(location)), {**behind, **self._texts}
+        return {
+            rows[name].name: value_of(rows[name].spark, rows[name], text)
+            for name, text in texts.items()
+            if name in rows
         }
-        return {name: value for name, value in merged.items() if name in targets}
 
     def left_out(self, urls: Iterable[str | None]) -> str | None:
         """The reason why keys of the session are not used for one of the URLs; ``None`` if none are left out."""
-        if CREDENTIALS & self._texts.keys():
+        if CREDENTIAL_NAMES & self._texts.keys():
             return None
         for location in (SourceUrl(url) for url in urls if url is not None):
             texts = self._of_session(location)
-            if CREDENTIALS & texts.keys() and self._is_elsewhere(location):
+            if CREDENTIAL_NAMES & texts.keys() and self._is_elsewhere(location):
                 theirs = redact(texts.get("endpointurl", _CENTRAL))
                 return (
                     f"the session's fs.s3a settings are of the endpoint {theirs}, and endpointUrl is "
@@ -502,7 +493,3 @@ def _normal(url: str) -> tuple[object, ...]:
 
 def _scheme(location: SourceUrl) -> str:
     return split_uri(location.root)[0]
-
-
-def _store_targets(scheme: str) -> frozenset[str]:
-    return frozenset(store_options(scheme))

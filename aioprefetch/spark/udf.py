@@ -26,9 +26,9 @@ from aioprefetch.errors import ConfigInvalid, InvalidType, TimedOut
 from aioprefetch.operator.from_uri import configure
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
+from aioprefetch.options import checked_seconds
 from aioprefetch.ranges import at_least
 from aioprefetch.runtime.events import logger
-from aioprefetch.runtime.options import checked_seconds
 from aioprefetch.spark import worker
 from aioprefetch.sync import BlockingIterator, BlockingOperator, iterate, run
 

@@ -215,7 +215,7 @@ class ObjectCopier:
         self._files: FsOptions | None = None
         if isinstance(service, FsOptions) and _is_plain(self._target) and not self.by_server:
             self._files = service
-            self._root = ConfinedRoot(service.root, follow_symlinks=service.follow_symlinks)
+            self._root = ConfinedRoot(service.directory, follow_symlinks=service.follow_symlinks)
         self._names_files = isinstance(service, FsOptions)
         self._copies_descriptions = (
             self._source.capability.write_user_metadata and capability.write_user_metadata and not self.by_server

@@ -109,7 +109,7 @@ class Side:
     def root(self) -> str | None:
         """The directory of the operator's files, ``None`` for a store that is not of files."""
         service = self.operator.service
-        return service.root if isinstance(service, FsOptions) else None
+        return service.directory if isinstance(service, FsOptions) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

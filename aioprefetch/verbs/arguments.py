@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import InvalidArgument, InvalidType, NotADirectory
-from aioprefetch.runtime.options import checked_seconds
+from aioprefetch.options import checked_seconds
 from aioprefetch.services.keys import LIST_ADVICE, checked_key, no_object
 from aioprefetch.values import Checksum, PresignMethod
 

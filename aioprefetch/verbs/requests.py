@@ -286,7 +286,7 @@ def copy_options(operation: str, path: str, options: Mapping[str, Any]) -> dict[
 def _check_names(options: Mapping[str, Any], names: Collection[str], *, of: str) -> None:
     """Raise ``TypeError``, as Python does, for the name of an option that there is not."""
     if unknown := options.keys() - names:
-        from aioprefetch.verbs.option_words import advice_for
+        from aioprefetch.options.words import advice_for
 
         name, listed = min(unknown), ", ".join(sorted(names))
         raise TypeError(f"unknown option {name!r} for {of}{advice_for(name, names)}; there are {listed}")

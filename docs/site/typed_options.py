@@ -33,6 +33,7 @@ SHOWN_IN_THE_SIGNATURE = 12
 # Constructors that describe options, the first one first.
 DESCRIBED_BY = (
     "operator.operator.Operator",
+    "reader.options.ReaderRows",
     "services.s3.recipe.S3",
     "services.http.recipe.Http",
     "services.fs.recipe.Fs",

@@ -15,15 +15,11 @@ import pytest
 from aioprefetch import errors, layers, services
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.local_files.errors import TABLE as FS_TABLE
-from aioprefetch.operator.from_uri import (
-    OPERATOR_OPTIONS,
-    from_environment,
-    recipe_of,
-    service_options,
-    store_options,
-    supported_schemes,
-)
+from aioprefetch.operator.from_uri import OPERATOR_ROWS, elsewhere
 from aioprefetch.operator.operator import Operator
+from aioprefetch.options import Option, table_of
+from aioprefetch.options.words import answer_of
+from aioprefetch.reader.options import ReaderRows
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.runtime.events import COUNTERS, EVENTS
 from aioprefetch.runtime.options import DiskCache
@@ -31,9 +27,9 @@ from aioprefetch.services.http.errors import STATUSES
 from aioprefetch.services.s3.errors import BY_CODE, BY_STATUS
 from aioprefetch.sync import open as sync_open
 from aioprefetch.values import Capability
-from aioprefetch.verbs.option_words import answer_of
 from aioprefetch.verbs.requests import WriteOptions
 from tests.repository.doc_pages import PAGES, code, rows_under
+from tests.repository.option_files import PARTS, described, file_text
 from tests.repository.source_tree import PACKAGE, ROOT
 from tests.tidy.test_imports import ORDER
 
@@ -42,23 +38,12 @@ OPTIONS = DOCS / "reference" / "options.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 MEMBERSHIP = {"yes": True, "no": False}
 
+# Tables that are written by hand; the others are generated.
 TABLES: Mapping[str, Callable[..., Any]] = {
-    "## Operator": Operator,
-    "### DiskCache": DiskCache,
-    "## Reader": Operator.reader,
     "### TimeoutLayer": layers.TimeoutLayer,
-    "### ConcurrentLimitLayer": layers.ConcurrentLimitLayer,
-    "### RetryLayer": layers.RetryLayer,
     "### HedgeLayer": layers.HedgeLayer,
     "### LruCacheLayer": LruCacheLayer,
-    "### Memory": services.Memory,
-    "### Fs": services.Fs,
-    "### Http": services.Http,
-    "### S3": services.S3,
 }
-SCHEMES = {"### Memory": "memory", "### Fs": "file", "### Http": "https", "### S3": "s3"}
-# What the URI itself says.
-IN_THE_URI = {"name", "root", "base_url", "bucket", "prefix"}
 
 
 def value_of(cell: str) -> object:
@@ -80,40 +65,31 @@ def defaults_of(made: Callable[..., Any]) -> dict[str, object]:
 def test_options_are_those_of_the_signature(heading: str) -> None:
     """Names in order, and defaults."""
     documented = {code(row[0]): value_of(row[3]) for row in rows_under(OPTIONS, heading)}
-    actual = defaults_of(TABLES[heading])
-    if heading == "## Operator":
-        assert tuple(documented) == OPERATOR_OPTIONS
-    assert documented == actual
-    assert list(documented) == list(actual)
+    assert documented == defaults_of(TABLES[heading])
+    assert list(documented) == list(defaults_of(TABLES[heading]))
 
 
-@pytest.mark.parametrize("heading", SCHEMES)
-def test_options_of_a_uri_are_marked(heading: str) -> None:
-    """The column for ``from_uri`` says what the configuration takes."""
-    rows = rows_under(OPTIONS, heading)
-    documented = {code(row[0]): row[4] for row in rows if code(row[0]) not in IN_THE_URI}
-    allowed = service_options(SCHEMES[heading])
-    assert documented == {name: "yes" if name in allowed else "no" for name in documented}
-    assert set(allowed) <= set(documented)
+@pytest.mark.parametrize("path", PARTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_is_generated_from_rows_is_as_they_have_it(path: Path) -> None:
+    """``python -m tests.repository.option_files`` writes it."""
+    assert path.read_text("utf-8") == file_text(path)
 
 
-def test_every_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each documented variable alone reaches the configuration of a scheme, with its example; there is no other."""
-    documented = {code(row[0]): code(row[1]) for row in rows_under(OPTIONS, "## Environment variables")}
-    for variable in documented:
-        monkeypatch.delenv(variable, raising=False)
-    for variable, example in documented.items():
-        name = variable.removeprefix("AIOPREFETCH_").lower()
-        schemes = [scheme for scheme in supported_schemes() if name in store_options(scheme)]
-        assert schemes, variable
-        monkeypatch.setenv(variable, example)
-        assert name in from_environment(recipe_of(schemes[0]), (name,))
-        monkeypatch.delenv(variable)
-    known = {name for scheme in supported_schemes() for name in store_options(scheme)}
-    for name in known:
-        monkeypatch.setenv(f"AIOPREFETCH_{name.upper()}", documented.get(f"AIOPREFETCH_{name.upper()}", "text"))
-    read = {name for scheme in supported_schemes() for name in from_environment(recipe_of(scheme), tuple(known))}
-    assert {f"AIOPREFETCH_{name.upper()}" for name in read} == set(documented)
+@pytest.mark.parametrize(
+    ("made", "rows"),
+    [(Operator, OPERATOR_ROWS), (Operator.reader, table_of(ReaderRows))],
+    ids=["operator", "reader"],
+)
+def test_signatures_that_are_spelt_out_have_the_defaults_of_the_rows(
+    made: Callable[..., Any], rows: Mapping[str, Option]
+) -> None:
+    assert defaults_of(made) == {name: row.default for name, row in rows.items()}
+
+
+def test_every_option_is_described() -> None:
+    for owner in (services.S3, services.Http, services.Fs, services.Gcs, services.Azure, ReaderRows, DiskCache):
+        for row, text in described(owner):
+            assert text or row.given == "uri", (owner.__name__, row.name)
 
 
 def test_policies_are_those_that_there_are() -> None:
@@ -155,7 +131,7 @@ def test_words_of_other_libraries_are_answered_as_the_page_says() -> None:
     }
     assert len(answered) > 30
     for word, option in answered:
-        answer = answer_of(word)
+        answer = answer_of(word, (), elsewhere())
         own = word.removeprefix("aws_")
         assert own == option or (answer is not None and answer.option == option), word
 

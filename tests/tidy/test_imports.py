@@ -17,6 +17,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("first_use",),
     ("ranges", "credentials"),
+    ("options",),
     ("display",),
     ("runtime",),
     ("accessor",),
@@ -51,7 +52,7 @@ LAZY = {
     *((room, "display") for room in ("runtime", "reader", "verbs", "operator", "parquet", "lance")),  # if shown
     ("services", "services"),
     *(("operator", room) for room in ("operator", "plan", "verbs", "transfer")),  # verbs that few programs use
-    ("verbs", "verbs"),
+    *((room, "options") for room in ("verbs", "operator")),  # words of other libraries, in errors
     *((room, "reader") for room in ("verbs", "operator")),  # a program of op.read needs no reader
     ("sync", "verbs"),  # what writes, for the same reason
     ("sync", "sync"),  # a program that reads bytes needs neither what writes nor what decodes
@@ -64,6 +65,7 @@ RARE = {
     *(
         "aiofiles",
         "anyio",
+        "bisect",
         "concurrent",
         "configparser",
         "ctypes",
@@ -89,7 +91,8 @@ OPTIONAL = {
 }
 
 PURE = (
-    *("errors", "values", "ranges", "runtime/options", "plan/patterns", "verbs/arguments"),
+    *("errors", "values", "ranges", "options/__init__", "options/words", "runtime/options", "plan/patterns"),
+    "verbs/arguments",
     *("cache/entry", "cache/index", "cache/object_entry", "cache/write_behind"),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/values", "source/stored_json", "source/fetch/partitioning", "source/fetch/planner"),

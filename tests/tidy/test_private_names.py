@@ -39,7 +39,7 @@ LEFT: dict[str, int] = {
     "tests/unit/services/s3/test_live.py": 1,
     "tests/unit/services/s3/test_identity.py": 1,
     "tests/unit/services/s3/test_secrets.py": 2,
-    "tests/unit/services/test_service_of_your_own.py": 1,
+    "tests/unit/services/conftest.py": 2,
     "tests/unit/source/formats/test_linear.py": 1,
     "tests/unit/source/list/test_finishing.py": 1,
     "tests/unit/source/reading/test_infer.py": 1,

@@ -10,30 +10,18 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 import aioprefetch as ap
-from aioprefetch import services
 from aioprefetch.lance.parts import ScanOptions as LanceOptions
 from aioprefetch.lance.parts import TakeOptions
 from aioprefetch.lance.scan import VersionedOptions
 from aioprefetch.operator import options as doors
-from aioprefetch.operator.from_uri import BUILT_IN, OPERATOR_OPTIONS, service_options, store_options
+from aioprefetch.operator.from_uri import BUILT_IN, store_options
 from aioprefetch.parquet.scan import ScanOptions as ParquetOptions
 from aioprefetch.reader import growth, policy
 from aioprefetch.reader import options as reader_options
 from aioprefetch.services import uri_options
 from aioprefetch.services.s3.options import AddressingStyle, Fallback, Signing
-from aioprefetch.spark.options import OPTIONS as SPARK_OPTIONS
-from aioprefetch.spark.options import option_name
-from aioprefetch.spark.read_options import BatchOptions, StreamOptions
 from aioprefetch.verbs.requests import WRITE_OPTIONS
 
-RECIPES = {
-    services.S3: uri_options.S3UriOptions,
-    services.Http: uri_options.HttpUriOptions,
-    services.Fs: uri_options.FsUriOptions,
-    services.Memory: uri_options.MemoryUriOptions,
-    services.Gcs: uri_options.GcsUriOptions,
-    services.Azure: uri_options.AzureUriOptions,
-}
 # Names that the annotations of modules use for type checkers alone.
 TYPES = {**vars(doors), **vars(uri_options), **vars(reader_options)}
 TYPES |= {
@@ -72,37 +60,18 @@ def keywords_of(function: Callable[..., Any]) -> list[str]:
     return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
-def test_options_by_uri_are_fields_of_the_recipe(recipe: Any) -> None:
-    """All that the recipe takes by URI, with the types that it has for them when it is made."""
-    found = types_of(RECIPES[recipe])
-    assert sorted(found) == sorted(recipe.uri_options)
-    of_recipe = types_of(recipe)
-    shared = types_of(uri_options.ContainerOptions) if recipe in (services.Gcs, services.Azure) else {}
-    assert found == {name: of_recipe.get(name) or shared[name] for name in recipe.uri_options}
-
-
-def test_options_of_stores_are_those_of_all_recipes() -> None:
-    found = types_of(uri_options.StoreOptions)
-    assert set(found) == {name for scheme in BUILT_IN for name in service_options(scheme)}
-    for name, types in found.items():
-        of_recipes = [types_of(made)[name] for made in RECIPES.values() if name in types_of(made)]
-        assert types == frozenset({NoneType}).union(*of_recipes), name
+def test_options_of_readers_are_those_of_the_signature() -> None:
+    found = types_of(doors.OpenOptions)
+    assert set(found) == set(keywords_of(ap.Operator.reader))
+    assert found == {name: types_of(ap.Operator.reader)[name] for name in found}
 
 
 def test_options_of_operators_are_those_of_the_constructor() -> None:
     """A keyword may be ``None`` by URI."""
     found = types_of(doors.LimitOptions) | types_of(doors.BlockOptions)
-    assert set(found) == set(OPERATOR_OPTIONS) == set(keywords_of(ap.Operator))
-    of_constructor = types_of(ap.Operator)
-    assert found == {name: of_constructor[name] | {NoneType} for name in found}
+    assert set(found) == set(keywords_of(ap.Operator))
+    assert found == {name: types_of(ap.Operator)[name] | {NoneType} for name in found}
     assert set(types_of(doors.UriOptions)) == {name for scheme in BUILT_IN for name in store_options(scheme)}
-
-
-def test_options_of_readers_are_those_of_the_signature() -> None:
-    found = types_of(doors.OpenOptions)
-    assert set(found) == set(keywords_of(ap.Operator.reader)) == reader_options.READER_OPTIONS
-    assert found == {name: types_of(ap.Operator.reader)[name] for name in found}
 
 
 @pytest.mark.parametrize(
@@ -133,20 +102,9 @@ def test_options_of_files_are_those_of_what_they_open() -> None:
     assert set(types_of(doors.AnyFileOptions)) == reading | block | WRITE_OPTIONS
 
 
-def test_options_of_spark_are_those_of_its_page() -> None:
-    """All but what has a parameter of its own, and what the session or the function says."""
-    own = {"path", "columns", "filters", "format", "sessiontimezone", "statelocation"}
-    for found, scope in ((types_of(BatchOptions), "batch"), (types_of(StreamOptions), "stream")):
-        wanted = {name for name, option in SPARK_OPTIONS.items() if option.scope in ("all", scope)} - own
-        assert {option_name(name).lower() for name in found} == wanted
-        assert all(NoneType in types for types in found.values())
-
-
 def test_words_with_few_values_have_those_of_the_tables() -> None:
     assert set(get_args(policy.PolicyName)) == set(policy.POLICIES)
     assert set(get_args(growth.GrowthName)) == set(growth.GROWTHS)
-    assert get_args(AddressingStyle) == ("auto", "path", "virtual")
-    assert get_args(Signing) == ("header", "presigned")
 
 
 # The methods of fsspec's own class take what fsspec hands on.

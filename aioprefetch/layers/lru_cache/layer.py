@@ -34,9 +34,9 @@ from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNot
 from aioprefetch.layers.lru_cache.fill import FillReader, late_error
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import SECONDS, SIZE, check, checked_seconds, option
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.events import EventBus
-from aioprefetch.runtime.options import checked_seconds, keep_byte_counts
 from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.values import (
     CompleteUploadRequest,
@@ -85,22 +85,17 @@ class LruCacheLayer(Layer):
     """
 
     cache: CacheSource
-    capacity_bytes: ByteCount = 1 << 30
-    object_bytes_max: ByteCount = 64 << 20
+    capacity_bytes: ByteCount = option(1 << 30, SIZE)
+    object_bytes_max: ByteCount = option(64 << 20, SIZE)
     revalidate_seconds: float | None = 0.0
-    cache_timeout_seconds: float = 5.0
+    cache_timeout_seconds: float = option(5.0, SECONDS)
 
     def __post_init__(self) -> None:
         if not callable(getattr(self.cache, "accessor", None)):
             raise ConfigInvalid(f"cache must be an Operator, not {type(self.cache).__name__}", operation="configure")
-        keep_byte_counts(self, "capacity_bytes", "object_bytes_max")
-        for name in ("capacity_bytes", "object_bytes_max"):
-            count = getattr(self, name)
-            if type(count) is not int or count < 1:
-                raise ConfigInvalid(f"{name} must be a positive integer, not {count!r}", operation="configure")
+        check(self)
         if self.revalidate_seconds is not None:
             checked_seconds("revalidate_seconds", self.revalidate_seconds, zero_allowed=True)
-        checked_seconds("cache_timeout_seconds", self.cache_timeout_seconds)
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         # One state for all stacks of a runtime that have this layer: a write through one is seen by the others.

@@ -100,9 +100,9 @@ class FsAccessor(ServiceAccessor):
     ) -> None:
         super().__init__(options.info, options.capability, runtime)
         self._piece_bytes = PIECE_BYTES if piece_bytes is None else piece_bytes
-        self._root = ConfinedRoot(options.root, follow_symlinks=options.follow_symlinks)
+        self._root = ConfinedRoot(options.directory, follow_symlinks=options.follow_symlinks)
         if cache is None and KNOWS_NOWAIT:
-            cache = PageCache(options.root, follow_symlinks=options.follow_symlinks)
+            cache = PageCache(options.directory, follow_symlinks=options.follow_symlinks)
         self._reads = FileReads(
             self._root,
             runtime,

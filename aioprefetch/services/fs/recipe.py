@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.options import FsOptions
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from aioprefetch.services.uri_options import FsUriOptions
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class Fs(FsOptions):
     """Files below the directory ``root``, an absolute path; it is made at the first write.
 
@@ -37,12 +38,11 @@ class Fs(FsOptions):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("file",)
-    uri_options: ClassVar[tuple[str, ...]] = ("follow_symlinks",)
 
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[FsUriOptions]) -> Fs:
         """The recipe for ``file:///root``."""
-        return cls(uri.partition("://")[2], **options)
+        return cls(uri.partition("://")[2], **given(options))
 
     def build(self, runtime: Runtime) -> Accessor:
         return FsAccessor(self, runtime)

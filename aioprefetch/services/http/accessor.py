@@ -189,7 +189,7 @@ class _SinkRead:
         """Take the wanted part of a whole object that was sent instead of a range, if the part is near."""
         bounds = start, end = due_range(self._request, total)
         head = _checked_part(self._request, unchecked_head(response), bounds, total)
-        if start > self._options.skip_bytes_max:
+        if start > int(self._options.skip_bytes_max):
             self.too_far = bounds
             return None
         _note_ignored_range(self._runtime, self._exchange.traits, self._options, self._request)

@@ -81,6 +81,7 @@ class Exchange:
 
     def __init__(self, options: HttpOptions, runtime: Runtime, client: HttpClient) -> None:
         self._options = options
+        self._base, self._identity = options.base, options.identity
         self._runtime = runtime
         self._client = client
         self._proxies = Proxies(options.proxies)
@@ -116,30 +117,30 @@ class Exchange:
 
     def failure_of(self, request: Request, response: Response) -> Error:
         """The error that a response without success means."""
-        return failure_of(request, response.head, response.error_text, response.redirected_to, self._options.identity)
+        return failure_of(request, response.head, response.error_text, response.redirected_to, self._identity)
 
     async def _send(
         self, request: Request, method: Method, fields: bytes, receive: Receive, sink: Sink | None
     ) -> Response:
         options = self._options
-        origin, ours = options.origin, options.identity.request_headers()
+        origin, ours = self._base.origin, self._identity.request_headers()
         url, target = self._target(request, method, ours)
         for _ in range(REDIRECTS_MAX + 1):
             reported = None
             if self._runtime.events.wants_requests:
                 reported = ReportedRequest(self._runtime, request, sink, method, target.url)
             head, error_text = await self._fetch(target, fields, receive, reported)
-            redirected_to = None if origin == options.origin else origin
+            redirected_to = None if origin == self._base.origin else origin
             if reported is not None and head.status < 400:
                 reported.finished()
             elif reported is not None:
-                reported.failed(failure_of(request, head, error_text, redirected_to, options.identity))
+                reported.failed(failure_of(request, head, error_text, redirected_to, self._identity))
             if head.status not in REDIRECT_STATUSES:
                 return Response(head, error_text, redirected_to)
-            origin, url = redirect_target(url, location_of(head), options.origin)
+            origin, url = redirect_target(url, location_of(head), self._base.origin)
             if not options.follow_redirects:
                 raise RedirectRefused(f"the server redirects to {excerpt(url)}, and follow_redirects is False")
-            if origin != options.origin:
+            if origin != self._base.origin:
                 ours = {}
             target = self._target_at(method, origin, url, ours)
         raise RedirectRefused(f"more than {REDIRECTS_MAX} redirects, the last one to {excerpt(url)}")
@@ -166,14 +167,13 @@ class Exchange:
 
     def _target(self, request: Request, method: Method, ours: Mapping[str, str]) -> tuple[str, Target]:
         """URL and target for a key; kept for its other ranges, until the credentials change."""
-        options = self._options
-        credentials = ours, options.identity.request_query()
+        credentials = ours, self._identity.request_query()
         cached = self._targets.get((method, request.path))
         if cached is not None and cached[0] == credentials:
             return cached[1], cached[2]
         key = checked_key(request.path, operation=request.operation, bytes_max=KEY_BYTES_MAX)
-        url = f"{options.origin}{options.path}/{encoded_key(key)}{credentials[1]}"
-        target = self._target_at(method, options.origin, url, ours)
+        url = f"{self._base.origin}{self._base.path}/{encoded_key(key)}{credentials[1]}"
+        target = self._target_at(method, self._base.origin, url, ours)
         if len(self._targets) >= TARGETS_MAX:
             del self._targets[next(iter(self._targets))]
         self._targets[method, request.path] = credentials, url, target

@@ -11,15 +11,16 @@ import base64
 import os
 import re
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import KW_ONLY, field, replace
+from typing import Any, Literal, cast, get_args
 from urllib.parse import parse_qsl, quote, unquote, urljoin, urlsplit
 
 from aioprefetch.credentials import Secret, digest, frameless
 from aioprefetch.errors import ConfigInvalid, RedirectRefused, excerpt
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.ranges import ByteCount, byte_count
-from aioprefetch.runtime.options import checked_file, checked_seconds
-from aioprefetch.services.proxies import ProxyUrls, ambient_network
+from aioprefetch.options import FILE, FLAG, SECONDS, SIZE_OR_ZERO, Checked, Choice, Secrets, check, in_uri, option
+from aioprefetch.ranges import ByteCount
+from aioprefetch.services.proxies import CA_HINT, CA_WORDS, PROXIES, PROXY_HINT, PROXY_WORDS, ambient_network
 from aioprefetch.transport import ClientOptions, Origin, is_link_local_or_metadata, origin_of
 from aioprefetch.values import Capability, ServiceInfo
 
@@ -34,30 +35,32 @@ class BaseUrl:
 
     origin: Origin
     path: str
-    query: str
+    query: Secret | None
     user: str | None
-    password: str | None
+    password: Secret | None
 
 
-def parse_base_url(text: object) -> BaseUrl:
+def parse_base_url(text: object, name: str = "base_url") -> BaseUrl:
     """The parts of a base URL. Raises ``ConfigInvalid``, whose message shows neither query nor user information."""
+    if isinstance(text, BaseUrl):
+        return text
     if not isinstance(text, str):
-        raise _invalid(f"base_url must be text, not a {type(text).__name__}")
+        raise _invalid(f"{name} must be text, not a {type(text).__name__}")
     try:
         parts = urlsplit(text)
         origin = origin_of(parts)
     except ValueError as error:
-        raise _invalid(f"base_url {_shown(text)!r} is not an http(s) URL: {error}") from None
+        raise _invalid(f"{name} {_shown(text)!r} is not an http(s) URL: {error}") from None
     if parts.fragment:
-        raise _invalid(f"base_url {_shown(text)!r} has a fragment; encode the character # as %23")
+        raise _invalid(f"{name} {_shown(text)!r} has a fragment; encode the character # as %23")
     if any(unquote(segment) in (".", "..") for segment in parts.path.split("/")):
-        raise _invalid(f"base_url {_shown(text)!r} has '.' or '..' segments; write the path that is meant")
+        raise _invalid(f"{name} {_shown(text)!r} has '.' or '..' segments; write the path that is meant")
     return BaseUrl(
         origin=origin,
         path=quote(parts.path, safe=_PATH_SAFE).rstrip("/"),
-        query=quote(parts.query, safe=_QUERY_SAFE),
+        query=Secret.of(quote(parts.query, safe=_QUERY_SAFE)),
         user=None if parts.username is None else unquote(parts.username),
-        password=None if parts.password is None else unquote(parts.password),
+        password=None if parts.username is None else Secret(unquote(parts.password or "")),
     )
 
 
@@ -174,13 +177,11 @@ class Identity:
         return {text for text in texts if len(text) >= _SCRUB_LENGTH_MIN}
 
 
-def checked_headers(headers: Mapping[str, str | Secret] | None) -> tuple[tuple[str, str | Secret], ...]:
+def checked_headers(headers: object, name: str = "headers") -> dict[str, str | Secret]:
     """The user's headers, the values of those that look sensitive as secrets. Raises ``ConfigInvalid``."""
-    if headers is None:
-        return ()
     if not isinstance(headers, Mapping):
-        raise _invalid(f"headers must be a mapping of names to values, not a {type(headers).__name__}")
-    return tuple(_checked_header(name, value) for name, value in headers.items())
+        raise _invalid(f"{name} must be a mapping of names to values, not a {type(headers).__name__}")
+    return dict(_checked_header(name, value) for name, value in headers.items())
 
 
 def _checked_header(name: object, value: object) -> tuple[str, str | Secret]:
@@ -197,20 +198,18 @@ def _checked_header(name: object, value: object) -> tuple[str, str | Secret]:
     return name, Secret(value) if _SENSITIVE.search(name) and value else value
 
 
-def checked_auth(auth: object) -> tuple[str | None, Secret | None]:
-    """``(user, password)``, or a token, as user and secret. Raises ``ConfigInvalid`` that shows neither."""
-    if auth is None:
-        return None, None
+def checked_auth(auth: object, name: str = "auth") -> tuple[str, Secret] | Secret:
+    """``(user, password)``, or a token, with the secret as one. Raises ``ConfigInvalid`` that shows neither."""
     if isinstance(auth, str | Secret):
         token = Secret.of(auth)
         if token is None:
-            raise _invalid("auth is an empty text; give a token, a (user, password) pair, or None")
-        return None, token
+            raise _invalid(f"{name} is an empty text; give a token, a (user, password) pair, or None")
+        return token
     if isinstance(auth, tuple | list) and len(auth) == 2:
         user, password = auth
         if isinstance(user, str) and ":" not in user and isinstance(password, str | Secret):
             return user, password if isinstance(password, Secret) else Secret(password)
-    raise _invalid("auth must be a bearer token or a pair (user, password) of texts, without ':' in the user's name")
+    raise _invalid(f"{name} must be a bearer token or a pair (user, password) of texts, without ':' in the user's name")
 
 
 def _known(value: str | Secret, option: str) -> str:
@@ -220,86 +219,81 @@ def _known(value: str | Secret, option: str) -> str:
 # --- options ----------------------------------------------------------------------------------------------------------
 
 StatMethod = Literal["auto", "head", "get"]
-SCHEMES = ("http", "https")
 # The minimum of connections to one host.
 CONNECTIONS_MIN = 128
 
-CAPABILITY = Capability(
-    read=True,
-    read_range=True,
-    read_suffix=True,
-    read_if_match=True,
-    read_if_none_match=True,
-    read_if_modified_since=True,
-    read_if_unmodified_since=True,
-    stat=True,
+_CAN = (
+    *("read", "read_range", "read_suffix", "read_if_match", "read_if_none_match"),
+    *("read_if_modified_since", "read_if_unmodified_since", "stat"),
 )
+CAPABILITY = Capability(**dict.fromkeys(_CAN, True))
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class HttpOptions:
     """The fields of the recipe ``Http``, which documents them. Raises ``ConfigInvalid`` for invalid options."""
 
-    origin: Origin
-    path: str
-    identity: Identity
-    follow_redirects: bool
-    decode: bool
-    ca_bundle: str | None
-    proxies: ProxyUrls | None
-    connect_timeout_seconds: float
-    read_timeout_seconds: float
-    skip_bytes_max: int
-    stat_method: StatMethod
+    base_url: str | BaseUrl = field(metadata=in_uri(Checked(parse_base_url)))
+    _: KW_ONLY
+    headers: Mapping[str, str | Secret] | None = option(
+        None,
+        Secrets(checked_headers),
+        also="obstore:default_headers spark:secretHeaders other:extra_headers,cookies",
+        hint="headers={'Cookie': 'name=value'}",
+        has_variable=False,
+        hash=False,
+    )
+    auth: tuple[str, str | Secret] | str | Secret | None = option(
+        None,
+        Checked(checked_auth, is_secret=True),
+        also="spark:authToken other:bearer_token,basic_auth,username,user,password,token",
+        hint="auth=(user, password), or a bearer token",
+        has_variable=False,
+    )
+    follow_redirects: bool = option(True, FLAG, also="fsspec:allow_redirects")
+    decode: bool = option(False, FLAG)
+    ca_bundle: str | os.PathLike[str] | None = option(None, FILE, also=CA_WORDS, hint=CA_HINT)
+    proxies: Mapping[str, str | Secret] | None = option(
+        None, PROXIES, also=PROXY_WORDS, hint=PROXY_HINT, has_variable=False, hash=False
+    )
+    connect_timeout_seconds: float = option(5.0, SECONDS, also="boto3:connect_timeout other:connection_timeout")
+    read_timeout_seconds: float = option(20.0, SECONDS, also="boto3:read_timeout other:request_timeout")
+    skip_bytes_max: ByteCount = option(8 << 20, SIZE_OR_ZERO, given="recipe")
+    stat_method: StatMethod = option("auto", Choice(*get_args(StatMethod)), given="recipe")
 
     @frameless
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        headers: Mapping[str, str | Secret] | None = None,
-        auth: tuple[str, str | Secret] | str | Secret | None = None,
-        follow_redirects: bool = True,
-        decode: bool = False,
-        ca_bundle: str | os.PathLike[str] | None = None,
-        proxies: Mapping[str, str | Secret] | None = None,
-        connect_timeout_seconds: float = 5.0,
-        read_timeout_seconds: float = 20.0,
-        skip_bytes_max: ByteCount = 8 << 20,
-        stat_method: StatMethod = "auto",
-    ) -> None:
-        base = parse_base_url(base_url)
-        user, secret = checked_auth(auth)
-        if base.user is not None:
-            if auth is not None:
+    def __post_init__(self) -> None:
+        check(self)
+        if self.base.user is not None:
+            if self.auth is not None:
                 raise _invalid("base_url has a user already; give auth or the user in the URL, not both")
-            user, secret = checked_auth((base.user, base.password or ""))
-        checked = checked_headers(headers)
-        if secret is not None and any(name.lower() == "authorization" for name, _ in checked):
+            object.__setattr__(self, "auth", checked_auth((self.base.user, self.base.password)))
+            object.__setattr__(self, "base_url", replace(self.base, user=None, password=None))
+        identity = self.identity
+        if identity.secret is not None and any(name.lower() == "authorization" for name, _ in identity.headers):
             raise _invalid("auth and the header Authorization are both given; leave one out")
-        for name, flag in (("follow_redirects", follow_redirects), ("decode", decode)):
-            if type(flag) is not bool:
-                raise _invalid(f"{name} must be True or False, not {flag!r}")
-        skip_bytes = byte_count(skip_bytes_max, "skip_bytes_max", operation="configure")
-        if type(skip_bytes) is not int or skip_bytes < 0:
-            raise _invalid(f"skip_bytes_max must be an integer of at least 0, not {skip_bytes_max!r}")
-        if stat_method not in ("auto", "head", "get"):
-            raise _invalid(f"stat_method must be 'auto', 'head' or 'get', not {stat_method!r}")
-        values = {
-            "origin": base.origin,
-            "path": base.path,
-            "identity": Identity(user, secret, checked, Secret.of(base.query)),
-            "follow_redirects": follow_redirects,
-            "decode": decode,
-            "ca_bundle": None if ca_bundle is None else checked_file("ca_bundle", ca_bundle),
-            "proxies": _checked_proxies(proxies),
-            "connect_timeout_seconds": checked_seconds("connect_timeout_seconds", connect_timeout_seconds),
-            "read_timeout_seconds": checked_seconds("read_timeout_seconds", read_timeout_seconds),
-            "skip_bytes_max": skip_bytes,
-            "stat_method": stat_method,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+
+    @property
+    def base(self) -> BaseUrl:
+        """The base URL in its parts."""
+        return cast("BaseUrl", self.base_url)
+
+    @property
+    def origin(self) -> Origin:
+        """The origin of the base URL."""
+        return self.base.origin
+
+    @property
+    def path(self) -> str:
+        """The path of the base URL, percent-encoded and without a slash at its end."""
+        return self.base.path
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that a server sees."""
+        auth: Any = self.auth
+        user, secret = auth if isinstance(auth, tuple) else (None, auth)
+        return Identity(user, secret, tuple((self.headers or {}).items()), self.base.query)
 
     def __repr__(self) -> str:
         names = ", ".join(name for name, _ in self.identity.headers)
@@ -340,27 +334,9 @@ class HttpOptions:
             wait_timeout_seconds=max(self.connect_timeout_seconds, self.read_timeout_seconds),
             connections_max=2 * connections,
             connections_per_host_max=connections,
-            ca_bundle=self.ca_bundle,
+            ca_bundle=None if self.ca_bundle is None else os.fspath(self.ca_bundle),
             link_local_host=self.origin.host,
         )
-
-
-def _checked_proxies(proxies: Mapping[str, str | Secret] | None) -> ProxyUrls | None:
-    if proxies is None:
-        return None
-    if not isinstance(proxies, Mapping):
-        raise _invalid(f"proxies must be a mapping of schemes to URLs, not a {type(proxies).__name__}")
-    checked: list[tuple[str, str | Secret]] = []
-    for scheme, url in proxies.items():
-        if scheme not in SCHEMES:
-            raise _invalid(f"proxies has the key {scheme!r}; the keys are 'http' and 'https'")
-        if isinstance(url, Secret) or (isinstance(url, str) and url.startswith("env:")):
-            checked.append((scheme, url if isinstance(url, Secret) else Secret(url)))
-        elif isinstance(url, str) and urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname:
-            checked.append((scheme, Secret(url) if "@" in url else url))
-        else:
-            raise _invalid(f"the proxy for {scheme} must be a URL like http://host:3128")
-    return tuple(checked)
 
 
 def _invalid(message: str) -> ConfigInvalid:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.http.options import HttpOptions
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from aioprefetch.services.uri_options import HttpUriOptions
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Http(HttpOptions):
     """Objects below ``base_url``, to be read only: a key is appended to its path, percent-encoded.
 
@@ -54,21 +55,11 @@ class Http(HttpOptions):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("http", "https")
-    uri_options: ClassVar[tuple[str, ...]] = (
-        "headers",
-        "auth",
-        "follow_redirects",
-        "decode",
-        "ca_bundle",
-        "proxies",
-        "connect_timeout_seconds",
-        "read_timeout_seconds",
-    )
 
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[HttpUriOptions]) -> Http:
         """The recipe for ``http(s)://host/base/``."""
-        return cls(uri, **options)
+        return cls(uri, **given(options))
 
     def build(self, runtime: Runtime) -> Accessor:
         try:

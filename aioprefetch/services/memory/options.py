@@ -6,38 +6,19 @@ from dataclasses import field
 
 from aioprefetch.errors import IsADirectory
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import TEXT, check, option
 from aioprefetch.services.memory.store import Store
 from aioprefetch.values import Capability, ServiceInfo
 
-CAPABILITY = Capability(
-    read=True,
-    read_range=True,
-    read_suffix=True,
-    read_if_match=True,
-    read_if_none_match=True,
-    read_if_modified_since=True,
-    read_if_unmodified_since=True,
-    stat=True,
-    stat_directory=True,
-    list=True,
-    list_recursive=True,
-    list_ordered=True,
-    list_start_after=True,
-    write=True,
-    write_stream=True,
-    write_if_match=True,
-    write_if_none_match=True,
-    write_if_not_exists=True,
-    write_content_type=True,
-    write_user_metadata=True,
-    copy=True,
-    copy_if_match=True,
-    copy_if_not_exists=True,
-    delete=True,
-    delete_paths_max=1 << 20,
-    delete_if_match=True,
-    create_dir=True,
+_CAN = (
+    *("read", "read_range", "read_suffix", "read_if_match", "read_if_none_match"),
+    *("read_if_modified_since", "read_if_unmodified_since", "stat", "stat_directory"),
+    *("list", "list_recursive", "list_ordered", "list_start_after"),
+    *("write", "write_stream", "write_if_match", "write_if_none_match", "write_if_not_exists"),
+    *("write_content_type", "write_user_metadata"),
+    *("copy", "copy_if_match", "copy_if_not_exists", "delete", "delete_if_match", "create_dir"),
 )
+CAPABILITY = Capability(**dict.fromkeys(_CAN, True), delete_paths_max=1 << 20)
 
 _named: dict[str, Store] = {}
 
@@ -46,9 +27,12 @@ _named: dict[str, Store] = {}
 class MemoryOptions:
     """The fields of the recipe ``Memory``, which documents them."""
 
-    name: str = ""
-    root: str = ""
+    name: str = option("", TEXT, given="uri")
+    root: str = option("", TEXT, given="uri")
     _private: Store = field(default_factory=Store, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def info(self) -> ServiceInfo:

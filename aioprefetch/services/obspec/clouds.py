@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from aioprefetch.credentials import CredentialsProvider, Secret, frameless
 from aioprefetch.errors import ConfigInvalid, MissingDependency, excerpt, printable, redact
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.ranges import ByteCount
-from aioprefetch.runtime.options import checked_seconds
-from aioprefetch.services.obspec.options import VARIABLES, CloudFactory
+from aioprefetch.options import FILE, FLAG, SECONDS, SECRET, TEXT, Checked, checked_options, option, table_of
+from aioprefetch.services.obspec.options import PART_BYTES, VARIABLES, CloudFactory
 from aioprefetch.services.obspec.recipe import ObspecStore
 from aioprefetch.services.proxies import check_transport
 
 if TYPE_CHECKING:
-    from aioprefetch.services.uri_options import AzureUriOptions, ContainerOptions, GcsUriOptions
+    from aioprefetch.services.uri_options import AzureUriOptions, GcsUriOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,58 +68,67 @@ class MakeStore(CloudFactory):
         return excerpt(redact(text).rstrip("."))
 
 
+def _checked_provider(given: object, name: str) -> CredentialsProvider:
+    if isinstance(given, CredentialsProvider):
+        return given
+    if isinstance(given, type) or not callable(given):
+        raise ConfigInvalid(
+            f"{name} must be a provider of obstore, or a function as obstore takes it, not a {type(given).__name__}",
+            operation="configure",
+        )
+    return CredentialsProvider(given)
+
+
 class CloudStore(ObspecStore):
-    """A bucket or container of a cloud. Subclasses name the options of theirs; ``None`` leaves them to obstore.
+    """A bucket or container of a cloud. The rows of a subclass are settings of obstore; ``None`` leaves them to it.
 
     obstore takes what is not given from the environment, by its own names.
     """
 
-    # Annotations without fields: they tell ``from_uri`` how to parse an environment variable.
-    anonymous: bool
-    allow_http: bool
-    endpoint_url: str
-    connect_timeout_seconds: float
-    read_timeout_seconds: float
+    schemes: ClassVar[tuple[str, ...]]
 
-    scheme: ClassVar[str]
-    # The names of the options, and obstore's.
-    _settings: ClassVar[Mapping[str, str]]
-    _secrets: ClassVar[tuple[str, ...]]
+    credentials: Callable[[], Any] | CredentialsProvider | None = option(
+        None,
+        Checked(_checked_provider, is_text=False),
+        also="obstore:credential_provider other:session,token,bearer_token,credential,credentials_provider",
+        hint="a provider of obstore, which gives tokens too",
+    )
+    allow_http: bool | None = option(None, FLAG)
+    connect_timeout_seconds: float = option(5.0, SECONDS, also="boto3:connect_timeout other:connection_timeout")
+    read_timeout_seconds: float = option(20.0, SECONDS, also="boto3:read_timeout other:request_timeout")
+    part_bytes: int = option(
+        8 << 20, PART_BYTES, also="boto3:multipart_chunksize,multipart_threshold obstore:part_size"
+    )
 
     @frameless
-    def __init__(
-        self,
-        container: str,
-        settings: Mapping[str, object],
-        *,
-        prefix: str = "",
-        allow_http: bool | None = None,
-        connect_timeout_seconds: float = 5.0,
-        read_timeout_seconds: float = 20.0,
-        part_bytes: ByteCount = 8 << 20,
-        credentials: Callable[[], Any] | CredentialsProvider | None = None,
-    ) -> None:
-        _check_installed(self.scheme)
+    def __init__(self, container: str, *, prefix: str = "", **options: object) -> None:
+        scheme, cls = self.schemes[0], type(self)
+        _check_installed(scheme)
         if not container:
-            raise ConfigInvalid(f"{self.scheme}:// needs the name of a container", operation="configure")
-        given = {self._settings[name]: _text(value) for name, value in settings.items() if value is not None}
-        for name in self._secrets:
-            if self._settings[name] in given:
-                given[self._settings[name]] = Secret.of(given[self._settings[name]])
+            raise ConfigInvalid(f"{scheme}:// needs the name of a container", operation="configure")
+        rows, connection = table_of(cls), table_of(CloudStore)
+        if unknown := min(options.keys() - rows.keys(), default=""):
+            raise TypeError(f"{cls.__name__} got an unexpected keyword argument {unknown!r}")
+        given = checked_options(cls, {**dict.fromkeys(rows), **options})
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+        own = {name: given.pop(name) for name in tuple(given) if name not in connection}
         client = {
-            "allow_http": bool(allow_http) or _goes_without_tls(settings, allow_http),
-            "connect_timeout": _seconds("connect_timeout_seconds", connect_timeout_seconds),
-            "read_timeout": _seconds("read_timeout_seconds", read_timeout_seconds),
+            "allow_http": bool(given["allow_http"]) or _goes_without_tls(own, given["allow_http"]),
+            "connect_timeout": timedelta(seconds=given["connect_timeout_seconds"]),
+            "read_timeout": timedelta(seconds=given["read_timeout_seconds"]),
             "timeout": timedelta(hours=1),
         }
         factory = MakeStore(
-            scheme=self.scheme,
+            scheme=scheme,
             container=container,
-            settings=given,
+            settings={
+                next(rows[name].words("obstore"), name): value for name, value in own.items() if value is not None
+            },
             client=client,
-            credentials=None if credentials is None else _checked_provider(credentials),
+            credentials=given["credentials"],
         )
-        super().__init__(factory, name=container, prefix=prefix, part_bytes=part_bytes)
+        super().__init__(factory, name=container, prefix=prefix, part_bytes=given["part_bytes"])
 
 
 class Gcs(CloudStore):
@@ -153,44 +161,22 @@ class Gcs(CloudStore):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("gs", "gcs")
-    scheme = "gs"
-    uri_options: ClassVar[tuple[str, ...]] = (
-        *("service_account", "service_account_key", "application_credentials", "anonymous"),
-        *("credentials", "endpoint_url", "allow_http"),
-        *("connect_timeout_seconds", "read_timeout_seconds", "part_bytes"),
-    )
-    service_account: str
-    service_account_key: Secret
-    application_credentials: str
-    _settings: ClassVar[Mapping[str, str]] = {
-        "service_account": "service_account",
-        "service_account_key": "service_account_key",
-        "application_credentials": "application_credentials",
-        "anonymous": "skip_signature",
-        "endpoint_url": "base_url",
-    }
-    _secrets: ClassVar[tuple[str, ...]] = ("service_account_key",)
 
-    @frameless
-    def __init__(
-        self,
-        container: str,
-        *,
-        service_account: str | os.PathLike[str] | None = None,
-        service_account_key: str | Secret | None = None,
-        application_credentials: str | os.PathLike[str] | None = None,
-        anonymous: bool | None = None,
-        endpoint_url: str | None = None,
-        **options: Unpack[ContainerOptions],
-    ) -> None:
-        settings = {
-            "service_account": service_account,
-            "service_account_key": service_account_key,
-            "application_credentials": application_credentials,
-            "anonymous": anonymous,
-            "endpoint_url": endpoint_url,
-        }
-        super().__init__(container, settings, **options)
+    service_account: str | os.PathLike[str] | None = option(
+        None,
+        FILE,
+        also="other:service_account_path,token,security_token,session_token",
+        hint="the path of a key file; service_account_key is its contents, anonymous=True sends no keys, and without"
+        " any of them the environment has them",
+    )
+    service_account_key: str | Secret | None = option(None, SECRET, also="spark:serviceAccountSecretKey")
+    application_credentials: str | os.PathLike[str] | None = option(None, FILE)
+    anonymous: bool | None = option(None, FLAG, also="obstore:skip_signature fsspec:anon")
+    endpoint_url: str | None = option(None, TEXT, also="obstore:base_url other:endpoint")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, container: str, *, prefix: str = "", **options: Unpack[GcsUriOptions]) -> None: ...
 
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[GcsUriOptions]) -> Gcs:
@@ -237,56 +223,26 @@ class Azure(CloudStore):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("az", "azure", "abfs", "abfss", "adl")
-    scheme = "az"
-    uri_options: ClassVar[tuple[str, ...]] = (
-        *("account_name", "account_key", "sas_key", "client_id", "client_secret", "tenant_id"),
-        *("credentials", "anonymous", "use_emulator", "endpoint_url", "allow_http"),
-        *("connect_timeout_seconds", "read_timeout_seconds", "part_bytes"),
-    )
-    account_name: str
-    account_key: Secret
-    sas_key: Secret
-    client_id: str
-    client_secret: Secret
-    tenant_id: str
-    use_emulator: bool
-    _settings: ClassVar[Mapping[str, str]] = {
-        **{name: name for name in ("account_name", "account_key", "sas_key", "client_id", "client_secret")},
-        "tenant_id": "tenant_id",
-        "use_emulator": "use_emulator",
-        "anonymous": "skip_signature",
-        "endpoint_url": "endpoint",
-    }
-    _secrets: ClassVar[tuple[str, ...]] = ("account_key", "sas_key", "client_secret")
 
-    @frameless
-    def __init__(
-        self,
-        container: str,
-        *,
-        account_name: str | None = None,
-        account_key: str | Secret | None = None,
-        sas_key: str | Secret | None = None,
-        client_id: str | None = None,
-        client_secret: str | Secret | None = None,
-        tenant_id: str | None = None,
-        use_emulator: bool | None = None,
-        anonymous: bool | None = None,
-        endpoint_url: str | None = None,
-        **options: Unpack[ContainerOptions],
-    ) -> None:
-        settings = {
-            "account_name": account_name,
-            "account_key": account_key,
-            "sas_key": sas_key,
-            "client_id": client_id,
-            "client_secret": client_secret,
-            "tenant_id": tenant_id,
-            "use_emulator": use_emulator,
-            "anonymous": anonymous,
-            "endpoint_url": endpoint_url,
-        }
-        super().__init__(container, settings, **options)
+    account_name: str | None = option(None, TEXT, also="other:account,storage_account_name,username,user")
+    account_key: str | Secret | None = option(
+        None,
+        SECRET,
+        also="spark:accountSecretKey other:storage_account_key,key,access_key,secret,secret_key,password",
+    )
+    sas_key: str | Secret | None = option(
+        None, SECRET, also="fsspec:sas_token spark:sasToken other:shared_access_signature"
+    )
+    client_id: str | None = option(None, TEXT)
+    client_secret: str | Secret | None = option(None, SECRET)
+    tenant_id: str | None = option(None, TEXT)
+    anonymous: bool | None = option(None, FLAG, also="obstore:skip_signature fsspec:anon")
+    use_emulator: bool | None = option(None, FLAG)
+    endpoint_url: str | None = option(None, TEXT, also="obstore:endpoint")
+
+    if TYPE_CHECKING:
+
+        def __init__(self, container: str, *, prefix: str = "", **options: Unpack[AzureUriOptions]) -> None: ...
 
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[AzureUriOptions]) -> Azure:
@@ -316,18 +272,6 @@ def _place(uri: str) -> tuple[str, str]:
     return place, prefix
 
 
-def _checked_provider(given: object) -> CredentialsProvider:
-    if isinstance(given, CredentialsProvider):
-        return given
-    if isinstance(given, type) or not callable(given):
-        raise ConfigInvalid(
-            "credentials must be a provider of obstore, or a function as obstore takes it, not a"
-            f" {type(given).__name__}",
-            operation="configure",
-        )
-    return CredentialsProvider(given)
-
-
 def _goes_without_tls(settings: Mapping[str, object], allow_http: bool | None) -> bool:
     """Whether the endpoint is one of plain http. ``ConfigInvalid`` for one to which no keys may be sent."""
     endpoint = settings.get("endpoint_url")
@@ -335,11 +279,3 @@ def _goes_without_tls(settings: Mapping[str, object], allow_http: bool | None) -
         return False
     check_transport(redact(endpoint), allow_http=allow_http, carries="" if settings.get("anonymous") else "credentials")
     return True
-
-
-def _text(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _seconds(name: str, value: float) -> timedelta:
-    return timedelta(seconds=checked_seconds(name, value))

@@ -18,10 +18,13 @@ from urllib.parse import parse_qsl, urlsplit
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, Error, InvalidPath, redact
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.ranges import ByteCount, byte_count
+from aioprefetch.options import Size
+from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.services.keys import checked_key, is_directory_bucket
 from aioprefetch.values import Capability, ServiceInfo
+
+PART_BYTES = Size(5 << 20, 1 << 30)
 
 
 class CloudFactory:
@@ -65,10 +68,7 @@ class ObspecOptions:
         if capability is not None and not isinstance(capability, Capability):
             raise _invalid(f"capability must be an aioprefetch.Capability, not {capability!r}")
         keep(self, "_capability", capability)
-        size = byte_count(part_bytes, "part_bytes", operation="configure")
-        if type(size) is not int or not 5 << 20 <= size <= 1 << 30:
-            raise _invalid(f"part_bytes must be an integer between {5 << 20} and {1 << 30}, not {part_bytes!r}")
-        keep(self, "part_bytes", size)
+        keep(self, "part_bytes", PART_BYTES.checked(part_bytes, "part_bytes"))
         keep(self, "_random", secrets.token_hex(8))
         keep(self, "_made", [])
         if not _is_store(store) and not callable(store):

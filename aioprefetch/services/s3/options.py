@@ -19,10 +19,18 @@ from urllib.parse import SplitResult, urlsplit
 from aioprefetch.credentials import CredentialsProvider, Secret, digest, frameless
 from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import FILE, FLAG, SECONDS, SECRET, Checked, Choice, Integer, Size, Text, check, in_uri, option
 from aioprefetch.ranges import ByteCount
-from aioprefetch.runtime.options import checked_file, checked_seconds, keep_byte_counts
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key, is_directory_bucket
-from aioprefetch.services.proxies import ambient_network, check_transport
+from aioprefetch.services.proxies import (
+    CA_HINT,
+    CA_WORDS,
+    PROXIES,
+    PROXY_HINT,
+    PROXY_WORDS,
+    ambient_network,
+    check_transport,
+)
 from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.environment import Ambient, ambient, file_states
 from aioprefetch.transport import is_link_local_or_metadata
@@ -67,68 +75,250 @@ _ARN = re.compile(
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
 
 
+def invalid(message: str) -> ConfigInvalid:
+    """The error of this module."""
+    return ConfigInvalid(message, operation="configure")
+
+
+def checked_bucket(bucket: object, name: str = "bucket") -> str:
+    """The name of a bucket, or the ARN of an access point."""
+    if not isinstance(bucket, str) or not bucket:
+        raise invalid(f"bucket must be the name of a bucket, not {bucket!r}")
+    if _ARN.fullmatch(bucket):
+        return bucket
+    if bucket.startswith("arn:"):
+        raise invalid(
+            f"bucket={bucket!r} is not the ARN of an access point: give that, the alias of the access point, or a name"
+        )
+    if "/" in bucket:
+        raise invalid(f"bucket={bucket!r} holds a slash; what comes after the bucket's name is the prefix")
+    if bucket != bucket.lower():
+        raise invalid(f"bucket={bucket!r} has upper case letters; names of buckets are lower case")
+    if _is_ipv4(bucket):
+        raise invalid(f"bucket={bucket!r} looks like an IP address; give the address as endpoint_url")
+    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+        raise invalid(
+            f"bucket={bucket!r} is not a valid bucket name: 3 to 63 of a-z, 0-9, '.', '-', '_', "
+            "a letter or digit at both ends"
+        )
+    return bucket
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """The bucket, which may be an ARN, and what comes after it and a slash."""
+    arn = _ARN.match(address)
+    bucket = arn[0] if arn is not None else address.partition("/")[0]
+    return bucket, address[len(bucket) :].removeprefix("/")
+
+
+def checked_prefix(prefix: object, name: str = "prefix") -> str:
+    """A prefix without the slashes at its ends."""
+    if not isinstance(prefix, str):
+        raise invalid(f"prefix must be text, not {prefix!r}")
+    try:
+        return checked_key(prefix.strip("/"), operation="configure")
+    except InvalidPath as error:
+        raise invalid(f"prefix={prefix!r} cannot be used: {error.message}") from None
+
+
+def checked_endpoint(url: object, name: str = "endpoint_url") -> str:
+    """The address of a store: http or https, a host that is not link-local, no user, query or fragment."""
+    if not isinstance(url, str) or not url:
+        raise invalid(f"{name} must be a URL such as 'https://s3.example.com', not {url!r}")
+    if any(character in url for character in "@?#"):
+        # The value is not repeated: any part of it may be a password or a signature.
+        raise invalid(
+            f"{name} must be http(s)://host[:port] without user, query or fragment; keys are given as access_key_id "
+            "and secret_access_key"
+        )
+    shown = f"{name}={url!r}"
+    parts = _split(url, shown)
+    if parts.scheme not in ("http", "https"):
+        raise invalid(f"{shown} must begin with http:// or https://")
+    host = parts.hostname
+    if not host or not re.fullmatch(r"[\w.:%-]+", host):
+        raise invalid(f"{shown} names no host")
+    try:
+        host.encode("ascii" if host.isascii() else "idna")
+    except UnicodeError:
+        raise invalid(f"{shown} names a host that is not a valid name") from None
+    if is_link_local_or_metadata(host):
+        raise invalid(f"{shown} is a link-local or metadata address; such hosts hand out credentials and are refused")
+    return url.rstrip("/")
+
+
+def checked_region(region: object, name: str = "region") -> str:
+    """A region's name: it becomes part of a host name."""
+    if not isinstance(region, str) or not _REGION.fullmatch(region):
+        raise invalid(f"{name}={region!r} is not a valid region; one looks like 'eu-west-1'")
+    return region
+
+
+def checked_provider(given: object, name: str = "credentials") -> CredentialsProvider:
+    """A session, credentials or a function. ``ConfigInvalid`` for anything else, without showing it."""
+    if isinstance(given, CredentialsProvider):
+        return given
+    if isinstance(given, type) or not (is_session(given) or are_credentials(given) or callable(given)):
+        hint = ": text of keys goes into access_key_id, secret_access_key and session_token"
+        raise invalid(
+            "credentials must be a session of boto3, botocore or aiobotocore, credentials of one, or a function that"
+            f" returns keys; it is a {type(given).__name__}{hint if isinstance(given, str | Mapping | tuple) else ''}"
+        )
+    return CredentialsProvider(given)
+
+
+def region_of(provider: CredentialsProvider) -> str | None:
+    """The region that a session, or a provider of obstore, is set to."""
+    given = provider.given
+    if not is_session(given):
+        config = getattr(given, "config", None)
+        named = (config.get("region") or config.get("aws_region")) if isinstance(config, Mapping) else None
+    elif hasattr(given, "region_name"):
+        named = given.region_name
+    else:
+        named = given.get_config_variable("region") if hasattr(given, "get_config_variable") else None
+    return named if isinstance(named, str) and named else None
+
+
+def is_session(given: object) -> bool:
+    """Whether an object is a session of boto3, botocore or aiobotocore."""
+    return callable(getattr(given, "get_credentials", None))
+
+
+def are_credentials(given: object) -> bool:
+    """Whether an object is credentials of botocore or aiobotocore."""
+    return callable(getattr(given, "get_frozen_credentials", None))
+
+
+def sse_secret(key: object, name: str = "sse_customer_key") -> Secret:
+    """A customer's key as a secret in base64, checked as far as it is known here."""
+    if isinstance(key, bytes):
+        if len(key) != SSE_KEY_BYTES:
+            raise invalid(f"sse_customer_key must have {SSE_KEY_BYTES} bytes, not {len(key)}")
+        return Secret(base64.b64encode(key).decode())
+    if not isinstance(key, (str, Secret)) or not key:
+        raise invalid(f"sse_customer_key must be {SSE_KEY_BYTES} bytes, or their base64; it is a {type(key).__name__}")
+    secret = key if isinstance(key, Secret) else Secret(key)
+    if secret.is_literal and secret.reveal() is not None:
+        sse_key_bytes(secret)
+    return secret
+
+
+def sse_key_bytes(secret: Secret) -> bytes:
+    """The bytes of a customer's key from its base64."""
+    # No local variable holds the key when this raises, because tools show those of every frame of an error.
+    found_bytes = _decoded_bytes(secret)
+    if found_bytes is None:
+        raise invalid(f"sse_customer_key is not base64; it must hold {SSE_KEY_BYTES} bytes")
+    if found_bytes != SSE_KEY_BYTES:
+        raise invalid(f"sse_customer_key must hold {SSE_KEY_BYTES} bytes, not {found_bytes}")
+    return base64.b64decode(secret.reveal() or "")
+
+
+def _decoded_bytes(secret: Secret) -> int | None:
+    try:
+        return len(base64.b64decode(secret.reveal() or "", validate=True))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _split(url: str, shown: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises for a port that is not a number
+    except ValueError as error:
+        raise invalid(f"{shown} is not a URL: {error}") from None
+    return parts
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
     """The fields of the recipe ``S3``, which documents them. Raises ``ConfigInvalid`` for options that cannot work."""
 
-    bucket: str
-    prefix: str = ""
-    endpoint_url: str | None = None
-    region: str | None = None
-    access_key_id: str | Secret | None = None
-    secret_access_key: str | Secret | None = None
-    session_token: str | Secret | None = None
-    credentials: CredentialsProvider | Any | None = None
-    fallback: Fallback | None = None
-    profile: str | None = None
-    anonymous: bool = False
-    addressing_style: AddressingStyle = "auto"
-    signing: Signing = "header"
-    ca_bundle: str | os.PathLike[str] | None = None
-    proxies: Mapping[str, str | Secret] | None = field(default=None, hash=False)
-    allow_http: bool | None = None
-    sse_customer_key: str | bytes | Secret | None = None
-    request_payer: bool = False
-    connect_timeout_seconds: float = 5.0
-    read_timeout_seconds: float = 20.0
-    part_bytes: ByteCount = 8 << 20
-    checksum: Checksum | None = None
-    connections_max: int | None = None
+    bucket: str = field(metadata=in_uri(Checked(checked_bucket)))
+    prefix: str = option("", Checked(checked_prefix), given="uri")
+    endpoint_url: str | None = option(
+        None,
+        Checked(checked_endpoint, "a URL"),
+        also="obstore:endpoint hadoop:endpoint other:endpoint_override,endpoint_url_s3,host,base_url",
+    )
+    region: str | None = option(
+        None,
+        Checked(checked_region),
+        also="fsspec:region_name boto3:region_name obstore:default_region hadoop:endpoint.region",
+    )
+    access_key_id: str | Secret | None = option(
+        None, SECRET, also="fsspec:key,username,aws_access_key_id hadoop:access.key other:access_key,user"
+    )
+    secret_access_key: str | Secret | None = option(
+        None, SECRET, also="fsspec:secret,password,aws_secret_access_key hadoop:secret.key other:secret_key"
+    )
+    session_token: str | Secret | None = option(
+        None, SECRET, also="fsspec:token,aws_session_token hadoop:session.token other:security_token"
+    )
+    credentials: CredentialsProvider | Any | None = option(
+        None,
+        Checked(checked_provider, is_text=False),
+        also="fsspec:session obstore:credential_provider other:botocore_session,boto3_session,credentials_provider",
+        hint="a boto3.Session, or a function that gives keys",
+    )
+    fallback: Fallback | None = option(None, Choice(*get_args(Fallback)))
+    profile: str | None = option(None, Text("the name of a profile"), also="fsspec:profile_name,aws_profile")
+    anonymous: bool = option(False, FLAG, also="fsspec:anon obstore:skip_signature other:no_sign_request,unsigned")
+    addressing_style: AddressingStyle = option(
+        "auto",
+        Choice(*get_args(AddressingStyle)),
+        also="obstore:virtual_hosted_style_request hadoop:path.style.access"
+        " other:force_path_style,path_style,use_path_style",
+        hint="addressing_style='path' or 'virtual'",
+    )
+    signing: Signing = option("header", Choice(*get_args(Signing)))
+    ca_bundle: str | os.PathLike[str] | None = option(None, FILE, also=CA_WORDS, hint=CA_HINT)
+    proxies: Mapping[str, str | Secret] | None = option(
+        None, PROXIES, also=PROXY_WORDS, hint=PROXY_HINT, has_variable=False, hash=False
+    )
+    allow_http: bool | None = option(None, FLAG)
+    sse_customer_key: str | bytes | Secret | None = option(
+        None,
+        Checked(sse_secret, is_secret=True),
+        also="boto3:SSECustomerKey obstore:sse_customer_key_base64 hadoop:encryption.key spark:sseCustomerSecretKey",
+    )
+    request_payer: bool = option(
+        False,
+        FLAG,
+        also="fsspec:requester_pays hadoop:requester.pays.enabled other:request_payer_enabled",
+        hint="request_payer=True",
+    )
+    connect_timeout_seconds: float = option(5.0, SECONDS, also="boto3:connect_timeout other:connection_timeout")
+    read_timeout_seconds: float = option(20.0, SECONDS, also="boto3:read_timeout other:request_timeout")
+    part_bytes: ByteCount = option(
+        8 << 20,
+        Size(PART_BYTES_MIN, PART_BYTES_MAX),
+        also="boto3:multipart_chunksize,multipart_threshold obstore:part_size",
+    )
+    checksum: Checksum | None = option(
+        None,
+        Choice(*get_args(Checksum)),
+        also="boto3:ChecksumAlgorithm,request_checksum_calculation obstore:checksum_algorithm",
+        hint="checksum='sha256' or 'crc32', which the store verifies and keeps with the object",
+    )
+    connections_max: int | None = option(None, Integer(1, 100_000), given="recipe")
 
     @frameless
     def __post_init__(self) -> None:
-        keep = object.__setattr__
-        keep(self, "bucket", checked_bucket(self.bucket))
-        keep(self, "prefix", checked_prefix(self.prefix))
-        for name in ("access_key_id", "secret_access_key", "session_token"):
-            keep(self, name, Secret.of(getattr(self, name)))
-        keep(self, "sse_customer_key", sse_secret(self.sse_customer_key))
-        if self.credentials is not None:
-            keep(self, "credentials", checked_provider(self.credentials))
-            keep(self, "region", self.region or region_of(self.credentials))
-        if self.region is not None:
-            keep(self, "region", checked_region(self.region))
-        if self.ca_bundle is not None:
-            keep(self, "ca_bundle", checked_file("ca_bundle", self.ca_bundle))
-        if self.proxies is not None:
-            keep(self, "proxies", checked_proxies(self.proxies))
-        checked_choice("addressing_style", self.addressing_style, get_args(AddressingStyle))
-        checked_choice("signing", self.signing, get_args(Signing))
-        if self.fallback is not None:
-            checked_choice("fallback", self.fallback, get_args(Fallback))
-        for name in ("anonymous", "request_payer", *(() if self.allow_http is None else ("allow_http",))):
-            checked_flag(name, getattr(self, name))
-        checked_seconds("connect_timeout_seconds", self.connect_timeout_seconds)
-        checked_seconds("read_timeout_seconds", self.read_timeout_seconds)
-        keep_byte_counts(self, "part_bytes")
-        checked_integer("part_bytes", self.part_bytes, minimum=PART_BYTES_MIN, maximum=PART_BYTES_MAX)
-        if self.checksum is not None:
-            checked_choice("checksum", self.checksum, get_args(Checksum))
-        if self.connections_max is not None:
-            checked_integer("connections_max", self.connections_max, minimum=1, maximum=100_000)
+        check(self)
+        if isinstance(self.credentials, CredentialsProvider) and not self.region:
+            object.__setattr__(self, "region", region_of(self.credentials))
         self._check_identity()
         if self.endpoint_url is not None:
-            keep(self, "endpoint_url", checked_endpoint(self.endpoint_url))
             self.check_endpoint(self.endpoint_url)
 
     def _check_identity(self) -> None:
@@ -141,8 +331,6 @@ class S3Options:
             raise invalid(f"{present} is given without {missing}; they go together")
         if self.session_token and not self.access_key_id:
             raise invalid("session_token is given without access_key_id and secret_access_key")
-        if self.profile is not None and (not isinstance(self.profile, str) or not self.profile):
-            raise invalid(f"profile must be the name of a profile, not {self.profile!r}")
 
     def check_endpoint(self, url: str) -> None:
         """Refuse an endpoint, configured here or found by botocore, to which secrets must not be sent."""
@@ -298,202 +486,3 @@ class S3Options:
         for name in _SECRET_VARIABLES:
             if value := os.environ.get(name):
                 yield value
-
-
-def invalid(message: str) -> ConfigInvalid:
-    """The error of this module."""
-    return ConfigInvalid(message, operation="configure")
-
-
-def checked_bucket(bucket: object) -> str:
-    """The name of a bucket, or the ARN of an access point."""
-    if not isinstance(bucket, str) or not bucket:
-        raise invalid(f"bucket must be the name of a bucket, not {bucket!r}")
-    if _ARN.fullmatch(bucket):
-        return bucket
-    if bucket.startswith("arn:"):
-        raise invalid(
-            f"bucket={bucket!r} is not the ARN of an access point: give that, the alias of the access point, or a name"
-        )
-    if "/" in bucket:
-        raise invalid(f"bucket={bucket!r} holds a slash; what comes after the bucket's name is the prefix")
-    if bucket != bucket.lower():
-        raise invalid(f"bucket={bucket!r} has upper case letters; names of buckets are lower case")
-    if _is_ipv4(bucket):
-        raise invalid(f"bucket={bucket!r} looks like an IP address; give the address as endpoint_url")
-    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
-        raise invalid(
-            f"bucket={bucket!r} is not a valid bucket name: 3 to 63 of a-z, 0-9, '.', '-', '_', "
-            "a letter or digit at both ends"
-        )
-    return bucket
-
-
-def split_address(address: str) -> tuple[str, str]:
-    """The bucket, which may be an ARN, and what comes after it and a slash."""
-    arn = _ARN.match(address)
-    bucket = arn[0] if arn is not None else address.partition("/")[0]
-    return bucket, address[len(bucket) :].removeprefix("/")
-
-
-def checked_prefix(prefix: object) -> str:
-    """A prefix without the slashes at its ends."""
-    if not isinstance(prefix, str):
-        raise invalid(f"prefix must be text, not {prefix!r}")
-    try:
-        return checked_key(prefix.strip("/"), operation="configure")
-    except InvalidPath as error:
-        raise invalid(f"prefix={prefix!r} cannot be used: {error.message}") from None
-
-
-def checked_endpoint(url: object, *, option: str = "endpoint_url") -> str:
-    """The address of a store: http or https, a host that is not link-local, no user, query or fragment."""
-    if not isinstance(url, str) or not url:
-        raise invalid(f"{option} must be a URL such as 'https://s3.example.com', not {url!r}")
-    if any(character in url for character in "@?#"):
-        # The value is not repeated: any part of it may be a password or a signature.
-        raise invalid(
-            f"{option} must be http(s)://host[:port] without user, query or fragment; keys are given as access_key_id "
-            "and secret_access_key"
-        )
-    shown = f"{option}={url!r}"
-    parts = _split(url, shown)
-    if parts.scheme not in ("http", "https"):
-        raise invalid(f"{shown} must begin with http:// or https://")
-    host = parts.hostname
-    if not host or not re.fullmatch(r"[\w.:%-]+", host):
-        raise invalid(f"{shown} names no host")
-    try:
-        host.encode("ascii" if host.isascii() else "idna")
-    except UnicodeError:
-        raise invalid(f"{shown} names a host that is not a valid name") from None
-    if is_link_local_or_metadata(host):
-        raise invalid(f"{shown} is a link-local or metadata address; such hosts hand out credentials and are refused")
-    return url.rstrip("/")
-
-
-def checked_region(region: object) -> str:
-    """A region's name: it becomes part of a host name."""
-    if not isinstance(region, str) or not _REGION.fullmatch(region):
-        raise invalid(f"region={region!r} is not a valid region; one looks like 'eu-west-1'")
-    return region
-
-
-def checked_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
-    """One of a few words."""
-    if value not in choices:
-        raise invalid(f"{option}={value!r} must be one of {', '.join(map(repr, choices))}")
-
-
-def checked_flag(option: str, value: object) -> None:
-    """``True`` or ``False``, and no text that merely says so."""
-    if not isinstance(value, bool):
-        raise invalid(f"{option}={value!r} must be True or False")
-
-
-def checked_integer(option: str, value: object, *, minimum: int, maximum: int) -> None:
-    """An integer within its bounds."""
-    if type(value) is not int or not minimum <= value <= maximum:
-        raise invalid(f"{option}={value!r} must be an integer from {minimum} to {maximum}")
-
-
-def checked_proxies(proxies: object) -> dict[str, str | Secret]:
-    """Proxies by scheme. One with a user in it is kept as a secret, since it holds a password."""
-    if not isinstance(proxies, Mapping):
-        raise invalid(f"proxies must map 'http' and 'https' to URLs; it is a {type(proxies).__name__}")
-    checked: dict[str, str | Secret] = {}
-    for scheme, url in proxies.items():
-        if scheme not in ("http", "https"):
-            raise invalid(f"proxies has the key {scheme!r}; the keys are 'http' and 'https'")
-        if isinstance(url, Secret) or (isinstance(url, str) and (url.startswith("env:") or "@" in url)):
-            checked[scheme] = url if isinstance(url, Secret) else Secret(url)
-        else:
-            checked[scheme] = checked_endpoint(url, option=f"proxies[{scheme!r}]")
-    return checked
-
-
-def checked_provider(given: object) -> CredentialsProvider:
-    """A session, credentials or a function. ``ConfigInvalid`` for anything else, without showing it."""
-    if isinstance(given, CredentialsProvider):
-        return given
-    if isinstance(given, type) or not (is_session(given) or are_credentials(given) or callable(given)):
-        hint = ": text of keys goes into access_key_id, secret_access_key and session_token"
-        raise invalid(
-            "credentials must be a session of boto3, botocore or aiobotocore, credentials of one, or a function that"
-            f" returns keys; it is a {type(given).__name__}{hint if isinstance(given, str | Mapping | tuple) else ''}"
-        )
-    return CredentialsProvider(given)
-
-
-def region_of(provider: CredentialsProvider) -> str | None:
-    """The region that a session, or a provider of obstore, is set to."""
-    given = provider.given
-    if not is_session(given):
-        config = getattr(given, "config", None)
-        named = (config.get("region") or config.get("aws_region")) if isinstance(config, Mapping) else None
-    elif hasattr(given, "region_name"):
-        named = given.region_name
-    else:
-        named = given.get_config_variable("region") if hasattr(given, "get_config_variable") else None
-    return named if isinstance(named, str) and named else None
-
-
-def is_session(given: object) -> bool:
-    """Whether an object is a session of boto3, botocore or aiobotocore."""
-    return callable(getattr(given, "get_credentials", None))
-
-
-def are_credentials(given: object) -> bool:
-    """Whether an object is credentials of botocore or aiobotocore."""
-    return callable(getattr(given, "get_frozen_credentials", None))
-
-
-def sse_secret(key: str | bytes | Secret | None) -> Secret | None:
-    """A customer's key as a secret in base64, checked as far as it is known here."""
-    if key is None:
-        return None
-    if isinstance(key, bytes):
-        if len(key) != SSE_KEY_BYTES:
-            raise invalid(f"sse_customer_key must have {SSE_KEY_BYTES} bytes, not {len(key)}")
-        return Secret(base64.b64encode(key).decode())
-    if not isinstance(key, (str, Secret)) or not key:
-        raise invalid(f"sse_customer_key must be {SSE_KEY_BYTES} bytes, or their base64; it is a {type(key).__name__}")
-    secret = key if isinstance(key, Secret) else Secret(key)
-    if secret.is_literal and secret.reveal() is not None:
-        sse_key_bytes(secret)
-    return secret
-
-
-def sse_key_bytes(secret: Secret) -> bytes:
-    """The bytes of a customer's key from its base64."""
-    # No local variable holds the key when this raises, because tools show those of every frame of an error.
-    found_bytes = _decoded_bytes(secret)
-    if found_bytes is None:
-        raise invalid(f"sse_customer_key is not base64; it must hold {SSE_KEY_BYTES} bytes")
-    if found_bytes != SSE_KEY_BYTES:
-        raise invalid(f"sse_customer_key must hold {SSE_KEY_BYTES} bytes, not {found_bytes}")
-    return base64.b64decode(secret.reveal() or "")
-
-
-def _decoded_bytes(secret: Secret) -> int | None:
-    try:
-        return len(base64.b64decode(secret.reveal() or "", validate=True))
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _split(url: str, shown: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises for a port that is not a number
-    except ValueError as error:
-        raise invalid(f"{shown} is not a URL: {error}") from None
-    return parts
-
-
-def _is_ipv4(host: str) -> bool:
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        return False
-    return True

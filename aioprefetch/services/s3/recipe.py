@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3.options import S3Options, invalid, split_address
 
@@ -81,28 +82,6 @@ class S3(S3Options):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("s3", "s3a")
-    uri_options: ClassVar[tuple[str, ...]] = (
-        "endpoint_url",
-        "region",
-        "access_key_id",
-        "secret_access_key",
-        "session_token",
-        "credentials",
-        "fallback",
-        "profile",
-        "anonymous",
-        "addressing_style",
-        "signing",
-        "ca_bundle",
-        "proxies",
-        "allow_http",
-        "sse_customer_key",
-        "request_payer",
-        "connect_timeout_seconds",
-        "read_timeout_seconds",
-        "part_bytes",
-        "checksum",
-    )
 
     @classmethod
     def from_uri(cls, uri: str, **options: Unpack[S3UriOptions]) -> S3:
@@ -111,7 +90,7 @@ class S3(S3Options):
         bucket, prefix = split_address(rest)
         if "@" in bucket or (":" in bucket and "@" in rest):  # Not shown: the text before it is probably a key.
             raise invalid(f"no bucket has an '@' in its name: credentials do not go into {scheme}:// but into options")
-        return cls(bucket=bucket, prefix=prefix, **options)
+        return cls(bucket=bucket, prefix=prefix, **given(options))
 
     def buckets(self, runtime: Runtime) -> Buckets:
         """The bucket itself, and the others of the account: listed, made and deleted."""

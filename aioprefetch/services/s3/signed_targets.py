@@ -87,7 +87,7 @@ def configuration_of(options: S3Options, *, of_account: bool = False) -> Configu
     style = options.addressing_style if options.addressing_style != "auto" else ambient.addressing_style
     find_endpoint = partial(asked_endpoint, options) if why else endpoint_of
     endpoint = find_endpoint(bucket, region, endpoint_url, style)
-    proxy = Proxies(None if options.proxies is None else tuple(options.proxies.items())).of(endpoint.origin)
+    proxy = Proxies(options.proxies).of(endpoint.origin)
     if proxy is not None and proxy.origin.scheme == endpoint.origin.scheme == "https":
         raise ConfigInvalid(
             f"the proxy {proxy.origin} (proxies, or HTTPS_PROXY) would need TLS within TLS: give its address with http://"

@@ -31,10 +31,10 @@ def test_a_path_means_the_defaults() -> None:
     ("given", "message"),
     [
         ("", "not ''"),
-        ("cache", "absolute, not 'cache'"),
-        ("~/cache", "absolute, not '~/cache'"),
-        ("/a/../b", r"'\.\.' segments: '/a/\.\./b'"),
-        ("/a\0b", "the path of a directory is needed"),
+        ("cache", "an absolute path, not 'cache'"),
+        ("~/cache", "an absolute path, not '~/cache'"),
+        ("/a/../b", r"a path without '\.\.' segments, not '/a/\.\./b'"),
+        ("/a\0b", "the path of a directory as text"),
         (b"/a", "not b'/a'"),
         (True, "not True"),
         (5, "not 5"),
@@ -50,7 +50,7 @@ def test_an_invalid_path_is_refused_at_once(given: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"capacity_bytes": 0}, "capacity_bytes must be a positive integer, not 0"),
+        ({"capacity_bytes": 0}, "capacity_bytes must be an integer of at least 1, not 0"),
         ({"capacity_bytes": -1}, "not -1"),
         ({"capacity_bytes": 1e9}, "not 1000000000.0"),
         ({"capacity_bytes": True}, "not True"),

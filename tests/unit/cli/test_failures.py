@@ -40,7 +40,7 @@ def test_errors_are_one_line(folder: Path) -> None:
         (["ls", "--endpoint-url", "http://192.0.2.1", "s3://bucket/"], 2, "or -o allow_http=true where"),
         (["ls", "--profile", "missing", "s3://bucket/"], 2, "check --profile and AWS_PROFILE"),
         (["cat", f"{folder}/big", "--region", "eu-west-1"], 2, "unknown option 'region'"),
-        (["cat", f"{folder}/big", "-o", "memory_bytes=lots"], 2, "'lots' must be a number of bytes"),
+        (["cat", f"{folder}/big", "-o", "memory_bytes=lots"], 2, "memory_bytes='lots' is not a size above 0"),
         (
             ["cat", "-o", "attempts-max=1", "--anonymous", "--endpoint-url=http://127.0.0.1:9", "s3://bucket/k"],
             1,

@@ -106,19 +106,23 @@ def test_keywords_win_over_variables_and_none_is_not_given(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("uri", "name", "text"),
     [
-        ("MEMORY_BYTES", "much"),
-        ("MEMORY_BYTES", "1.5"),
-        ("MEMORY_BYTES", "64 MiB/s"),
-        ("FOLLOW_SYMLINKS", "perhaps"),
-        ("BUDGET_WAIT_SECONDS", "a minute"),
+        *(("file:///data", "MEMORY_BYTES", text) for text in ("much", "1.5", "64 MiB/s")),
+        ("file:///data", "FOLLOW_SYMLINKS", "perhaps"),
+        ("file:///data", "BUDGET_WAIT_SECONDS", "a minute"),
+        ("s3://bucket", "ATTEMPTS_MAX", "4.5"),
+        ("s3://bucket", "RETRY_SECONDS", "soon"),
+        ("s3://bucket", "CONNECT_TIMEOUT_SECONDS", "5s"),
+        ("s3://bucket", "PART_BYTES", "8 parts"),
     ],
 )
-def test_a_variable_that_makes_no_sense_is_named(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_makes_no_sense_is_named(
+    uri: str, name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(f"AIOPREFETCH_{name}", text)
-    with pytest.raises(ConfigInvalid, match=f"AIOPREFETCH_{name}='?{text}"):
-        Operator.from_uri("file:///data")
+    with pytest.raises(ConfigInvalid, match=f"AIOPREFETCH_{name}='{text}' is not "):
+        Operator.from_uri(uri)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +271,8 @@ def test_a_text_that_is_no_size_is_answered_with_one(text: str) -> None:
     for name, door in doors.items():
         with pytest.raises(ConfigInvalid, match="a number of bytes, such as 67108864 or '64 MiB'") as caught:
             door()
-        assert f"{name}={text!r}" in caught.value.message
+        assert name in caught.value.message
+        assert f"={text!r}" in caught.value.message
 
 
 URIS = {"s3": "s3://bucket", "http": "http://h/", "file": "file:///x", "memory": "memory://x"}
@@ -421,22 +426,6 @@ def test_wrong_values_of_retry_timeouts_and_parts(uri: str, name: str, value: An
             attempt()
         assert name in caught.value.message
         assert repr(value) in caught.value.message
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("ATTEMPTS_MAX", "4.5"),
-        ("RETRY_SECONDS", "soon"),
-        ("CONNECT_TIMEOUT_SECONDS", "5s"),
-        ("READ_TIMEOUT_SECONDS", "x"),
-        ("PART_BYTES", "8 parts"),
-    ],
-)
-def test_wrong_variables_of_retry_timeouts_and_parts(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"AIOPREFETCH_{name}", text)
-    with pytest.raises(ConfigInvalid, match=f"AIOPREFETCH_{name}='{text}'"):
-        Operator.from_uri("s3://bucket")
 
 
 @pytest.mark.parametrize("uri", ["file:///x", "memory://x"])

@@ -99,7 +99,7 @@ async def test_readers_with_equal_options_share_them(operator: Operator) -> None
     assert plain[0].options is plain[1].options
     assert random[0].options is random[1].options is not plain[0].options
     assert (declared.options.size, plain[0].options.size) == (7, None)
-    with pytest.raises(TypeError, match="prefetch_enabled must be a bool, not 1"):
+    with pytest.raises(TypeError, match="prefetch_enabled must be True or False, not 1"):
         operator.reader("k0", prefetch_enabled=1)  # type: ignore[arg-type]
 
 

@@ -229,5 +229,5 @@ def test_forks_keep_their_keys() -> None:
 
 @pytest.mark.parametrize("fallback", ["another", True, ""])
 def test_another_fallback_is_refused(fallback: Any) -> None:
-    with pytest.raises(ap.ConfigInvalid, match=r"fallback=.* must be one of 'ambient'"):
+    with pytest.raises(ap.ConfigInvalid, match=r"fallback must be one of 'ambient', not "):
         s3("http://127.0.0.1:9", fallback=fallback)

@@ -1,8 +1,7 @@
 """A service that another distribution registers under the entry point group works as a built-in one does."""
 
 import importlib.metadata
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,22 +12,6 @@ from aioprefetch.operator import from_uri
 from tests.unit.services.toy import Toy
 
 Register = Callable[..., None]
-
-
-@pytest.fixture
-def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Register]:
-    """Install a distribution that has nothing but entry points, for the time of a test."""
-
-    def install(**entries: str) -> None:
-        folder = tmp_path / "toy_store-1.0.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-store\nVersion: 1.0\n")
-        lines = "".join(f"{scheme} = {value}\n" for scheme, value in entries.items())
-        (folder / "entry_points.txt").write_text(f"[{from_uri.ENTRY_POINTS}]\n{lines}")
-        monkeypatch.syspath_prepend(tmp_path)
-
-    yield install
-    from_uri._loaded.clear()
 
 
 # Options that are not among those of our own stores: type checkers know these alone.

@@ -3,7 +3,8 @@
 import pytest
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.spark.options import _SPARKS, OPTIONS, PAGE, check_scope, find_option
+from aioprefetch.spark.options import _SPARKS, PAGE, SOURCE_OPTIONS, check_scope, store_options_of_all
+from aioprefetch.spark.settings import parse_options
 from tests.repository.source_tree import ROOT
 
 
@@ -39,12 +40,12 @@ from tests.repository.source_tree import ROOT
     ],
 )
 def test_an_unknown_option_is_refused_with_a_replacement_and_the_page_of_all(name: str, named: str) -> None:
-    with pytest.raises(ConfigInvalid, match=rf"there is no option '{name}'; .*{named}.*{PAGE}"):
-        find_option(name)
+    with pytest.raises(ConfigInvalid, match=rf"there is no option '{name.lower()}'; .*{named}.*{PAGE}"):
+        parse_options({"path": "/data", name: "1"})
 
 
 def test_hints_are_of_no_option_and_name_those_there_are() -> None:
-    assert not _SPARKS.keys() & OPTIONS.keys()
+    assert not _SPARKS.keys() & {*SOURCE_OPTIONS, *store_options_of_all()}
     assert all(name == name.lower() for name in _SPARKS)
     assert (ROOT / PAGE).exists()
 

@@ -13,24 +13,22 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator import Operator
 from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, store_options, supported_schemes
+from aioprefetch.options import SECONDS_OR_ZERO, SIZE, Integer, Option, Seconds
+from aioprefetch.source.options import FILTERS, filters_to_text
 from aioprefetch.spark.hadoop import ALL_BUCKETS, SessionSettings
-from aioprefetch.spark.options import (
-    OPTIONS,
-    count,
-    count_or_zero,
-    filters,
-    filters_to_text,
-    option_name,
-    seconds,
-    size_bytes,
-)
+from aioprefetch.spark.options import SOURCE_OPTIONS, option_name, store_options_of_all
 from aioprefetch.spark.settings import SourceSettings, parse_options
 from aioprefetch.testing.conformance.suite import checks
 
 # The defaults of spark.redaction.regex and spark.sql.redaction.options.regex.
 REDACTED = re.compile(r"(?i)secret|password|token|access[.]?key|url")
 
-SECRETS = frozenset(name for name, option in OPTIONS.items() if option.secret)
+STORES = store_options_of_all()
+ROWS: dict[str, Option] = {
+    **{one.name: one.row for one in SOURCE_OPTIONS.values()},
+    **{row.spark: row for row in STORES.values()},
+}
+SECRETS = frozenset(name for name, row in STORES.items() if row.kind.is_secret)
 SECRET = "hunter2hunter2"
 MOVE = {"cleanSource.moveDestination": "s3://bucket/done"}
 
@@ -115,7 +113,7 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
         ("sep", "||", "one character"),
         ("sep", "ä", "of ASCII"),
         ("quote", "\n", "ends no line"),
-        ("columns", "a,,b", "list of names"),
+        ("columns", "a,,b", "list of different names"),
         ("columns", "a,a", "different names"),
         ("filters", "id > 3", "JSON"),
         ("filters", '{"id": 3}', "JSON list"),
@@ -130,7 +128,9 @@ def test_keys_of_open_file_under_all_prefixes() -> None:
         ("stateLocation", "s3://bucket/dir/state", "within the path"),
         ("stateLocation", "s3://bucket/*/state", "wildcard"),
         ("followSymlinks", "true", "means nothing for s3"),
-        ("secretHeaders", "X", "JSON object"),
+        ("secretHeaders", "X", "means nothing for s3"),
+        ("proxiesUrl", "X", "the option proxiesUrl is not a JSON object"),
+        ("region", "x/y", "the option region='x/y' is not a valid region"),
         ("encoding", "utf-99", "an encoding of text that Python has"),
         ("encoding", "base64", "an encoding of text that Python has"),
         ("timeZone", "+٠٢:00", r"Europe/Berlin, UTC or \+02:00"),
@@ -142,21 +142,22 @@ def test_a_wrong_option_is_named_with_what_would_be_right(name: str, value: str,
         parsed(**{name: value})
 
 
-NUMBERS = [option for option in OPTIONS.values() if option.parse in (count, count_or_zero, seconds, size_bytes)]
+NUMBERS = {name: row for name, row in ROWS.items() if isinstance(row.kind, Integer | Seconds) and name != "partBytes"}
 
 
 def test_numbers_have_digits_of_ascii() -> None:
     wrong = ("²", "1²", "٣", "\uff11", "1_0", "+1", "-1", "1e999", "0x1", "9" * 5000, "inf", "nan", "7 7", "")
-    for option in NUMBERS:
-        assert option.parse(option.name, " 7 ") == 7, option.name
+    assert len(NUMBERS) > 20
+    for name, row in NUMBERS.items():
+        assert row.value_of(" 7 ", name) == 7, name
         for text in wrong:
-            with pytest.raises(ConfigInvalid, match=rf"the option {option.name}=.* is not a"):
-                option.parse(option.name, text)
+            with pytest.raises(ConfigInvalid, match=rf"{name}=.* is not a"):
+                row.value_of(text, name)
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0.0), (".5", 0.5), ("5.", 5.0), ("0.25", 0.25), ("1e-05", 1e-05)])
 def test_seconds(text: str, number: float) -> None:
-    assert seconds("x", text) == number
+    assert SECONDS_OR_ZERO.parsed(text) == number
 
 
 @pytest.mark.parametrize(
@@ -273,7 +274,7 @@ def test_whether_files_are_split_is_left_to_stream_and_batch_unless_it_is_said()
 
 
 def test_every_option_of_an_operator_has_a_text_form() -> None:
-    targets = {option.target for option in OPTIONS.values() if option.group == "operator"}
+    targets = {row.name for row in STORES.values()}
     objects = {"credentials"}  # No text stands for a session or a provider.
     assert targets == {name for scheme in supported_schemes() for name in store_options(scheme)} - objects
     constructor = set(inspect.signature(Operator.__init__).parameters) - {"self", "service"}
@@ -281,7 +282,7 @@ def test_every_option_of_an_operator_has_a_text_form() -> None:
 
 
 def test_literal_secrets_stand_only_under_names_that_spark_redacts() -> None:
-    assert {OPTIONS[name].target for name in SECRETS} == {
+    assert {STORES[name].name for name in SECRETS} == {
         *("access_key_id", "secret_access_key", "session_token", "sse_customer_key"),
         *("proxies", "headers", "auth"),
         *("service_account_key", "account_key", "sas_key", "client_secret"),
@@ -294,14 +295,14 @@ def test_literal_secrets_stand_only_under_names_that_spark_redacts() -> None:
 )
 def test_no_repr_and_no_message_shows_a_secret(scheme: str, target: str) -> None:
     targets = set(store_options(scheme)) - {"proxies"}
-    options = {OPTIONS[name].name: SECRET for name in SECRETS if OPTIONS[name].target in targets}
+    options = {STORES[name].spark: SECRET for name in SECRETS if STORES[name].name in targets - {"sse_customer_key"}}
     settings = parse_options({"path": f"{scheme}://bucket/dir", "stateLocation": f"{scheme}://other/state", **options})
     assert settings.operator[target] == SECRET
     assert settings.state_operator[target] == SECRET
     assert SECRET not in repr(settings)
     for name in SECRETS:
         with pytest.raises(ConfigInvalid) as caught:
-            parsed(**{OPTIONS[name].name: SECRET, "sep": SECRET, "delimiter": SECRET})
+            parsed(**{STORES[name].spark: SECRET, "sep": SECRET, "delimiter": SECRET})
         assert SECRET not in str(caught.value)
 
 
@@ -335,6 +336,7 @@ def test_the_session_stands_behind_the_options() -> None:
         "secret_access_key": "S",
         "region": "eu-central-1",
     }
+    assert parsed(SESSION, allowHttp="false").operator["allow_http"] is False
     assert settings.partitioning.slots == 48
     assert parsed(SESSION, taskSlots="3").partitioning.slots == 3
     assert parse_options({"path": "s3a://own/x"}, SESSION).operator == {"anonymous": True}
@@ -375,7 +377,7 @@ def test_keywords_of_python(keyword: str, name: str) -> None:
     ("text", "size"), [("1", 1), ("64m", 64 << 20), ("64 MB", 64 << 20), ("1GiB", 1 << 30), ("2T", 2 << 40), ("9b", 9)]
 )
 def test_sizes(text: str, size: int) -> None:
-    assert size_bytes("x", text) == size
+    assert SIZE.parsed(text) == size
 
 
 values = st.one_of(
@@ -393,12 +395,12 @@ clauses = st.tuples(st.text(min_size=1), st.sampled_from(["=", "<", ">="]), valu
 
 @given(st.lists(st.lists(clauses, min_size=1), min_size=1))
 def test_filters_come_through_text_as_they_were(given_filters: list[list[tuple[str, str, object]]]) -> None:
-    assert filters("filters", filters_to_text(given_filters)) == given_filters
+    assert FILTERS.parsed(filters_to_text(given_filters)) == given_filters
 
 
 def test_one_list_of_clauses_is_one_alternative() -> None:
     price = decimal.Decimal("1.20")
     text = filters_to_text([("id", "in", {3, 1}), ("price", ">", price)])
-    assert filters("filters", text) == [[("id", "in", [1, 3]), ("price", ">", price)]]
+    assert FILTERS.parsed(text) == [[("id", "in", [1, 3]), ("price", ">", price)]]
     with pytest.raises(TypeError, match="object"):
         filters_to_text([("id", "=", object())])

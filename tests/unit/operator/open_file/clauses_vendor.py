@@ -46,8 +46,19 @@ async def _(scene: Scene) -> None:
     fadvise = scene.builder().opt(k.EXPERIMENTAL_FADVISE, "csv").opt(k.INPUT_FADVISE, "random")
     assert policy_of(await fadvise.build()) == "random"
     # Nothing is ever drained here, and blocks are bounded in bytes.
-    for key in (k.ASYNC_DRAIN_THRESHOLD, k.PREFETCH_MAX_BLOCKS_COUNT):
+    for key in (k.ASYNC_DRAIN_THRESHOLD, k.PREFETCH_MAX_BLOCKS_COUNT, k.VECTORED_ACTIVE_READS):
         assert (await scene.set(key, "16K")).options == default
+    # The type of S3A's stream is a flag here, behind the flag itself.
+    for kind, enabled in (("prefetch", True), ("classic", False), ("analytics", True), ("none such", True)):
+        assert (await scene.set(k.STREAM_TYPE, kind)).options.prefetch_enabled is enabled
+    flagged = scene.builder().opt(k.STREAM_TYPE, "classic").opt(k.PREFETCH_ENABLED, "true")
+    assert (await flagged.build()).options.prefetch_enabled
+    # Vectored reads: the gap and the size of merged requests are those of the policy otherwise.
+    vectored = scene.builder(read_policy="random").opt(k.VECTORED_GAP, "4K").opt(k.VECTORED_REQUEST, "1M")
+    figures = (await vectored.build()).options.policy
+    assert (figures.name, figures.gap_bytes, figures.request_bytes_max) == ("random", 4096, 1 << 20)
+    figures = (await scene.set(k.VECTORED_GAP, 0)).options.policy
+    assert (figures.gap_bytes, figures.request_bytes_max) == (0, default.policy.request_bytes_max)
     # Positional reads past the buffer: exact ranges, unless a policy is named.
     assert policy_of(await scene.set(k.BUFFERED_PREAD_DISABLE, "true")) == "random"
     assert (await scene.set(k.BUFFERED_PREAD_DISABLE, "false")).options == default

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch import errors
+from aioprefetch.credentials import Secret
 from aioprefetch.services.http.options import encoded_key, parse_base_url, redirect_target
 from aioprefetch.transport import Origin, is_link_local_or_metadata
 
@@ -27,7 +28,7 @@ BASE = Origin("https", "a.example", 443)
 )
 def test_bases(text: str, origin: str, path: str, query: str) -> None:
     base = parse_base_url(text)
-    assert (str(base.origin), base.path, base.query) == (origin, path, query)
+    assert (str(base.origin), base.path, base.query) == (origin, path, Secret.of(query))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_a_refused_base_shows_no_secret() -> None:
 
 def test_user_information_is_taken_out() -> None:
     base = parse_base_url("https://us%40er:p%3Ass@host/x")
-    assert (base.user, base.password, str(base.origin)) == ("us@er", "p:ss", "https://host")
+    assert (base.user, base.password, str(base.origin)) == ("us@er", Secret("p:ss"), "https://host")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=50))

@@ -24,7 +24,7 @@ from aioprefetch.source.formats.records import JoinedRecords, LineEnds, Lines, P
 from aioprefetch.source.options import FormatOptions, ListOptions, PartitionOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, infer_schema, list_files, plan_batch, read_items
 from aioprefetch.source.values import FetchItem, SourceFile
-from aioprefetch.spark.options import OPTIONS, check_format
+from aioprefetch.spark.options import SOURCE_OPTIONS, check_format
 from aioprefetch.values import Entry
 from tests.unit.source.formats.written_files import new_operator
 
@@ -142,7 +142,7 @@ async def test_a_directory_can_be_one_file_of_a_format() -> None:
 
 @pytest.mark.usefixtures("pairs")
 def test_the_options_of_spark_know_a_registered_format() -> None:
-    assert OPTIONS["format"].parse("format", "Pairs") == "pairs"
+    assert SOURCE_OPTIONS["format"].row.value_of("Pairs", "format") == "pairs"
     check_format(["compression", "encoding", "inferSampleFiles", "path"], "pairs")
     with pytest.raises(ConfigInvalid, match="format=pairs has no use for these options: header is for csv"):
         check_format(["header", "encoding"], "pairs")
