@@ -16,7 +16,7 @@ SHOWN = {
     "prefetching": "in order, adaptive: 56 of 64 MiB ahead, ",
     "asyncio_service": "bytes=-3 -> 206 bytes 7-9/10 789\n",
     "range_server": "206 bytes 2-4/10 234\n304 max-age=3600\n",
-    "pandas_over_sync": "parquet: 10000 rows, requests: 1\n",
+    "pandas_over_sync": "parquet: 10000 rows, requests: 2\n",
     "arrow_datasets": "divide by zero: []\n",
     "fsspec_urls": "the program fails here: ['example/tables/1.parquet'] False\n",
     "fsspec_files": "members: 1000 the member 567\nrequests: ",
