@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -136,8 +137,12 @@ def test_a_program_that_waits_for_its_threads_ends_at_a_signal(tmp_path: Path) -
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in (0, 128 + signal.SIGTERM)
+        # Python misses a signal that comes just before the main thread begins to wait for a lock, until the next one.
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+        assert process.returncode in (0, 128 + signal.SIGTERM)
     assert (tmp_path / "read.html").exists()
 
 
