@@ -14,12 +14,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, field
+from dataclasses import MISSING, Field, field, replace
 from types import MappingProxyType, UnionType
-from typing import Any, Literal, NamedTuple, SupportsIndex, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, SupportsIndex, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, excerpt
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import byte_count
 
 T = TypeVar("T")
@@ -254,7 +255,8 @@ PREFIX = "AIOPREFETCH_"
 _ROW = "option"
 
 
-class Option(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Option:
     """A row. ``name`` is what callers write, ``target`` the field that it sets.
 
     ``also`` has the words of other libraries, each as ``library:word,word``: ``fsspec`` for s3fs, gcsfs and adlfs;
@@ -265,7 +267,7 @@ class Option(NamedTuple):
 
     name: str
     kind: Kind
-    default: Any = MISSING
+    default: Any = field(default_factory=lambda: MISSING)  # For a dataclass itself, it says that there is none.
     also: str = ""
     hint: str = ""
     doc: str = ""
@@ -364,7 +366,7 @@ def _rows_of(owner: Any) -> Mapping[str, Option]:
             if row is not None and (target in base.__annotations__ or (row.name or target) not in rows):
                 annotation = row.kind.annotation or base.__annotations__.get(target, "")
                 text = getattr(annotation, "__name__", str(annotation))
-                rows[row.name or target] = row._replace(name=row.name or target, target=target, annotation=text)
+                rows[row.name or target] = replace(row, name=row.name or target, target=target, annotation=text)
     return rows
 
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from aioprefetch.accessor.protocols import Accessor, stall_seconds_of
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.response_check import VersionPin, check_due, is_strong
 from aioprefetch.accessor.sink import BufferSink
 from aioprefetch.blocks.fetch import Fetch, Wait
@@ -88,9 +88,9 @@ class OpenObject:
         self.position = ReaderPosition()
         self.closed = False
         self._accessor = accessor
-        self.stall_seconds = stall_seconds_of(accessor)
         self.session = ReadSession()
         self._openings = openings = Openings.of(accessor, runtime)
+        self.stall_seconds = openings.stall_seconds
         self.store = store = openings.store
         self.passes_blocks = openings.is_local and store.disk is None and options.keep_behind is not True
         self._block_bytes = block_bytes = options.block_bytes

@@ -122,7 +122,7 @@ class Opening:
     @property
     def stall_seconds(self) -> float | None:
         """After how many seconds without a byte its request fails, ``None`` if that is not known."""
-        return stall_seconds_of(self._openings.accessor)
+        return self._openings.stall_seconds
 
     def send(self, fetch: Fetch) -> Awaitable[object]:
         """Send the request; with a ``resident`` version, on condition that the object has changed."""
@@ -218,6 +218,7 @@ class Openings:
         self.namespace = accessor.info.namespace
         capability = accessor.capability
         self.revalidates, self.is_local = capability.read_if_none_match, capability.is_local
+        self.stall_seconds = stall_seconds_of(accessor)
         self._loop = runtime.loop
         self.by_key: dict[Hashable, Opening] = {}
         self._sent_now: list[Opening] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -138,7 +139,7 @@ def _source_options() -> Iterable[SourceOption]:
     for group, owner in GROUPS.items():
         for row in table_of(owner).values():
             for name in (*row.words("spark"),) or (row.spark,):
-                yield SourceOption(name, group, row._replace(kind=_KINDS.get(row.name, row.kind)))
+                yield SourceOption(name, group, replace(row, kind=_KINDS.get(row.name, row.kind)))
 
 
 SOURCE_OPTIONS: Mapping[str, SourceOption] = MappingProxyType({one.name.lower(): one for one in _source_options()})

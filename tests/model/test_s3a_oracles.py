@@ -295,7 +295,7 @@ def test_the_blocks_of_an_object(size: int, block_bytes: int, sizes: list[int]) 
 @pytest.mark.parametrize("block_bytes", [0, -1])
 async def test_a_block_has_at_least_one_byte(block_bytes: int) -> None:
     async with Operator(Arithmetic(10)) as operator:
-        with pytest.raises(ConfigInvalid, match=f"block_bytes must be at least 1, not {block_bytes}"):
+        with pytest.raises(ConfigInvalid, match=f"block_bytes must be an integer of at least 1, not {block_bytes}"):
             s3a(operator, block_bytes=block_bytes)
 
 

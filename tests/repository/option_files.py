@@ -6,7 +6,7 @@
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def spark_types() -> str:
     """The options of ``read`` and ``stream``, but for what has a parameter of its own, and what the session says."""
     own = {"path", "columns", "filters", "format", "session_time_zone", "state_location"}
     rows = [one.row for one in SOURCE_OPTIONS.values() if one.row.name not in own]
-    rows = [*dict.fromkeys(rows), SOURCE_OPTIONS["sep"].row._replace(name="delimiter")]
+    rows = [*dict.fromkeys(rows), replace(SOURCE_OPTIONS["sep"].row, name="delimiter")]
     bases = ["StoreTexts", "LimitOptions", "BlockOptions"]
     docs = {"all": "batches and of streams", "batch": "``read``", "stream": "``stream``, which places the state"}
     names = {"all": "SourceOptions", "batch": "BatchOptions", "stream": "StreamOptions"}
