@@ -135,9 +135,10 @@ class BlockStore:
         return self._newest.get((name, block_bytes))
 
     def forget(self, file: BlockFile) -> None:
-        """An empty file leaves the store."""
+        """An empty file leaves the store, if it has not left before: another one may have its place."""
         block_bytes = file.grid.block_bytes
-        self.files.pop(file.key, None)
+        if self.files.get(file.key) is file:
+            del self.files[file.key]
         if self._newest.get((file.name, block_bytes)) is file:
             del self._newest[file.name, block_bytes]
 

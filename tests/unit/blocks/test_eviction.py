@@ -306,3 +306,15 @@ async def test_parts_that_were_read_and_dropped_do_not_keep_their_files() -> Non
         await before.aclose()
         gc.collect()
         assert sum(isinstance(found, BlockFile) for found in gc.get_objects()) < 150
+
+
+async def test_a_file_that_has_left_takes_no_other_along() -> None:
+    """The first request of a reader may hold one whose last block was evicted meanwhile."""
+    async with bench(memory_bytes=MIB) as b:
+        store = BlockStore.of(b.runtime)
+        gone = store.file("k", (None, "etag"), size=MIB, block_bytes=BLOCK)
+        gone.forget_if_empty()
+        file = store.file("k", (None, "etag"), size=MIB, block_bytes=BLOCK)
+        assert file is not gone
+        gone.forget_if_empty()
+        assert store.file("k", (None, "etag"), size=MIB, block_bytes=BLOCK) is file
