@@ -38,7 +38,7 @@ test-full: export AIOPREFETCH_TESTS = full
 test-full: $(JAVA_STAMP) test ## Run all tests: with Spark, a browser, other libraries, every combination and seed, as CI does
 
 # Beside the quick profile, so that a branch counts as covered where a test of ours takes it, and not by chance in Spark.
-coverage: $(DEV_STAMP) ## Measure which branches of the package the quick profile takes; fewer than before fails
+coverage: $(DEV_STAMP) ## Measure which branches of each room the quick profile takes
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not spark and not full and not cost" \
 		--cov --cov-report=json:build/coverage.json -q $(ARGS)
 	$(BIN)/python -m tests.coverage_by_room build/coverage.json
