@@ -134,7 +134,7 @@ $(DOCS_STAMP): pyproject.toml | $(PIP_STAMP)
 # The rooms are those whose tests need nothing that brings newer versions along, as s3fs does with fsspec.
 UNIT_EXTRAS := s3,http,parquet,lance,arrow,fsspec,zarr,polars,obspec,otel,prometheus,progress,cli,testing
 # polars before 2 pushes fewer predicates down, and its own reader, with which ours is compared, knows fewer encodings.
-UNIT_TESTS  := $(addprefix tests/unit/,accessor arrow asgi blocks cli display fsspec/test_files.py lance layers \
+UNIT_TESTS  := $(addprefix tests/unit/,accessor arrow asgi blocks cache cli display fsspec/test_files.py lance layers \
 	obspec/test_s3_copies.py operator otel parquet polars/test_places.py progress prometheus reader runtime scheduler \
 	services source sync trace transfer transport verbs zarr/test_store_reads.py $(addprefix test_,$(addsuffix .py,credentials errors \
 	lean_dataclass ranges redaction scan values))) $(addprefix tests/model/test_parquet_,$(addsuffix .py,datasets \
