@@ -266,8 +266,8 @@ async def test_memory_comes_back_when_blocks_are_written(tmp_path: Path) -> None
             await written(b)
             await reader.unbuffer()
             await reader.aclose()
-            await settle()
-            assert b.runtime.budget.used_bytes == 0
+            # The thread that wrote last may still hold its views for a moment.
+            await until(lambda: b.runtime.budget.used_bytes == 0)
         finally:
             gc.enable()
 
@@ -288,8 +288,7 @@ async def test_unbuffer_gives_back_what_is_being_written(tmp_path: Path) -> None
         assert b.runtime.budget.used_bytes == BLOCK
         go_on.set()
         await written(b)
-        await settle()
-        assert b.runtime.budget.used_bytes == 0
+        await until(lambda: b.runtime.budget.used_bytes == 0)
         assert len(files_in(tmp_path)) == 1
         await reader.aclose()
 
