@@ -183,7 +183,7 @@ def test_a_hundred_tasks_read_at_random(policy: PolicyName, reads: int) -> None:
     run_virtual(main)
 
 
-@checks("opendal:R33")
+@checks("opendal:R33", "reliability:C04")
 def test_cancelled_waiters_leave_their_companions_intact() -> None:
     """Ten tasks wait for one block, every other one is cancelled: one request, and the others get their bytes."""
 

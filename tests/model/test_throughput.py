@@ -12,6 +12,7 @@ import pytest
 from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.growth import GROWTHS
+from aioprefetch.testing.conformance.suite import checks
 from tests.stores.computed_store import GIB, MIB, Arithmetic, Asked, Distance, blank
 from tests.stores.gated_reader import reads_of
 
@@ -183,6 +184,7 @@ async def test_a_run_that_had_to_wait_in_its_window_gets_no_whole_block_ahead() 
     assert sum(seconds <= ended + 0.001 for seconds in run.ended_seconds) >= 88
 
 
+@checks("reliability:C23")
 @pytest.mark.virtual
 @pytest.mark.parametrize("pause_ms", [12, 20, 50, 200])
 async def test_a_consumer_slower_than_one_connection_has_a_window_of_one_block(pause_ms: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
 from tests.profile import chosen, combinations
 from tests.stores.computed_store import GIB, KIB, MIB, Arithmetic, Distance, Read, blank, covered_bytes
@@ -47,6 +48,7 @@ def places(size: int, *, seed: int, aligned: bool) -> list[int]:
 # --- random reads ---------------------------------------------------------------------------------------------------
 
 
+@checks("reliability:C25")
 @pytest.mark.parametrize(
     ("read", "aligned", "size"), combinations([by_position, by_cursor], [True, False], [16 * MIB, 100 * MIB + 17, GIB])
 )
@@ -68,6 +70,7 @@ WAYS: list[tuple[ReadAt, bool, int]] = [
 ]
 
 
+@checks("reliability:C25")
 @pytest.mark.parametrize(
     ("block", "size", "way"), combinations([64 * KIB, MIB, 8 * MIB], [16 * MIB, 100 * MIB + 17, GIB], range(len(WAYS)))
 )

@@ -227,7 +227,7 @@ async def test_a_server_that_drops_idle_connections(serve: Serve, reset: bool) -
         assert scripted.operator.statistics["retries"] == 0
 
 
-@checks("reliability:S69")
+@checks("reliability:S69", "reliability:C27")
 async def test_byte_by_byte_over_a_body_that_is_resumed(serve: Serve) -> None:
     """As many more requests as there were faults."""
     size, cuts = 300, 3

@@ -81,7 +81,7 @@ async def test_a_page_that_is_not_the_last_and_names_no_next(serve_s3: Serve) ->
         assert scripted.server.count() <= 2
 
 
-@checks("reliability:S61")
+@checks("reliability:S61", "reliability:P06")
 async def test_a_key_in_two_pages_comes_once(serve_s3: Serve) -> None:
     pages = [list_page("a", "b", token="1"), list_page("b", "c", token="2"), list_page("c", "d")]
     async with serve_s3(*responses(pages)) as scripted:

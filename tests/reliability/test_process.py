@@ -26,6 +26,7 @@ HOUR = 3600.0
 OPENS = 300
 
 
+@checks("reliability:C28")
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 async def test_a_wall_clock_that_jumps(serve: Serve, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
     """Limits are kept by another clock: none ends early, and none lasts an hour longer."""
@@ -40,7 +41,7 @@ async def test_a_wall_clock_that_jumps(serve: Serve, monkeypatch: pytest.MonkeyP
         await scripted.read(timeout_seconds=PATIENCE_SECONDS)
 
 
-@checks("reliability:W48")
+@checks("reliability:W48", "reliability:C30")
 async def test_threads_of_the_loop_that_are_all_taken(serve: Serve, tmp_path: Path) -> None:
     """What blocks for us has threads of its own, so calls get on beside a program that has taken all of asyncio's."""
     loop, released = asyncio.get_running_loop(), threading.Event()
@@ -66,6 +67,7 @@ async def test_threads_of_the_loop_that_are_all_taken(serve: Serve, tmp_path: Pa
         await asyncio.gather(*taken)
 
 
+@checks("reliability:C32")
 async def test_a_listener_that_raises(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     """The error is logged once, and no read notices, nor another listener."""
     heard: list[str] = []
@@ -105,6 +107,7 @@ def no_descriptor_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@checks("reliability:C35")
 @needs_proc
 async def test_no_descriptor_for_a_socket(serve: Serve) -> None:
     """The error says what is missing, takes nothing of what all share, and the next read finds one again."""
@@ -126,6 +129,7 @@ def left_behind() -> tuple[int, int, int]:
     return len(asyncio.all_tasks()), len(os.listdir(IN_PROC)), len(gc.get_objects())
 
 
+@checks("reliability:C36")
 @needs_proc
 async def test_opening_again_and_again_leaves_nothing(serve: Serve) -> None:
     """No task, descriptor or object for each reader that was opened, read and closed."""
@@ -145,6 +149,7 @@ async def test_opening_again_and_again_leaves_nothing(serve: Serve) -> None:
         assert after[2] - objects < OPENS
 
 
+@checks("reliability:C37")
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="no eager tasks before Python 3.12")
 async def test_tasks_that_begin_at_once(serve: Serve) -> None:
     """A program may have chosen so for its loop: reads, readers and their prefetches get on."""

@@ -19,6 +19,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import read
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
+from aioprefetch.testing.conformance.suite import checks
 from tests.profile import chosen
 from tests.spark.files import (
     SCHEMA,
@@ -187,6 +188,7 @@ def test_non_utf8_text_is_an_error_that_names_the_file(spark: SparkSession, tmp_
     assert rows(read(spark, str(tmp_path), header=True, encoding="latin-1")) == [("1", "été")]
 
 
+@checks("reliability:P20")
 def test_limit_leaves_a_long_read_early(
     spark: SparkSession, s3_server: CountingS3Server, random_name: Callable[[], str]
 ) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from aioprefetch.spark import map_batches, read, register, stream
 from aioprefetch.testing import CountingS3Server
+from aioprefetch.testing.conformance.suite import checks
 from tests.spark.conftest import BUILT_IN_BUCKET, BUILT_IN_SECRET
 from tests.spark.files import SCHEMA, records, rows, write_csv, write_jsonl, write_lance
 
@@ -72,6 +73,7 @@ def test_a_stream_of_each_format(spark: SparkSession, tmp_path: Path) -> None:
     )
 
 
+@checks("reliability:P07", "reliability:P08")
 def test_files_that_change_between_planning_and_reading(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "source"
     for n, name in enumerate("abc"):

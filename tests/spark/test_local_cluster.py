@@ -14,6 +14,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.spark.java import use_java
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import CountingS3Server
+from aioprefetch.testing.conformance.suite import checks
 
 pytestmark = pytest.mark.spark
 
@@ -67,6 +68,7 @@ def check_reuse(seen: dict[str, Any], gets: int) -> None:
     assert {row["data"] for row in seen["literals"]} == {"hijk"}
 
 
+@checks("reliability:P18")
 def test_reused_workers_of_a_cluster_share_one_warm_operator_and_see_no_secret(
     tmp_path: Path, s3_server: CountingS3Server, random_name: Callable[[], str], installed_package: Path
 ) -> None:

@@ -17,6 +17,7 @@ from aioprefetch.source.stored_json import seal
 from aioprefetch.spark.data_source import AioPrefetchDataSource
 from aioprefetch.spark.operators import source_operator
 from aioprefetch.spark.readers import FILES_MAX_DEFAULT, BatchReader, StreamReader
+from aioprefetch.testing.conformance.suite import checks
 from tests.spark.files import records, write_jsonl, write_parquet
 
 IDS = StructType().add("id", "long")
@@ -75,6 +76,7 @@ def query(source: Path, tmp_path: Path) -> Iterator[Query]:
     made.reader.stop()
 
 
+@checks("reliability:P13")
 def test_each_file_once_over_batches_and_restarts(query: Query, source: Path) -> None:
     assert query.batch() == list(range(10))
     assert query.batch() == list(range(10, 20))
@@ -87,6 +89,7 @@ def test_each_file_once_over_batches_and_restarts(query: Query, source: Path) ->
     assert sorted(seen) == list(range(20, 50))
 
 
+@checks("reliability:P04")
 def test_a_batch_that_was_planned_is_the_same_after_a_restart(query: Query) -> None:
     limit = ReadMaxFiles(1)
     end = query.reader.latestOffset(query.start, limit)
@@ -196,6 +199,7 @@ def test_the_second_of_two_queries_on_one_state_ends_the_first(query: Query, sou
     second.reader.stop()
 
 
+@checks("reliability:P12")
 def test_offsets_of_a_newer_format_and_of_another_source(query: Query) -> None:
     with pytest.raises(Unsupported, match="format 2"):
         query.reader.latestOffset({**query.start, "v": 2}, ReadMaxFiles(1))

@@ -22,6 +22,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import map_batches, with_operator
 from aioprefetch.spark.worker import ARROW_CPU_THREADS, ARROW_IO_THREADS
 from aioprefetch.sync import BlockingOperator
+from aioprefetch.testing.conformance.suite import checks
 
 # PySpark warns of pandas 3 at each UDF, and leaves its sockets to the garbage collector.
 pytestmark = [
@@ -169,6 +170,7 @@ def test_a_limit_ends_what_is_in_work(spark: SparkSession) -> None:
     assert len(spark.range(0, 10, 1, 1).mapInArrow(map_batches(endless), "id long").limit(25).collect()) == 25
 
 
+@checks("reliability:P19")
 def test_a_worker_that_is_used_again_has_its_pool_and_its_blocks(spark: SparkSession, store: str) -> None:
     @with_operator(store)
     def look(batches: Iterable[pa.RecordBatch], operator: BlockingOperator) -> Iterator[pa.RecordBatch]:

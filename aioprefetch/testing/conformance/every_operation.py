@@ -35,7 +35,7 @@ CALLS: dict[str, Callable[[Operator, str], Awaitable[object]]] = {
 class PathChecks(ConformanceSuite):
     """Tests of the handling of paths."""
 
-    @checks("opendal:P3")
+    @checks("opendal:P3", "reliability:I08")
     @pytest.mark.parametrize("name", CALLS)
     async def test_path_dot_segments_are_refused(self, operator: Operator, name: str) -> None:
         """`.` and `..` are interpreted by proxies and file systems, so no call sends them."""
@@ -100,7 +100,7 @@ class PathChecks(ConformanceSuite):
         assert await operator.read(composed) == content(5)
         assert await operator.read(decomposed) == content(6)
 
-    @checks("opendal:P1")
+    @checks("opendal:P1", "reliability:I09")
     async def test_path_long_key(self, operator: Operator) -> None:
         """A key of 1,024 bytes, the maximum of S3, in segments that a file system accepts."""
         room = 1024 - len(operator.info.root.strip("/")) - bool(operator.info.root.strip("/"))
@@ -108,7 +108,7 @@ class PathChecks(ConformanceSuite):
         await self.put_directly(key, content(11))
         assert await operator.read(key) == content(11)
 
-    @checks("opendal:P3")
+    @checks("opendal:P3", "reliability:I10")
     async def test_path_that_is_no_text(self, operator: Operator) -> None:
         """A wrong type, an embedded zero and an unpaired surrogate are typed errors."""
         for path in (None, 5, b"bytes"):

@@ -42,7 +42,7 @@ class ReadChecks(ConformanceSuite):
         assert type(data) is bytes
         assert_same_bytes(data, content(SIZE))
 
-    @checks("opendal:R2")
+    @checks("opendal:R2", "reliability:I01")
     async def test_read_random_ranges(self, operator: Operator) -> None:
         """Random ranges within the object are right."""
         await self.put_directly("k", content(SIZE))
@@ -60,7 +60,7 @@ class ReadChecks(ConformanceSuite):
         for start in (0, 1, 5000, SIZE - 1):
             assert_same_bytes(await operator.read("k", offset=start), content(SIZE)[start:], offset=start)
 
-    @checks("opendal:R3", "opendal:R4")
+    @checks("opendal:R3", "opendal:R4", "reliability:I05")
     @needs("read_suffix")
     async def test_read_suffix(self, operator: Operator) -> None:
         """A suffix is the last bytes, or the whole object if it is shorter."""
@@ -107,7 +107,7 @@ class ReadChecks(ConformanceSuite):
         await self.put_directly("empty", b"")
         assert await operator.read("empty", suffix=10) == b""
 
-    @checks("opendal:R9", "opendal:R10")
+    @checks("opendal:R9", "opendal:R10", "reliability:I04")
     async def test_read_range_that_starts_at_or_beyond_the_end(self, operator: Operator) -> None:
         """`RangeNotSatisfied` on every service, bounded or not, and an `EOFError` too."""
         await self.put_directly("k", content(SIZE))
@@ -117,14 +117,14 @@ class ReadChecks(ConformanceSuite):
             assert isinstance(caught.value, EOFError)
             assert (caught.value.operation, caught.value.path) == ("read", "k")
 
-    @checks("opendal:R10")
+    @checks("opendal:R10", "reliability:I04")
     async def test_read_range_that_crosses_the_end_gives_what_is_there(self, operator: Operator) -> None:
         """A range across the end is cut there, as a slice is."""
         await self.put_directly("k", content(SIZE))
         assert_same_bytes(await operator.read("k", offset=SIZE - 10, size=100), content(SIZE)[-10:])
         assert_same_bytes(await operator.read("k", offset=0, size=SIZE + 1), content(SIZE))
 
-    @checks("opendal:R11")
+    @checks("opendal:R11", "reliability:I02")
     async def test_read_huge_offsets(self, operator: Operator) -> None:
         """An offset that no object reaches is `RangeNotSatisfied`, one that no integer type holds is a `ValueError`."""
         await self.put_directly("k", content(SIZE))
@@ -134,7 +134,7 @@ class ReadChecks(ConformanceSuite):
             with pytest.raises(ValueError, match="between"):
                 await operator.read("k", offset=offset, size=size)
 
-    @checks("opendal:R12", "opendal:R23")
+    @checks("opendal:R12", "opendal:R23", "reliability:I03")
     async def test_read_invalid_ranges(self, operator: Operator) -> None:
         """Negative numbers, floats, bools and a suffix with an offset are refused before any request."""
         log = RecordingLayer()
@@ -178,14 +178,14 @@ class ReadChecks(ConformanceSuite):
                 await watched.read(path)
         assert {request.path for request in log.requests} <= {"folder/"}
 
-    @checks("opendal:R21", "object_store:O4")
+    @checks("opendal:R21", "object_store:O4", "reliability:I06")
     async def test_read_special_keys(self, operator: Operator) -> None:
         """Special keys reach the store unchanged."""
         for key in SPECIAL_KEYS:
             await self.put_directly(key, content(100))
             assert_same_bytes(await operator.read(key, offset=10, size=50), content(100)[10:60], what=key)
 
-    @checks("opendal:R21", "opendal:P1")
+    @checks("opendal:R21", "opendal:P1", "reliability:I07")
     @needs("double_slash_keys")
     async def test_read_keys_with_several_slashes(self, operator: Operator) -> None:
         """Empty segments are kept as part of the key."""
@@ -326,7 +326,7 @@ class ReadRangesChecks(ConformanceSuite):
         assert await watched.read_ranges("k", [(5, 5), (0, 0)]) == [b"", b""]
         assert log.requests == []
 
-    @checks("opendal:R12", "s3a:V06", "s3a:V07", "s3a:V09")
+    @checks("opendal:R12", "s3a:V06", "s3a:V07", "s3a:V09", "reliability:I03")
     async def test_invalid_ranges(self, operator: Operator) -> None:
         """Reversed and negative ranges, None and single numbers are refused before any request."""
         log = RecordingLayer()

@@ -61,7 +61,7 @@ def steps_of(mode: Mode, whole: Strikes, shape: Shape) -> list[int]:
     return list(range(1 + (MODES.index(mode) + offset) % stride, count + 1, stride))
 
 
-@checks("source:R2", "source:F6")
+@checks("source:R2", "source:F6", "reliability:P04", "reliability:P05")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 async def test_every_row_comes_once_whatever_step_is_the_last(shape: Shape) -> None:
     whole = (await delivered(shape, Strikes())).strikes
@@ -73,7 +73,7 @@ async def test_every_row_comes_once_whatever_step_is_the_last(shape: Shape) -> N
         assert sum(bool(scene.strikes.struck) for scene in scenes) > 0.9 * len(steps), mode
 
 
-@checks("source:R2")
+@checks("source:R2", "reliability:P01")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 async def test_every_row_comes_once_after_several_faults(shape: Shape) -> None:
     chance = random.Random(str(shape))

@@ -57,7 +57,7 @@ class Overtaking:
             self.error = error
 
 
-@checks("source:R1")
+@checks("source:R1", "reliability:P15")
 async def test_of_two_runs_of_a_query_one_goes_on() -> None:
     errors = []
     for step in await steps_of_a_run():
@@ -103,7 +103,7 @@ async def play_alone(scene: Scene) -> None:
     assert checkpoint.rows() == scene.bucket.rows
 
 
-@checks("source:L1")
+@checks("source:L1", "reliability:P15")
 async def test_a_second_query_on_a_state_ends_the_first_and_begins_at_the_beginning() -> None:
     conflicts = []
     for step in await steps_of_a_run():

@@ -139,7 +139,7 @@ async def test_pages_that_shift_lose_objects_and_a_frontier_does_not(seed: int) 
     assert await lost_by_us(seed, backlog) == 0
 
 
-@checks("source:Q2")
+@checks("source:Q2", "reliability:P10")
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_times_of_multipart_uploads_lose_objects_and_a_sweep_does_not(seed: int) -> None:
     assert await lost_by_document(seed, late_uploads, ExactSet()) > 5

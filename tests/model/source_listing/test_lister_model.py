@@ -169,7 +169,17 @@ class World:
 
 
 @checks(
-    "source:L2", "source:L5", "source:L8", "source:L9", "source:L12", "source:Q1", "source:Q2", "source:Q4", "source:Q5"
+    "source:L2",
+    "source:L5",
+    "source:L8",
+    "source:L9",
+    "source:L12",
+    "source:Q1",
+    "source:Q2",
+    "source:Q4",
+    "source:Q5",
+    "reliability:P06",
+    "reliability:P10",
 )
 @pytest.mark.parametrize("kind", [TailSweepLister, DiffLister])
 @settings(max_examples=150, deadline=None)

@@ -31,7 +31,7 @@ IS_WHOLE = os.environ.get("AIOPREFETCH_SPARK_CRASH") == "all"
 ROWS = ALL if IS_WHOLE else chosen(quick=DEFAULT[:1], full=DEFAULT)
 
 
-@checks("source:R2")
+@checks("source:R2", "reliability:P03", "reliability:P04", "reliability:P05")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)

@@ -7,6 +7,7 @@ import pytest
 
 from aioprefetch.blocks.block import SegmentState
 from aioprefetch.errors import Closed, Unavailable
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadHead
 from tests.stores.gated_reader import KIB, MIB, bench, file_of, settle
 
@@ -49,6 +50,7 @@ async def test_each_waiter_is_woken_as_soon_as_its_bytes_are_there() -> None:
         assert call.cancelled
 
 
+@checks("reliability:C04")
 async def test_a_cancelled_waiter_leaves_its_companions_alone() -> None:
     async with bench() as b:
         reader = await b.opened()

@@ -15,6 +15,7 @@ from aioprefetch.blocks.disk_tier import NOW_BYTES
 from aioprefetch.cache.directory import SystemCalls
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, answers, can_open
+from aioprefetch.testing.conformance.suite import checks
 from tests.probes.calls import counted_calls
 from tests.stores.disk_tier import (
     BLOCK,
@@ -166,6 +167,7 @@ async def test_a_name_that_is_not_cached_is_opened_by_a_thread(tmp_path: Path, m
         assert counts(b)[2] == 0
 
 
+@checks("reliability:C29")
 async def test_a_block_that_would_hold_the_loop_is_left_to_a_thread(tmp_path: Path) -> None:
     calls = WarmCalls()
     more: dict[str, Any] = {"block_bytes": 2 * BLOCK, "blocks": 16, "memory_bytes": 8 * BLOCK}
@@ -492,6 +494,7 @@ async def test_a_late_thread_writes_into_no_block(tmp_path: Path, n: int) -> Non
         await until(lambda: b.runtime.budget.used_bytes <= LARGE)
 
 
+@checks("reliability:C06")
 @pytest.mark.parametrize("n", [1, 2, 3])
 async def test_a_cancelled_read_leaves_its_memory_to_the_thread(tmp_path: Path, n: int) -> None:
     """The next read gets other memory than that to which the thread may still write."""

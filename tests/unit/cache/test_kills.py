@@ -22,6 +22,6 @@ def test_a_kill_between_any_two_system_calls_of_a_put(tmp_path: Path) -> None:
     assert run("sweep", tmp_path) >= 12
 
 
-@checks("reliability:D20")
+@checks("reliability:D20", "reliability:P03")
 def test_eight_processes_write_the_same_blocks_and_some_are_killed(tmp_path: Path) -> None:
     assert run("share", tmp_path) > ROUNDS * (PROCESSES - 1) * BLOCKS

@@ -103,7 +103,7 @@ os.kill(os.getpid(), signal.SIGINT)
     assert (done.returncode, done.stderr) == (code, "")
 
 
-@checks("reliability:W43")
+@checks("reliability:W43", "reliability:C21")
 async def test_ctrl_c_ends_it_soon(tmp_path: Path) -> None:
     """Also while the store does not respond; nothing half-written is under its name."""
     async with FaultServer({"k": bytes(1000)}) as server:

@@ -267,6 +267,7 @@ print(fs.find(""))
         run = subprocess.run([sys.executable, "-W", "error", "-c", program], cwd=ROOT, capture_output=True, check=False)
         assert (run.stdout, run.stderr) == (b"['k']\n", b"")
 
+    @checks("reliability:C19")
     def test_a_child_goes_on_after_a_fork_with_connections_open(self) -> None:
         program = """
 import os, aioprefetch as ap

@@ -11,6 +11,7 @@ from aioprefetch.errors import ConfigInvalid, TimedOut, Unavailable
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitLayer
 from aioprefetch.layers.retry import RetryLayer
 from aioprefetch.services.memory import Memory
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import Injection
 from aioprefetch.values import Lane, ReadRequest, StatRequest, WriteRequest
 from tests.stores.layer_stack import KIB, open_stack, pattern, settle, slots_of, take_slots, was_cancelled
@@ -81,6 +82,7 @@ async def test_a_queue_that_stands_still_is_given_up() -> None:
         assert await stack.fetch() == DATA
 
 
+@checks("reliability:C22")
 async def test_a_wait_for_a_slot_ends_at_the_deadline_permanently() -> None:
     async with open_stack(ConcurrentLimitLayer(1), RetryLayer(), data=DATA) as stack:
         take_slots(slots_of(stack), 1)
@@ -187,6 +189,7 @@ async def test_a_queue_that_moves_is_waited_for() -> None:
         assert stack.runtime.loop.time() == 10.0
 
 
+@checks("reliability:C03")
 async def test_a_cancelled_waiter_leaves_the_queue_and_changes_no_count() -> None:
     async with open_stack(ConcurrentLimitLayer(1), data=DATA) as stack:
         take_slots(slots_of(stack), 1)
@@ -203,6 +206,7 @@ async def test_a_cancelled_waiter_leaves_the_queue_and_changes_no_count() -> Non
         assert (slots_of(stack).in_flight, slots_of(stack).queued) == (0, 0)
 
 
+@checks("reliability:C07")
 @pytest.mark.parametrize("lane", ["demand", "prefetch"])
 async def test_cancel_and_grant_in_one_tick_lose_no_slot(lane: Lane) -> None:
     async with open_stack(ConcurrentLimitLayer(1), data=DATA) as stack:

@@ -178,6 +178,7 @@ async def test_an_attempt_that_would_start_at_the_deadline_is_not_made(deadline:
         assert caught.value.context["gave_up"] == "the caller's deadline"
 
 
+@checks("reliability:C34")
 async def test_a_full_outage_ends_in_budget_exhausted_without_new_requests() -> None:
     """The bucket bounds the retries of all operations of a runtime together; the first requests are still sent."""
     async with open_stack(RetryLayer(), plan=[DOWN], data=b"abc") as stack:
@@ -199,6 +200,7 @@ async def test_a_full_outage_ends_in_budget_exhausted_without_new_requests() -> 
         assert stack.runtime.loop.time() == before
 
 
+@checks("reliability:C34")
 async def test_success_fills_the_bucket_again() -> None:
     layer = RetryLayer(tokens=30)
     plan = [Injection(occurrence=1, times=2, error=Unavailable), Injection(occurrence=7, error=Throttled)]
@@ -370,6 +372,7 @@ async def test_a_missing_object_is_not_tried_again() -> None:
         assert len(stack.faults.requests) == 1
 
 
+@checks("reliability:C05")
 async def test_a_cancellation_in_a_pause_ends_it_at_once() -> None:
     plan = [Injection(error=Throttled, retry_after_seconds=50.0)]
     async with open_stack(RetryLayer(), plan=plan, data=pattern(100)) as stack:

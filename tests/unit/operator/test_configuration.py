@@ -22,6 +22,7 @@ from aioprefetch.polars import scan_parquet
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.services import S3, Http, Memory
 from aioprefetch.sync import open as open_file
+from aioprefetch.testing.conformance.suite import checks
 
 L = TypeVar("L")
 
@@ -71,6 +72,7 @@ def test_a_secret_in_a_bad_uri_is_not_shown() -> None:
     assert "CANARY" not in str(caught.value)
 
 
+@checks("reliability:I22")
 @pytest.mark.parametrize(
     ("uri", "options"),
     [

@@ -37,6 +37,7 @@ from aioprefetch.layers import (
     WrappedAccessor,
 )
 from aioprefetch.services.memory import Memory
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import ReadRequest, WriteRequest
 from tests.stores.gated_reader import bench, settle
@@ -249,6 +250,7 @@ async def test_two_versions_in_one_call_are_found_out() -> None:
         assert caught.value.operation == "read_ranges"
 
 
+@checks("reliability:C09")
 async def test_one_failed_range_cancels_the_others_and_is_raised_as_it_is() -> None:
     async with bench(1 << 20) as b:
         b.gate.open = False
@@ -433,6 +435,7 @@ def test_a_layer_that_is_not_there_is_named_with_those_that_are(inside: Any) -> 
     assert caught.value.operation == "configure"
 
 
+@checks("reliability:C38")
 def test_a_timeout_outside_of_retry_is_refused() -> None:
     bare = Operator.bare(Memory())
     with pytest.raises(ConfigInvalid, match="within RetryLayer"):

@@ -11,6 +11,7 @@ from aioprefetch.errors import InvalidArgument, InvalidType, Unsupported, Untrus
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.chunks import CODECS, ColumnChunk, column_chunks, resolve_columns
 from aioprefetch.parquet.footer import Footer, footer
+from aioprefetch.testing.conformance.suite import checks
 from tests.stores.gated_reader import bench
 from tests.unit.parquet.parquet_files import (
     chunk_of,
@@ -172,6 +173,7 @@ BAD: dict[str, dict[str, int]] = {
 }
 
 
+@checks("reliability:I19")
 @pytest.mark.parametrize("name", BAD)
 async def test_bad_chunks_are_refused(name: str) -> None:
     found = await footer_for(change(PLAIN, 1, 0, **BAD[name]))

@@ -21,6 +21,7 @@ from aioprefetch.parquet.footer import (
     TAIL_BYTES_EVERYTHING,
     footer,
 )
+from aioprefetch.testing.conformance.suite import checks
 from tests.stores.gated_reader import bench, settle
 from tests.unit.parquet.footers import FIRST, PLAIN, footer_module, large_file, read
 from tests.unit.parquet.parquet_files import (
@@ -185,6 +186,7 @@ NO_PARQUET = {
 }
 
 
+@checks("reliability:I17")
 @pytest.mark.parametrize("name", NO_PARQUET)
 async def test_other_files_are_refused_after_one_request(name: str) -> None:
     async with bench() as b:
@@ -194,6 +196,7 @@ async def test_other_files_are_refused_after_one_request(name: str) -> None:
         assert len(b.calls) == 1
 
 
+@checks("reliability:I17")
 async def test_a_footer_above_the_cap_is_refused_unread() -> None:
     async with bench() as b:
         with pytest.raises(UntrustedMetadata, match=f"at most {64 << 20}"):
@@ -278,6 +281,7 @@ CONTRADICTIONS = [
 ]
 
 
+@checks("reliability:I19")
 @pytest.mark.parametrize("spoil", CONTRADICTIONS, ids=lambda spoil: spoil.__name__)
 async def test_contradictions_are_refused(spoil: Any) -> None:
     tree = tree_of(PLAIN)

@@ -18,6 +18,7 @@ from aioprefetch.parquet.page_metadata import (
     parse_column_index,
     parse_offset_index,
 )
+from aioprefetch.testing.conformance.suite import checks
 from tests.stores.gated_reader import bench, settle
 from tests.unit.parquet.parquet_files import requests_of, written
 
@@ -139,6 +140,7 @@ BAD: dict[str, bytes] = {
 }
 
 
+@checks("reliability:I19")
 @pytest.mark.parametrize("name", BAD)
 def test_bad_offset_indexes_are_refused(name: str) -> None:
     with pytest.raises(UntrustedMetadata, match="offset index of row group 0, column 'a'"):

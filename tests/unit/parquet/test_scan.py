@@ -20,6 +20,7 @@ from aioprefetch.errors import (
     ObjectChanged,
     UntrustedMetadata,
 )
+from aioprefetch.testing.conformance.suite import checks
 from tests.stores.gated_reader import MIB, Bench, bench, settle
 from tests.unit.parquet.parquet_files import footer_at_hand, written
 
@@ -361,6 +362,7 @@ async def test_damaged_pages_are_reported_after_the_batches_before_them(b: Bench
     assert caught.value.path == "k"
 
 
+@checks("reliability:I18")
 async def test_a_page_that_claims_gigabytes_is_refused_before_anything_is_allocated(b: Bench) -> None:
     data = bytearray(written(pa.table({"s": ["a" * 100] * 1000}), compression="snappy", use_dictionary=False))
     start = pq.read_metadata(pa.BufferReader(bytes(data))).row_group(0).column(0).data_page_offset

@@ -33,6 +33,7 @@ from aioprefetch.parquet.thrift import (
     skip_value,
     write_struct,
 )
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.parquet.parquet_files import footer_of, nested_table, written
 
 SMALL = footer_of(written(pa.table({"a": [1, 2], "s": ["x", None]}), write_page_index=True))
@@ -172,6 +173,7 @@ CLAIMS = {
 }
 
 
+@checks("reliability:I18")
 @pytest.mark.parametrize("name", CLAIMS)
 def test_nothing_is_allocated_by_claimed_size(name: str) -> None:
     raw = CLAIMS[name] + bytes(200)

@@ -10,6 +10,7 @@ import pytest
 
 from aioprefetch import RangeReader
 from aioprefetch.errors import Closed, InvalidArgument, InvalidRange, InvalidType, RangeNotSatisfied, Unavailable
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer
 from tests.profile import chosen
 from tests.stores.gated_reader import KIB, MIB, Bench, bench, file_of, in_case, reads_of, settle
@@ -65,6 +66,7 @@ async def readinto(reader: RangeReader, b: Bench) -> None:
     assert target == b.data[-100:]
 
 
+@checks("reliability:C01")
 @pytest.mark.parametrize("memory_bytes", [8 * MIB, 2 * BLOCK])
 @pytest.mark.parametrize("verb", [read_at, view_at, read_ranges, stream, readinto])
 async def test_cancelled_at_every_suspension_nothing_is_left_behind(
@@ -84,6 +86,7 @@ async def test_cancelled_at_every_suspension_nothing_is_left_behind(
     assert suspension > 2
 
 
+@checks("reliability:C14")
 async def test_closing_ends_the_reads_of_other_tasks_at_once() -> None:
     async with bench() as b:
         reader = await b.opened()
@@ -120,6 +123,7 @@ async def closing_during_the_first_request(rounds: int) -> None:
         assert b.runtime.budget.waiting == 0
 
 
+@checks("reliability:C14")
 async def test_closing_during_the_first_request() -> None:
     """Whatever has come of it by then: the read ends with its bytes or as closed, and nothing goes on."""
     for rounds in chosen(quick=range(12), full=range(12)):
@@ -146,6 +150,7 @@ async def test_closed_between_the_first_head_and_its_reader_taking_note() -> Non
         assert call.cancelled
 
 
+@checks("reliability:C13")
 async def test_a_closed_reader_refuses_everything_by_name() -> None:
     async with bench() as b:
         reader = await b.opened()

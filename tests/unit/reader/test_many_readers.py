@@ -9,6 +9,7 @@ import pytest
 
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.testing import run_virtual
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from tests.stores.gated_reader import KIB, MIB, Bench, Call, bench, settle, with_etag
 from tests.unit.reader.ahead import assert_all_given_back, watch_grants
@@ -54,6 +55,7 @@ async def response(b: Bench, progress: Progress, dice: random.Random | None) -> 
             progress.answered += 1
 
 
+@checks("reliability:C24")
 @pytest.mark.parametrize("policy", ["adaptive", "sequential"])
 @pytest.mark.parametrize(("seed", "in_order"), [(1, True), (2, False)], ids=["answered in order", "in any order"])
 def test_two_hundred_readers_in_little_memory(

@@ -7,6 +7,7 @@ import pytest
 
 from aioprefetch.errors import Closed, Unavailable, WrongLoop
 from aioprefetch.reader.policy import PolicyName
+from aioprefetch.testing.conformance.suite import checks
 from tests.profile import chosen
 from tests.stores.gated_reader import MIB, Call, reads_of, settle
 from tests.unit.reader.ahead import (
@@ -149,6 +150,7 @@ async def test_a_stream_looks_ahead_from_its_first_chunk_on_also_where_that_is_r
 # --- closing --------------------------------------------------------------------------------------------------------
 
 
+@checks("reliability:C12")
 async def test_aclose_waits_for_no_response() -> None:
     """It ends in its first step, with eight requests under way that will never be answered."""
     async with ahead_bench() as b:
@@ -167,6 +169,7 @@ async def test_aclose_waits_for_no_response() -> None:
         await assert_all_given_back(b)
 
 
+@checks("reliability:C12")
 async def test_aclose_of_the_operator_waits_for_no_response_either() -> None:
     async with ahead_bench() as b:
         reader, _ = await fetching_ahead(b)
@@ -236,6 +239,7 @@ def break_off(call: Call, moment: str) -> int:
 MOMENTS = ["before its head", "after its head", "in the middle"]
 
 
+@checks("reliability:C11")
 @pytest.mark.parametrize("awaited", [False, True], ids=["failed before", "failed while awaited"])
 @pytest.mark.parametrize(
     ("moment", "way"),
@@ -263,6 +267,7 @@ async def test_a_failed_prefetch_becomes_a_demand_read(way: str, moment: str, aw
         await assert_all_given_back(b)
 
 
+@checks("reliability:C10")
 @pytest.mark.parametrize("way", READS)
 async def test_only_the_failure_of_a_demand_read_reaches_the_caller(way: str) -> None:
     """And leaves a reader that reads on."""
@@ -325,6 +330,7 @@ async def test_a_cancelled_read_leaves_what_is_fetched_ahead_alone(way: str) -> 
 # --- another loop ---------------------------------------------------------------------------------------------------
 
 
+@checks("reliability:C18")
 async def test_another_loop_is_refused_and_disturbs_nothing() -> None:
     """Every way to read, with eight requests on their way."""
     async with ahead_bench() as b:

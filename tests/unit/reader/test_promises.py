@@ -13,6 +13,7 @@ from aioprefetch.errors import Closed, InvalidType, ObjectChanged, RangeNotSatis
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.services.memory import Memory
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import WriteRequest
 from tests.stores.gated_reader import bench
 
@@ -110,6 +111,7 @@ async def test_reopen_pins_the_new_version_wherever_the_cursor_is(operator: Oper
         assert await reader.read_at(0, None) == b"z" * size
 
 
+@checks("reliability:C15")
 async def test_readers_that_are_dropped_leave_nothing_open(operator: Operator) -> None:
     """A file whose readers are gone may be evicted and forgotten like any other."""
     for _ in range(20):
@@ -167,6 +169,7 @@ async def test_closing_the_operator_names_the_path_of_the_reads_it_ends() -> Non
         assert (ended.value.operation, ended.value.path) == ("read", "k")
 
 
+@checks("reliability:C17")
 async def test_a_foreign_loop_is_refused_by_every_method(operator: Operator) -> None:
     """Before anything waits or changes, also while the owner reads."""
     async with operator.reader("k") as reader:

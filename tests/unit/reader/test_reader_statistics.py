@@ -16,6 +16,7 @@ from aioprefetch.runtime.events import COUNTERS, DURATIONS, GAUGES
 from aioprefetch.runtime.statistics import StatisticsSnapshot
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import FaultLayer, Injection, run_virtual
+from aioprefetch.testing.conformance.suite import checks
 from tests.profile import chosen, combinations
 from tests.stores.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.unit.reader.ahead import READS
@@ -190,6 +191,7 @@ async def test_a_policy_that_is_set_again_has_not_changed() -> None:
         assert reader.statistics["stream_read_seek_policy_changed"] == 1
 
 
+@checks("reliability:C13")
 async def test_a_reader_is_closed_once_however_often_it_is_asked_to() -> None:
     async with bench() as b:
         reader = b.reader()

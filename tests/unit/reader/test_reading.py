@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from aioprefetch import RangeReader
 from aioprefetch.errors import InvalidRange, InvalidType, SizeUnknown, Unavailable
 from aioprefetch.testing import run_virtual
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes
 from tests.stores.gated_reader import KIB, MIB, bench, file_of, in_case, settle
 
@@ -51,6 +52,7 @@ verbs = st.sampled_from(
 )
 
 
+@checks("reliability:I01")
 @settings(max_examples=120, deadline=None)
 @given(
     st.integers(0, 3 * SMALL),
@@ -81,6 +83,7 @@ def test_behaves_like_a_file_in_memory(size: int, policy: str, script: list[tupl
     run_virtual(run)
 
 
+@checks("reliability:C24")
 async def test_a_hundred_tasks_against_the_oracle() -> None:
     """Each with its own stream of random reads; memory for an eighth of the object."""
     async with bench(2 * MIB, memory_bytes=MIB // 4, block_bytes=16 * KIB) as b, b.reader() as reader:
@@ -112,6 +115,7 @@ async def test_a_read_larger_than_the_memory(policy: str) -> None:
         assert budget.waiting == 0
 
 
+@checks("reliability:I01")
 async def test_no_block_is_fetched_twice() -> None:
     async with bench() as b, b.reader() as reader:
         dice = random.Random(1)
@@ -225,6 +229,7 @@ async def test_a_seek_before_the_start_is_found_out_when_the_size_is() -> None:
         assert reader.tell() == 3
 
 
+@checks("reliability:I03")
 @pytest.mark.parametrize("call", ["read_at", "view_at", "read_exactly_at"])
 async def test_bad_positions_are_typed_errors(call: str) -> None:
     """On a reader that was never used, and again when everything is resident."""
@@ -294,6 +299,7 @@ async def test_a_failed_or_cancelled_read_leaves_the_cursor() -> None:
         await reader.aclose()
 
 
+@checks("reliability:C26")
 async def test_reads_by_cursor_take_turns() -> None:
     async with bench() as b, b.reader() as reader:
         parts = await asyncio.gather(*(reader.read(10_000) for _ in range(20)))
@@ -319,6 +325,7 @@ async def test_views() -> None:
         assert reader.statistics["stream_read_operations"] == 7
 
 
+@checks("reliability:C32")
 async def test_progress_is_reported_and_its_callback_may_raise(caplog: pytest.LogCaptureFixture) -> None:
     reported: list[int] = []
 

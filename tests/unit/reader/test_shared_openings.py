@@ -9,6 +9,7 @@ import pytest
 from aioprefetch import Operator
 from aioprefetch.errors import Closed, NotFound, Unavailable
 from aioprefetch.reader.openings import Openings
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection, Point
 from tests.profile import chosen, combinations
 from tests.stores.gated_reader import KIB, Bench, bench, in_case, settle, with_etag
@@ -241,6 +242,7 @@ async def test_the_nth_request_of_readers_that_open_together_fails(policy: str, 
                 await nothing_shared(b)
 
 
+@checks("reliability:C04")
 @pytest.mark.parametrize("who", range(3))
 @pytest.mark.parametrize("policy", ["adaptive", "random", "parquet"])
 async def test_a_reader_cancelled_at_any_suspension_takes_nothing_from_the_others(policy: str, who: int) -> None:

@@ -24,6 +24,7 @@ from aioprefetch.runtime.events import EVENTS, REQUEST_EVENTS, Event, EventBus, 
 from aioprefetch.services import S3, Memory
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.testing import Fault, FaultServer, Rule, VirtualClockLoop
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.probes.calls import counted_calls
 from tests.repository.source_tree import PACKAGE, python_files
@@ -85,6 +86,7 @@ def test_what_cannot_listen_is_refused() -> None:
     assert not bus.listeners
 
 
+@checks("reliability:C32")
 async def test_a_failing_listener_disturbs_no_read_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[str] = []
 

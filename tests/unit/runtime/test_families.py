@@ -17,6 +17,7 @@ from aioprefetch.operator.shared import family_key, shared_twin
 from aioprefetch.runtime.family import KEPT_SECONDS, RECIPES_MAX, RUNTIMES_MAX
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultServer, run_virtual
+from aioprefetch.testing.conformance.suite import checks
 
 DATA = bytes(range(256)) * 64
 
@@ -126,6 +127,7 @@ async def test_operators_that_are_collected_leave_nothing(server: FaultServer) -
     assert unused.statistics["action_http_get_request"] == 6
 
 
+@checks("reliability:C18")
 async def test_a_thread_with_a_loop_of_its_own_has_a_runtime_of_its_own(server: FaultServer) -> None:
     operator = operator_at(server)
     await read(operator)
@@ -142,6 +144,7 @@ async def test_a_thread_with_a_loop_of_its_own_has_a_runtime_of_its_own(server: 
     await server.wait_until_idle()
 
 
+@checks("reliability:C08")
 async def test_a_close_that_is_cancelled_closes(server: FaultServer) -> None:
     operator = operator_at(server)
     await read(operator)
@@ -299,6 +302,7 @@ async def test_unpickled_copies_share_one_stack_and_first_requests(server: Fault
     await asyncio.gather(*(operator.aclose() for operator in [original, *copies]))
 
 
+@checks("reliability:C20")
 async def test_an_operator_that_alternates_between_loops_keeps_one_stack_on_each(server: FaultServer) -> None:
     operator = operator_at(server)
     here = operator.accessor()

@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from aioprefetch.runtime.runtime import TURN_BYTES, LoopTurn
+from aioprefetch.testing.conformance.suite import checks
 
 
 async def reading(turn: LoopTurn, name: int, count: int, size_bytes: int, log: list[int]) -> None:
@@ -17,6 +18,7 @@ async def reading(turn: LoopTurn, name: int, count: int, size_bytes: int, log: l
         turn.spend(size_bytes)
 
 
+@checks("reliability:C29")
 @pytest.mark.parametrize("size_bytes", [0, 1, 4096, TURN_BYTES, 2 * TURN_BYTES])
 @pytest.mark.parametrize("tasks", [1, 3, 50])
 async def test_no_turn_is_long(tasks: int, size_bytes: int) -> None:

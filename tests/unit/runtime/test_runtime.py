@@ -18,6 +18,7 @@ from aioprefetch.errors import Closed, ConfigInvalid, WrongLoop
 from aioprefetch.runtime.family import RuntimeFamily
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import WriteRequest
 from tests.probes.programs import completed
 from tests.stores.gated_reader import bench
@@ -85,6 +86,7 @@ async def test_one_runtime_for_each_loop() -> None:
     await family.leave([family])
 
 
+@checks("reliability:C16")
 def test_a_loop_that_is_gone_leaves_no_runtime_behind() -> None:
     """asyncio.run again and again with one Operator: neither loops nor blocks pile up."""
     operator = ap.Operator(ap.services.Memory("pile"), memory_bytes=1 << 20, block_bytes=1 << 16)
@@ -141,6 +143,7 @@ async def test_a_reader_outlives_its_operator_only_as_closed() -> None:
         assert await b.operator.read("k", size=3) == b.data[:3]
 
 
+@checks("reliability:C17")
 def test_one_operator_on_two_loops_and_a_reader_on_the_wrong_one() -> None:
     operator = ap.Operator(ap.services.Memory("two-loops"))
     readers = []
@@ -184,6 +187,7 @@ async def test_shared_makes_one_of_each() -> None:
 CANARY = "CANARY-secret"
 
 
+@checks("reliability:P18")
 def test_operators_pickle_without_secrets(tmp_path: Path) -> None:
     """By recipe, in process and to a fresh process, with references in place of literals."""
     s3 = ap.Operator.from_uri(
@@ -229,6 +233,7 @@ async def test_family_and_stack_survive_pickling_together() -> None:
     await one.aclose()
 
 
+@checks("reliability:C19")
 def test_an_operator_works_before_and_after_a_fork() -> None:
     """The child never touches the parent's runtime; a reader of the parent is refused there."""
     script = """

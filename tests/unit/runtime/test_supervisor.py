@@ -1,12 +1,15 @@
 """The supervisor: no work is lost, and no resource stays open, however it ends."""
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Coroutine
 
 import pytest
 
 from aioprefetch.runtime.supervisor import Supervisor
+from aioprefetch.testing.conformance.suite import checks
 from tests.stores.gated_reader import settle
 
 
@@ -99,6 +102,7 @@ async def test_a_second_aclose_does_not_cut_the_first_off() -> None:
     assert log == ["second", "first"]
 
 
+@checks("reliability:C08")
 async def test_a_cancelled_aclose_goes_on_in_the_background() -> None:
     supervisor, log = Supervisor(), Log()
     supervisor.on_close(log.closer("closed"))
@@ -110,6 +114,28 @@ async def test_a_cancelled_aclose_goes_on_in_the_background() -> None:
         await task
     await settle()
     assert log == ["closed"]
+
+
+@checks("reliability:C31")
+async def test_work_that_no_one_holds_goes_on_after_a_collection() -> None:
+    """A loop keeps its tasks by weak references alone."""
+    supervisor, log = Supervisor(), Log()
+    waited = weakref.WeakSet[asyncio.Future[None]]()
+
+    async def work() -> None:
+        wait = asyncio.get_running_loop().create_future()  # Nothing beside this frame refers to it.
+        waited.add(wait)
+        await wait
+        log.append("ended")
+
+    supervisor.spawn(work(), name="w")
+    await settle()
+    gc.collect()
+    [wait] = waited
+    wait.set_result(None)
+    await settle()
+    assert log == ["ended"]
+    await supervisor.aclose()
 
 
 async def test_failing_work_is_logged_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -141,6 +167,7 @@ async def test_a_failing_closer_is_logged_and_the_others_are_called(caplog: pyte
     assert "closing a resource failed" in caplog.text
 
 
+@checks("reliability:C16")
 def test_the_end_of_the_loop_closes_everything() -> None:
     """asyncio.run without aclose: the work is cancelled and waited for, the resources are closed."""
     log = Log()

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from aioprefetch.runtime.task_group import PlainTaskGroup, gather_all
+from aioprefetch.testing.conformance.suite import checks
 
 pytestmark = pytest.mark.virtual
 
@@ -29,6 +30,7 @@ async def test_results_are_in_the_order_of_the_calls_and_few_run_at_once() -> No
     assert await gather_all([]) == []
 
 
+@checks("reliability:C09")
 @pytest.mark.parametrize("at_once", [None, 2])
 @pytest.mark.parametrize("count", [1, 5])
 async def test_each_failure_is_raised_as_it_is_and_ends_the_others(count: int, at_once: int | None) -> None:

@@ -10,6 +10,7 @@ from aioprefetch.ranges import Range
 from aioprefetch.scheduler import queued_parts
 from aioprefetch.scheduler.io_queue import IoQueue
 from aioprefetch.scheduler.queued_parts import Part, QueuedFile, Submission, TakenRead
+from aioprefetch.testing.conformance.suite import checks
 from tests.profile import chosen
 from tests.stores.gated_reader import in_case
 
@@ -351,6 +352,7 @@ def test_a_decoder_in_row_order_always_gets_on() -> None:
             a_decoder_in_row_order_always_gets_on(first_seed)
 
 
+@checks("reliability:C23")
 def test_a_slow_consumer_holds_the_budget_and_one_submission_at_most() -> None:
     """No reader waits, requests end at once: with the rule of Lance all of the file would come."""
     for seed in range(200):

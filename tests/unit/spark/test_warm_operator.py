@@ -19,6 +19,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.spark import worker
 from aioprefetch.spark.udf import WarmOperator, map_batches, with_operator
 from aioprefetch.sync import BlockingOperator
+from aioprefetch.testing.conformance.suite import checks
 from tests.probes.programs import run_program
 
 
@@ -160,6 +161,7 @@ def test_an_operator_may_be_given_whole(store: str) -> None:
     assert repr(recipe) == f"<WarmOperator {given.info.url}>"
 
 
+@checks("reliability:P18")
 def test_no_secret_travels_and_the_driver_warns(caplog: pytest.LogCaptureFixture) -> None:
     options: dict[str, Any] = {
         "access_key_id": "AKIAEXAMPLE",
@@ -219,6 +221,7 @@ def test_only_workers_of_spark_are_prepared(monkeypatch: pytest.MonkeyPatch) -> 
     assert (pa.cpu_count(), pa.io_thread_count()) == before
 
 
+@checks("reliability:P19")
 def test_a_worker_is_prepared_once_and_a_fork_of_it_again(store: str) -> None:
     source = f"""
 import os

@@ -27,6 +27,7 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.reader import object_reads
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.sync import BlockingOperator, SyncFile, run
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadReply, ReadRequest
 
 LINES = b"".join(b"line %d %s\n" % (number, b"x" * (number % 37)) for number in range(2000)) + b"no newline at the end"
@@ -294,6 +295,7 @@ def test_closing_ends_the_reads_of_others(operator: Operator) -> None:
         assert outcomes == [Closed]
 
 
+@checks("reliability:C15")
 def test_an_unclosed_file_warns_and_lets_go(blocking: BlockingOperator) -> None:
     blocking.write("k", b"bytes")
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from aioprefetch.testing.conformance.suite import checks
+
 Program = Callable[[str], str]
 
 SHARED = """
@@ -56,6 +58,7 @@ print("both")
     assert program(SHARED + source) == "both\n"
 
 
+@checks("reliability:C19")
 def test_a_fork_with_requests_in_flight(program: Program) -> None:
     source = """
 release = run(asyncio.sleep(0, asyncio.Event()))
@@ -158,6 +161,7 @@ print("both")
     assert program(SHARED + source) == "both\n"
 
 
+@checks("reliability:C21")
 def test_an_interrupt_reaches_who_waits_and_cancels(program: Program) -> None:
     source = """
 events = []
@@ -215,6 +219,7 @@ print("both")
     assert program(SHARED + source) == "both\n"
 
 
+@checks("reliability:C33")
 def test_the_process_ends_quietly_while_an_iterator_is_open(program: Program) -> None:
     source = """
 async def items():
@@ -254,6 +259,7 @@ directory.cleanup()
     assert program(SHARED + source) == "b'hello'\nTrue\nawait it\n"
 
 
+@checks("reliability:C21")
 def test_an_interrupt_at_any_line_of_a_call_cancels_what_has_started(program: Program) -> None:
     source = """
 started, ended = [], []

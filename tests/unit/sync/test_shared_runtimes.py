@@ -12,6 +12,7 @@ import aioprefetch as ap
 from aioprefetch.sync.file import OPERATORS_MAX, KeptOperators
 from aioprefetch.sync.loop_thread import loop_thread
 from aioprefetch.testing import FaultServer
+from aioprefetch.testing.conformance.suite import checks
 from tests.probes.calls import counted_calls
 from tests.probes.programs import run_program
 
@@ -92,6 +93,7 @@ def test_few_stores_are_kept(server: FaultServer) -> None:
     ap.sync.run(server.wait_until_idle(connections_max=OPERATORS_MAX))
 
 
+@checks("reliability:C33")
 def test_a_process_ends_with_kept_connections_and_after_a_fork() -> None:
     """Without a warning, in the parent and in the child, which opens the same URL over a connection of its own."""
     source = """

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioprefetch.errors import ProtocolError
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.transport.responses import LINE_BYTES_MAX, TRAILER_BYTES_MAX, ChunkedDecoder
 
 
@@ -24,6 +25,7 @@ def decode(data: bytes, cuts: list[int] | None = None) -> tuple[bytes, bool, byt
     return body, decoder.ended, decoder.rest
 
 
+@checks("reliability:C27")
 @given(
     chunks=st.lists(st.binary(min_size=1, max_size=300), max_size=6),
     extension=st.sampled_from([b"", b";a", b" ; a=b", b';a="b c"', b" "]),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import HttpClient
 from tests.stores.raw_server import Peer, RawServer, client_of, eventually, get, reply
@@ -80,6 +81,7 @@ async def check(client: HttpClient, server: RawServer) -> None:
     assert client.snapshot().open == 1
 
 
+@checks("reliability:C01")
 @pytest.mark.parametrize("is_warm", [False, True], ids=["new", "kept"])
 @pytest.mark.parametrize("hangs", HANGS)
 @pytest.mark.parametrize("action", [fetch, fetch_with_pauses])
@@ -145,6 +147,7 @@ async def is_cancelled_at_its_end(client: HttpClient, server: RawServer, turns: 
     return task.cancelled()
 
 
+@checks("reliability:C07")
 async def test_cancelled_together_with_its_end() -> None:
     """With the last byte and in the turns after it: nothing hangs, whether the response or the cancellation wins."""
     async with served(None, is_warm=True) as (client, server):

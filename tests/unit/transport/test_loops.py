@@ -8,6 +8,7 @@ import pytest
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import CountingS3Server
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
 
 SIZE = 3_000_000
@@ -32,6 +33,7 @@ async def operator(s3_server: CountingS3Server, random_name: Callable[[], str]) 
         yield made
 
 
+@checks("reliability:C37")
 async def test_an_operator_reads_on_either_loop(operator: Operator) -> None:
     assert await operator.read("k") == DATA
     assert await operator.read("k", offset=1234, size=100_000) == DATA[1234:101_234]
@@ -50,6 +52,7 @@ async def test_an_operator_reads_on_either_loop(operator: Operator) -> None:
     assert counts["transport_stale_connections"] == 0
 
 
+@checks("reliability:C37")
 async def test_cancelled_reads_leave_an_operator_in_order(operator: Operator) -> None:
     for turns in range(0, 40, 4):
         reads = [asyncio.ensure_future(operator.read("k", offset=number, size=400_000)) for number in range(8)]

@@ -11,6 +11,7 @@ import pytest
 from aioprefetch.errors import Closed, Error, TimedOut, Unavailable
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
 from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, Proxy, Target
 from aioprefetch.transport.connecting import Connector
@@ -198,6 +199,7 @@ async def test_first_come_first_served() -> None:
         check(client, idle=1)
 
 
+@checks("reliability:C22")
 async def test_waiting_for_a_connection_has_a_timeout() -> None:
     gate = Gate()
     async with (
@@ -214,6 +216,7 @@ async def test_waiting_for_a_connection_has_a_timeout() -> None:
         check(client, idle=1)
 
 
+@checks("reliability:C03")
 async def test_a_waiter_that_is_cancelled_takes_nothing_with_it() -> None:
     """Before it was called, and just after: the connection is idle then, and the waiter has not taken it yet."""
 

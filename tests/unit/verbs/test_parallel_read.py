@@ -30,6 +30,7 @@ from aioprefetch.errors import (
 from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer, TimeoutLayer
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, run_virtual
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import ReadReply, ReadRequest
 from tests.profile import chosen, combinations
@@ -219,6 +220,7 @@ async def test_any_request_may_fail_for_a_while_and_only_it_is_repeated(point: P
             await nothing_left(b)
 
 
+@checks("reliability:C01")
 @pytest.mark.parametrize("memory_bytes", [8 * MIB, BLOCK])
 @pytest.mark.parametrize("way", WAYS)
 async def test_cancelled_at_every_suspension_nothing_is_left_behind(way: Way, memory_bytes: int) -> None:

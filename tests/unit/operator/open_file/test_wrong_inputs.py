@@ -10,6 +10,7 @@ from aioprefetch.errors import ConfigInvalid, Error, InvalidPath, InvalidType, U
 from aioprefetch.operator import open_file as k
 from aioprefetch.operator.open_file import OpenFileBuilder
 from aioprefetch.services import Memory
+from aioprefetch.testing.conformance.suite import checks
 from tests.unit.operator.open_file.clauses import awaited
 
 Call = Callable[[OpenFileBuilder], OpenFileBuilder]
@@ -36,6 +37,7 @@ def test_blocks_of_no_size_and_no_blocks(builder: OpenFileBuilder, key: str, val
     assert (caught.value.operation, caught.value.path) == ("open_file", "dir/k")
 
 
+@checks("reliability:I22")
 def test_a_block_that_does_not_fit_into_memory(builder: OpenFileBuilder) -> None:
     """The error of the option carries the keys that were set, and none but known ones."""
     builder.must(k.PREFETCH_BLOCK_SIZE, "2M").opt("fs.s3a.secret.key", "hunter2")

@@ -139,7 +139,7 @@ async def read_side_by_side(accessor: Accessor) -> None:
 OPERATIONS = [read, read_side_by_side, copy, write, stat, listing, delete]
 
 
-@checks("reliability:W39")
+@checks("reliability:W39", "reliability:C06")
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_cancelled_in_every_job(

@@ -52,6 +52,7 @@ def linked(root: Path) -> Path:
 LINKED = ["file", "dir/secret", "near", "neardir/k", "dangling", "loop", "loop/x"]
 
 
+@checks("reliability:I13")
 @pytest.mark.parametrize("path", LINKED)
 async def test_links_are_refused_on_every_part_of_a_path(linked: Path, accessor: Accessor, path: str) -> None:
     """For every operation, whether the link leads out or not."""
@@ -79,6 +80,7 @@ async def test_listing_neither_shows_links_nor_goes_into_them(linked: Path, acce
         await accessor.list_page(ListRequest(path="dir/"))
 
 
+@checks("reliability:I13")
 async def test_links_may_be_followed_within_the_root(linked: Path, runtime: Runtime) -> None:
     """On request, and then only to what lies under the root after all links are resolved."""
     accessor = Fs(str(linked), follow_symlinks=True).build(runtime)
@@ -117,6 +119,7 @@ async def test_a_sibling_with_the_roots_name_as_prefix_is_outside(root: Path, ru
         await read(Fs(str(root), follow_symlinks=True).build(runtime), "link/k")
 
 
+@checks("reliability:I14")
 @pytest.mark.parametrize("follow_symlinks", [False, True])
 async def test_special_files_are_refused_without_waiting(root: Path, runtime: Runtime, follow_symlinks: bool) -> None:
     """A FIFO without a writer would block an open for ever, a socket cannot be opened at all."""
@@ -136,6 +139,7 @@ async def test_special_files_are_refused_without_waiting(root: Path, runtime: Ru
         assert (await accessor.list_page(ListRequest(path="", recursive=True))).entries == ()
 
 
+@checks("reliability:I14")
 async def test_a_fifo_that_takes_the_files_place_does_not_hang(
     root: Path, accessor: Accessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +191,7 @@ def decoy(root: Path) -> Path:
     return root / "decoy"
 
 
+@checks("reliability:I16")
 async def test_links_swapped_in_during_reads_never_lead_out(root: Path, decoy: Path, accessor: Accessor) -> None:
     """Whatever the moment of the swap, a read has the bytes from inside or fails."""
     seen: dict[object, int] = {}
@@ -201,6 +206,7 @@ async def test_links_swapped_in_during_reads_never_lead_out(root: Path, decoy: P
     assert seen.keys() <= {b"inside", errors.InvalidPath}
 
 
+@checks("reliability:I16")
 async def test_a_file_swapped_for_a_link_during_reads_never_leads_out(root: Path, accessor: Accessor) -> None:
     (root / "k").write_bytes(b"inside")
     (root / "decoy").symlink_to(root.parent / "outside" / "secret")
@@ -223,6 +229,7 @@ async def test_links_swapped_in_during_writes_never_lead_out(root: Path, decoy: 
     assert os.listdir(root.parent / "outside") == ["secret"]
 
 
+@checks("reliability:I16")
 async def test_followed_links_swapped_during_reads_never_lead_out(root: Path, decoy: Path, runtime: Runtime) -> None:
     """The path that the links lead to is walked as strictly, so the check cannot be outrun."""
     accessor = Fs(str(root), follow_symlinks=True).build(runtime)

@@ -21,6 +21,7 @@ from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
 from aioprefetch.services.fs.reading import KEPT_MAX
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest, ReadSession
 from tests.reliability.turns import at_once
 
@@ -207,6 +208,7 @@ async def test_a_path_that_is_not_cached_is_opened_by_a_thread(
     assert jobs.count == 1
 
 
+@checks("reliability:C29")
 async def test_the_loop_is_held_for_a_bounded_read(
     accessor: FsAccessor, root: Path, cache: ScriptedCache, jobs: Jobs
 ) -> None:

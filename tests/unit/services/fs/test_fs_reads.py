@@ -16,6 +16,7 @@ from aioprefetch.local_files.errors import from_os_error
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from aioprefetch.services.fs.accessor import FsAccessor
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata, ReadReply, ReadRequest, StatRequest
 
 ODD_KEYS = [
@@ -98,6 +99,7 @@ async def test_odd_keys_round_trip(accessor: Accessor, root: Path, key: str) -> 
     assert (await accessor.stat(StatRequest(path=key))).path == key
 
 
+@checks("reliability:I07")
 async def test_slashes_collapse(accessor: Accessor, root: Path) -> None:
     """``/a//b`` is ``a/b``: an absolute path stays under the root."""
     (root / "a").mkdir()
@@ -106,11 +108,13 @@ async def test_slashes_collapse(accessor: Accessor, root: Path) -> None:
         assert await read(accessor, key) == b"x"
 
 
+@checks("reliability:I12")
 async def test_an_absolute_path_is_below_the_root(accessor: Accessor) -> None:
     with pytest.raises(errors.NotFound):
         await read(accessor, "/etc/passwd")
 
 
+@checks("reliability:I10", "reliability:I12")
 @pytest.mark.parametrize("key", ["..", "../outside/secret", "a/../b", "./a", "a/.", "a\0b", "x" * 256, "lone\ud800"])
 async def test_keys_that_no_file_can_have_are_refused(accessor: Accessor, key: str) -> None:
     with pytest.raises(errors.InvalidPath) as caught:
@@ -145,6 +149,7 @@ async def test_stat_of_directories(accessor: Accessor, root: Path) -> None:
             await accessor.stat(StatRequest(path=path))
 
 
+@checks("reliability:I14")
 @pytest.mark.parametrize("path", ["d", "d/", "", "/"])
 async def test_a_directory_cannot_be_read(accessor: Accessor, root: Path, path: str) -> None:
     (root / "d").mkdir()
@@ -205,6 +210,7 @@ def overwrite(path: Path) -> None:
     os.utime(path, ns=(1, 1))
 
 
+@checks("reliability:I15")
 @pytest.mark.parametrize("change", [replace, truncate, grow, overwrite, os.unlink])
 async def test_a_change_between_head_and_last_byte_is_detected(
     root: Path, runtime: Runtime, change: Callable[[Path], None]
@@ -226,6 +232,7 @@ async def test_a_change_between_head_and_last_byte_is_detected(
     assert caught.value.expected_etag == sink.head.etag
 
 
+@checks("reliability:I15")
 async def test_a_replaced_file_does_not_match_its_old_etag(accessor: Accessor, root: Path) -> None:
     (root / "k").write_bytes(b"o" * 3000)
     etag = (await accessor.stat(StatRequest(path="k"))).etag
@@ -266,6 +273,7 @@ def test_a_file_as_a_parent_is_not_found_for_a_reader() -> None:
     assert type(error) is errors.NotFound
 
 
+@checks("reliability:C35")
 async def test_no_descriptor_left_is_temporary(accessor: Accessor, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running out of descriptors is an error of ours, not a raw OSError."""
     (root / "k").write_bytes(b"x")

@@ -11,6 +11,7 @@ from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import StatRequest
 from tests.profile import chosen
 from tests.unit.services.http.reading import DATA, Servers, accessor_for, read
@@ -32,6 +33,7 @@ HANGING = [
 ]
 
 
+@checks("reliability:C02")
 @pytest.mark.parametrize("fault", [pytest.param(fault, id=where) for where, fault in HANGING])
 async def test_a_cancelled_read_closes_its_connection(servers: Servers, runtime: Runtime, fault: Fault) -> None:
     """While the server is silent."""

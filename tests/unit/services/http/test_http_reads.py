@@ -10,6 +10,7 @@ from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing import Fault, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest
 from tests.unit.services.http.reading import DATA, Servers, accessor_for, read, read_head
 
@@ -55,6 +56,7 @@ async def test_ranges(
     assert runtime.counters["stream_read_total_bytes"] == len(expected)
 
 
+@checks("reliability:I06")
 @pytest.mark.parametrize("key", ODD_KEYS)
 async def test_odd_keys_arrive_to_the_byte(servers: Servers, runtime: Runtime, key: str) -> None:
     server = await servers.start({f"base/{key}": key.encode()})

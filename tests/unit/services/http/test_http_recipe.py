@@ -14,6 +14,7 @@ from aioprefetch import errors
 from aioprefetch.credentials import Secret
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import DeleteRequest, ListRequest, PresignRequest, WriteRequest
 from tests.unit.services.http.reading import DATA, Servers, accessor_for, read
 
@@ -169,6 +170,7 @@ async def test_the_environment_is_read_when_a_request_is_made(
     assert server.requests[0].headers["authorization"] == f"Bearer {CANARY}"
 
 
+@checks("reliability:I10")
 async def test_a_control_character_in_the_environment_is_refused(
     servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from aioprefetch import errors
 from aioprefetch.credentials import Secret
 from aioprefetch.services.http.options import encoded_key, parse_base_url, redirect_target
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.transport import Origin, is_link_local_or_metadata
 
 BASE = Origin("https", "a.example", 443)
@@ -69,6 +70,7 @@ def test_user_information_is_taken_out() -> None:
     assert (base.user, base.password, str(base.origin)) == ("us@er", Secret("p:ss"), "https://host")
 
 
+@checks("reliability:I06")
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=50))
 def test_every_key_survives_its_encoding(key: str) -> None:
     """And what is sent holds no character that could end a path."""

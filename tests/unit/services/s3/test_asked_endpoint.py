@@ -16,6 +16,7 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.accessor import S3Accessor
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.services.s3.sigv4 import AccessKeys, Signer, encoded_path, encoded_query
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import StatRequest
 
 KEYS: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": "secret"}
@@ -257,6 +258,7 @@ async def test_settings_without_an_endpoint(
             await op.read("k")
 
 
+@checks("reliability:I11")
 @pytest.mark.parametrize(
     "bucket",
     ["arn:aws:s3:::bucket", "arn:aws:sqs:us-east-1:123456789012:queue", "arn:aws:s3:us-east-1:1:accesspoint/x", "arn:"],

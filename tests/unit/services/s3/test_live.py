@@ -20,6 +20,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest, StatRequest
 from tests.unit.services.s3.stores import Store, open_store, signed_by
 
@@ -127,6 +128,7 @@ async def test_closing_closes_the_connections() -> None:
         await server.wait_until_idle()
 
 
+@checks("reliability:C20")
 @pytest.mark.parametrize("close", [True, False])
 def test_two_loops_one_after_the_other(s3_server: Any, random_name: Callable[[], str], close: bool) -> None:
     """One recipe in two runs of asyncio; also without closing, nothing is left open and nothing warns."""

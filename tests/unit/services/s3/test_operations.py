@@ -20,6 +20,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, CreateDirRequest, PresignRequest, WriteRequest
 from tests.stores.faulty_bucket import FAULTS, Call, FaultyBucket
 from tests.stores.key_server import Bent, KeyServer, Said, error
@@ -141,6 +142,7 @@ async def test_odder_keys(moto: Store, key: str) -> None:
     assert await moto.names(recursive=True) == []
 
 
+@checks("reliability:I09")
 async def test_refused_keys(moto: Store) -> None:
     """They cost no request."""
     for path in ("a/../b", "./a", "..", "a/./\n", "nul\0", "k" * 1025):

@@ -9,6 +9,7 @@ import pytest
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.errors import Closed, ConditionNotMatch, Error, ObjectChanged, ProtocolError, Stalled, Unavailable
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadHead, ReadRequest
 from tests.unit.services.s3.stores import Store
 
@@ -154,6 +155,7 @@ class NotingSink(CollectSink):
         self._arrived.set()
 
 
+@checks("reliability:C02")
 @pytest.mark.parametrize(
     "fault", [Fault(hang_before_head=True), Fault(hang_after_bytes=0), Fault(hang_after_bytes=300_000)]
 )

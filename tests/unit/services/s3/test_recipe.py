@@ -13,11 +13,13 @@ from aioprefetch.credentials import digest
 from aioprefetch.errors import ConfigInvalid, MissingDependency
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
+from aioprefetch.testing.conformance.suite import checks
 
 CANARY = "c4nary-with-@-and-/-in-it"
 KEYS: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": CANARY}
 
 
+@checks("reliability:I11")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -68,6 +70,7 @@ def test_refuses_options_that_cannot_work(options: dict[str, Any], said: str) ->
     assert CANARY not in str(caught.value)
 
 
+@checks("reliability:I23")
 @pytest.mark.parametrize(
     ("url", "said"),
     [

@@ -137,7 +137,7 @@ async def test_unrecorded_pages_are_listed_again_after_a_crash() -> None:
     assert flat(await scene.drain(BatchLimits(3, None))) == list("defghij")
 
 
-@checks("source:R1")
+@checks("source:R1", "reliability:P09")
 async def test_a_lower_key_that_comes_late_is_found_by_a_sweep() -> None:
     scene = Scene()
     scene.feed.put(*"bdfh")
@@ -298,7 +298,7 @@ async def test_a_cancelled_call_loses_nothing() -> None:
     assert flat(await scene.drain()) == list("bcdefghij")
 
 
-@checks("source:L12")
+@checks("source:L12", "reliability:P16", "reliability:P17")
 async def test_a_failing_page_delivers_the_changes_before_it_and_keeps_the_position() -> None:
     scene = Scene()
     scene.feed.put(*"abcdefghij")

@@ -21,6 +21,7 @@ from tests.stores.directory_bucket import DirectoryBucket
 from tests.unit.source.fetch.source_scene import ALL, Scene, batches_of, items_of
 
 
+@checks("reliability:P14")
 async def test_without_news_the_same_offset_object_is_returned(scene: Scene) -> None:
     source = await scene.open()
     start = source.initial_offset()
@@ -190,7 +191,7 @@ async def test_a_trigger_lists_pages_on_request(scene: Scene) -> None:
         start = end
 
 
-@checks("source:L8", "source:L9")
+@checks("source:L8", "source:L9", "reliability:P13")
 async def test_a_restart_delivers_only_what_changed(scene: Scene) -> None:
     scene.put(*"bdf")
     source = await scene.open()

@@ -121,6 +121,7 @@ async def test_raw_snappy_is_refused_by_name() -> None:
             await read(operator, file, TEXT)
 
 
+@checks("reliability:I21")
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_a_bomb_comes_in_small_pieces(kind: str) -> None:
     packed = PACKERS[kind](bytes(64 << 20))
@@ -134,6 +135,7 @@ def test_a_bomb_comes_in_small_pieces(kind: str) -> None:
     assert total == 64 << 20
 
 
+@checks("reliability:I21")
 @pytest.mark.parametrize(
     ("packed", "message"),
     [

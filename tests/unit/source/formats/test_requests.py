@@ -62,7 +62,7 @@ async def test_csv_items_ask_once_more_for_the_head() -> None:
         assert cost(operator)[0] == 2
 
 
-@checks("source:Q6")
+@checks("source:Q6", "reliability:P08")
 async def test_a_file_that_was_overwritten_or_has_grown_is_never_mixed() -> None:
     async with new_operator() as operator:
         for key in ("a.txt", "a.jsonl", "a.csv", "a.bin"):

@@ -104,7 +104,7 @@ async def test_a_quiet_trigger_requests_its_share(bucket: SimulatedBucket, opera
         assert len(bucket.requests) - before <= 1 + EAGER.sweep_pages
 
 
-@checks("source:L6")
+@checks("source:L6", "reliability:P09")
 async def test_the_tail_needs_no_lookup_and_no_time_hides_a_file(bucket: SimulatedBucket, operator: Operator) -> None:
     """Above the frontier all is new; below it a file is found however old it says it is."""
     fill(bucket, 9)

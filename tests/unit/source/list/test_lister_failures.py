@@ -38,7 +38,7 @@ def failing(bucket: SimulatedBucket, *errors: type[Error]) -> list[float]:
     return times
 
 
-@checks("source:L12")
+@checks("source:L12", "reliability:P16")
 @pytest.mark.virtual
 @pytest.mark.parametrize("error", [Throttled, Unavailable, TimedOut, PermissionDenied])
 async def test_a_failing_page_does_not_lose_the_position(error: type[Error]) -> None:
@@ -102,6 +102,7 @@ async def test_the_layers_of_the_operator_try_again_first() -> None:
         assert (len(page.changes), len(bucket.requests)) == (1, 3)
 
 
+@checks("reliability:P17")
 @pytest.mark.virtual
 async def test_after_a_failure_it_goes_on_behind_the_key_not_by_the_token() -> None:
     """A token may be what the store refuses."""

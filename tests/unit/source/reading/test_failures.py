@@ -79,7 +79,7 @@ GOOD = [{"n": number * 10 + row} for number in (0, 1, 3, 4) for row in range(3)]
 ERRORS = {"missing": NotFound, "changed": ObjectChanged, "corrupt": UntrustedMetadata}
 
 
-@checks("source:Q6")
+@checks("source:Q6", "reliability:P07")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", list(ERRORS))
 async def test_a_spoiled_file_fails_the_batch_by_name(kind: str, how: str) -> None:
@@ -109,7 +109,7 @@ async def test_a_changed_file_is_named_with_the_options_of_spark_that_help(url: 
     assert ("write it elsewhere, then rename it" in str(caught.value)) == url.startswith("file:")
 
 
-@checks("source:Q6")
+@checks("source:Q6", "reliability:P07")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", list(ERRORS))
 async def test_a_spoiled_file_is_left_out_whole_and_written_down(

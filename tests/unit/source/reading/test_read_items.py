@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, PermissionDenied
+from aioprefetch.errors import ConfigInvalid, Error, InvalidArgument, PermissionDenied, Unavailable
 from aioprefetch.source.options import METADATA_COLUMNS, FormatOptions, ReadOptions
 from aioprefetch.source.reading import ReadTask, read_items
 from aioprefetch.source.values import FetchItem
@@ -66,6 +66,7 @@ async def test_one_slow_file_holds_back_rows_and_no_requests() -> None:
         assert loop.time() - start == pytest.approx(10.0, rel=0.01)
 
 
+@checks("reliability:C23")
 async def test_a_slow_consumer_stops_the_reads() -> None:
     """What is decoded ahead stays within ``bytes_in_flight``."""
     async with Shelf() as shelf:
@@ -95,6 +96,22 @@ async def test_every_window_gives_the_same_rows(bytes_in_flight: int, files_in_f
         assert shelf.operator.runtime().budget.used_bytes == 0 or bytes_in_flight > 1
 
 
+@checks("reliability:P01", "reliability:P02")
+async def test_a_task_that_is_run_again_gives_the_same_rows() -> None:
+    """Also at once with itself, as an engine does with a slow task; nothing is left in the store."""
+    async with Shelf() as shelf:
+        items = [await shelf.put(f"{number}.jsonl", data_of("jsonl", number, 40)) for number in range(8)]
+        task, keys = task_of(batch_rows=16), sorted(item.key for item in items)
+        shelf.seen.failing["3.jsonl"] = Unavailable("no", operation="read", path="3.jsonl")
+        with pytest.raises(Unavailable):
+            await shelf.rows(items, task)
+        shelf.seen.failing.clear()
+        again, twin = await asyncio.gather(shelf.rows(items, task), shelf.rows(items, task))
+        assert again == twin == [row for n in range(8) for row in rows_of(n, 40)]
+        assert sorted([entry.path async for entry in shelf.operator.list("", recursive=True)]) == keys
+
+
+@checks("reliability:P20")
 @pytest.mark.virtual
 async def test_left_early_everything_is_broken_off() -> None:
     async with Shelf() as shelf:

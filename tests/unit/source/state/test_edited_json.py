@@ -18,6 +18,7 @@ from aioprefetch.source.state.snapshot import RunInfo, Snapshot
 from aioprefetch.source.state.store import SourceIdentity, StateMeta
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.source.values import Cursor, Diff, FetchItem, Follow, Offset, Record, SourceFile, TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from tests.files.packed_files import zstd
 
 FILE = SourceFile("a/é\ud800", 10, '"e"', None, -5)
@@ -154,6 +155,7 @@ WRONG_FILES: list[Any] = ["zz", None, float("inf"), 10**400, -1, 1.0, True, []]
 WRONG_BYTES: list[Any] = ["5", float("nan"), 1 << 63, {}]
 
 
+@checks("reliability:I20")
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
@@ -173,6 +175,7 @@ def test_an_edited_offset_is_refused_by_the_name_of_its_field(change: dict[str, 
     assert (caught.value.operation, len(str(caught.value)) < 500) == ("read_offset", True)
 
 
+@checks("reliability:I20")
 @pytest.mark.parametrize("foreign", [{}, {"partition-0": 3}, None, 5, [GOOD], "x", {"v": 1, "state": "id"}])
 def test_a_foreign_offset_is_refused_as_such(foreign: Any) -> None:
     nested = foreign

@@ -26,6 +26,7 @@ from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import SourceIdentity
 from aioprefetch.source.stored_json import seal, unseal
 from aioprefetch.source.values import Record, TailAndSweep
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from tests.unit.source.state.stores import IDENTITY, MeanwhileLayer, add, memory, opened
 
@@ -78,6 +79,7 @@ async def test_the_format_with_flags_of_conditions_is_still_read() -> None:
         await refused(operator, UntrustedMetadata, "true or false is needed")
 
 
+@checks("reliability:P12")
 @pytest.mark.parametrize("name", ["meta.json", "snapshot.json"])
 async def test_a_newer_format_is_left_alone(name: str) -> None:
     operator, _ = await grown()
@@ -107,6 +109,7 @@ async def test_the_state_of_another_source_is_refused(identity: SourceIdentity, 
         await opened(operator, identity=identity)
 
 
+@checks("reliability:P11")
 @pytest.mark.parametrize("name", ["meta.json", "snapshot.json", "log/000000000006.json.zst"])
 @pytest.mark.parametrize("how", ["cut", "edited", "empty", "replaced"])
 async def test_a_truncated_or_edited_manifest_is_noticed(name: str, how: str) -> None:
@@ -124,6 +127,7 @@ async def test_a_truncated_or_edited_manifest_is_noticed(name: str, how: str) ->
     await refused(operator, UntrustedMetadata, "damaged")
 
 
+@checks("reliability:P21")
 async def test_a_record_of_another_history_is_noticed() -> None:
     operator, _ = await grown()
     record = decode(await operator.read(LOG(5)), 5, path="").record
@@ -150,6 +154,7 @@ async def test_a_newer_record_of_another_history_is_noticed() -> None:
     await refused(operator, UntrustedMetadata, "record 6 does not follow the record before it")
 
 
+@checks("reliability:P21")
 @pytest.mark.parametrize("seq", [5, 6])
 async def test_a_gap_in_the_log_is_noticed(seq: int) -> None:
     operator, _ = await grown()
@@ -158,12 +163,14 @@ async def test_a_gap_in_the_log_is_noticed(seq: int) -> None:
     await refused(operator, UntrustedMetadata, f"record {seq} is missing")
 
 
+@checks("reliability:P11")
 async def test_a_log_that_was_removed_is_noticed() -> None:
     operator, _ = await grown()
     await operator.delete_all("state/log/")
     await refused(operator, UntrustedMetadata, "record 5 is missing")
 
 
+@checks("reliability:P11")
 async def test_a_missing_meta_is_no_new_state() -> None:
     operator, _ = await grown()
     await operator.delete("state/meta.json")
