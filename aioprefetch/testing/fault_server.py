@@ -74,6 +74,7 @@ class FaultServer:
         self.requests: list[ReceivedRequest] = []
         self.body_bytes_sent: dict[int, int] = {}
         self._rules: list[tuple[Rule, list[int]]] = []
+        self._faults = 0
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], _Connection] = {}
         self._connections = 0
@@ -139,6 +140,11 @@ class FaultServer:
     def behave(self) -> None:
         """Clear the script: later requests have no faults."""
         self._rules.clear()
+
+    @property
+    def faults(self) -> int:
+        """How many requests have met a rule so far. A test whose fault never happened shows nothing."""
+        return self._faults
 
     def release(self) -> None:
         """Let hanging responses continue, current and later ones."""
@@ -270,6 +276,7 @@ class FaultServer:
         for rule, used in self._rules:
             if (rule.times is None or used[0] < rule.times) and rule.applies(request):
                 used[0] += 1
+                self._faults += 1
                 return rule.fault
         return NO_FAULT
 

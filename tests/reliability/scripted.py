@@ -162,6 +162,7 @@ async def serving(
         async with operator:
             scripted = Scripted(kind, server, operator)
             yield scripted
+            assert server.faults or not script  # A fault that did not happen has shown nothing.
             await scripted.check_nothing_is_left()
         await server.wait_until_idle()
 

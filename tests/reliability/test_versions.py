@@ -82,6 +82,7 @@ async def test_a_head_that_tells_another_size_than_the_responses(serve: Serve) -
     async with serve(lie) as scripted, scripted.operator.reader("k") as reader:
         assert await reader.ensure_size() == SIZE
         assert_same_bytes(await reader.read(), scripted.data)
+        assert (await scripted.operator.stat("k")).size == 10
 
 
 @checks("reliability:S27")
