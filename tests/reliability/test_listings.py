@@ -121,7 +121,7 @@ async def test_strangers_are_counted_once_for_each_listing(serve_s3: Serve) -> N
         assert scripted.operator.statistics["list_strangers"] == 2
 
 
-@checks("reliability:S62")
+@checks("reliability:S62", "reliability:K15")
 async def test_a_key_outside_of_the_root_is_rejected(serve_s3: Serve) -> None:
     """The prefix of the operator is a border of its own."""
     async with serve_s3(*responses([list_page("root/a", "rooted/b")]), prefix="root") as scripted:

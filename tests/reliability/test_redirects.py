@@ -37,7 +37,7 @@ async def test_a_foreign_origin_is_never_asked(serve_s3: Serve, status: int) -> 
 
 
 @pytest.mark.parametrize("status", REDIRECTS)
-@checks("reliability:S45")
+@checks("reliability:S45", "reliability:K09")
 async def test_no_credential_reaches_a_foreign_origin(serve_http: Serve, status: int) -> None:
     """A redirect of plain HTTP is followed, with range and condition and without anything secret."""
     async with FaultServer({"bucket/k": content(SIZE)}) as foreign:
@@ -52,7 +52,7 @@ async def test_no_credential_reaches_a_foreign_origin(serve_http: Serve, status:
             assert request.range == scripted.server.requests[0].range
 
 
-@checks("reliability:S45")
+@checks("reliability:S45", "reliability:K09")
 async def test_a_foreign_origin_is_refused_where_redirects_are(serve_http: Serve) -> None:
     async with FaultServer({"bucket/k": content(SIZE)}) as foreign:
         fault = Fault(status=302, location=f"{foreign.url}/bucket/k")

@@ -206,7 +206,7 @@ CERTIFICATES = {
 
 @pytest.mark.parametrize("name", CERTIFICATES)
 @pytest.mark.parametrize("kind", SERVICES)
-@checks("reliability:S44")
+@checks("reliability:S44", "reliability:K10")
 async def test_certificates_are_checked(kind: Service, name: str, tmp_path: Path) -> None:
     """A wrong one is a matter of configuration: no other attempt, and none without TLS."""
     address, days, trusted = CERTIFICATES[name]

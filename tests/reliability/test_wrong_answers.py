@@ -140,7 +140,7 @@ async def test_a_server_that_obeyed_ranges_before(serve_http: Serve) -> None:
         assert scripted.server.bytes_sent < (1 + PROTOCOL_TRIES) * UNREAD_BYTES_MAX
 
 
-@checks("reliability:S56")
+@checks("reliability:S56", "reliability:K13")
 async def test_what_is_stored_compressed_is_not_inflated(serve: Serve) -> None:
     async with serve(always(Fault(headers={"Content-Encoding": "gzip"}))) as scripted:
         scripted.server.objects["bucket/k"] = packed = gzip.compress(content(SIZE))
@@ -217,7 +217,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-@checks("reliability:S59")
+@checks("reliability:S59", "reliability:K12")
 async def test_a_head_without_measure_is_refused(serve: Serve, head: bytes) -> None:
     """Without reading it to its end, and with no more memory than a head may take."""
     async with serve() as scripted:
@@ -238,7 +238,7 @@ BOMB = f'<?xml version="1.0"?><!DOCTYPE x [<!ENTITY e0 "ha">{ENTITIES}]><Error><
 
 
 @pytest.mark.parametrize("kind", ["text/xml", "application/octet-stream"])
-@checks("reliability:S60")
+@checks("reliability:S60", "reliability:K30")
 async def test_an_endless_error_is_reported_by_its_status(serve: Serve, kind: str) -> None:
     """The text of an error is read up to a measure; the rest is never received."""
     body = bytes(100 << 20)
@@ -269,7 +269,7 @@ LENGTHS = {"absent": None, "negative": "-1", "no number": "many", "beyond 64 bit
 
 
 @pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS)
-@checks("reliability:S64")
+@checks("reliability:S64", "reliability:K24")
 async def test_a_stat_whose_size_is_none(serve: Serve, length: str | None) -> None:
     """Nothing is allocated for it. Plain HTTP asks by GET where a HEAD tells nothing."""
     fault = Fault(headers={"Content-Length": length})

@@ -10,8 +10,8 @@ from pathlib import Path
 from tests.repository.source_tree import PACKAGE, ROOT, python_files
 
 PAGE = ROOT / "docs" / "concepts" / "reliability.md"
-# A row: W of changes, S of the wire, D of a cache on a disk, C of tasks, I of input, P of Spark; fault, promise, tests.
-ROW = re.compile(r"^\| (?P<row>[CDIPSW]\d\d) \| (?P<fault>[^|]+) \| (?P<promise>[^|]+) \|[^|]*\|$", re.MULTILINE)
+# A row: its name, fault, promise and tests. The letter is that of the section.
+ROW = re.compile(r"^\| (?P<row>[CDIKPSW]\d\d) \| (?P<fault>[^|]+) \| (?P<promise>[^|]+) \|[^|]*\|$", re.MULTILINE)
 # A mark, the other decorators, and the name of the test. The trees of all tests take seconds.
 MARKED = re.compile(r"^ *@checks\(([^)]*)\)$.*?^ *(?:async )?def (test_\w+)", re.MULTILINE | re.DOTALL)
 # A row that many tests hold names a few of them.

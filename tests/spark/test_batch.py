@@ -319,6 +319,7 @@ def assert_read_alike(path: Path) -> None:
     assert run(ours()).equals(pq.read_table(path, coerce_int96_timestamp_unit="us"))
 
 
+@checks("reliability:K06")
 def test_plans_show_no_secret(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     options = {
         "accessKeyId": SECRET, "secretAccessKey": SECRET, "sessionToken": SECRET, "sseCustomerSecretKey": SECRET,

@@ -123,6 +123,7 @@ def built_in(s3_server: CountingS3Server) -> Iterator[str]:
     client.close()
 
 
+@checks("reliability:K06")
 def test_keys_of_the_builder_are_used_and_no_key_is_in_the_event_log(
     spark: SparkSession, built_in: str, event_log: Path, s3_server: CountingS3Server, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from aioprefetch.testing.conformance.suite import checks
 from tests.repository.source_tree import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -55,6 +56,7 @@ def test_the_version_is_written_in_one_place() -> None:
     assert PROJECT["tool"]["hatch"]["version"] == {"path": "aioprefetch/__init__.py"}
 
 
+@checks("reliability:K14")
 def test_a_package_has_the_same_lowest_version_wherever_it_is_named() -> None:
     extras = METADATA["optional-dependencies"]
     named = [*extras.items(), *((name, [x for x in group if isinstance(x, str)]) for name, group in groups().items())]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aioprefetch import errors
 from aioprefetch.errors import Error, NotFound, ObjectChanged, RangeNotSatisfied, Unexpected, printable, redact
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadHead
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
@@ -177,6 +178,7 @@ def test_a_path_is_one_printable_line(path: str) -> None:
         assert printable(path) == path
 
 
+@checks("reliability:K31")
 def test_a_key_cannot_forge_a_log_line() -> None:
     error = NotFound("no", path="k\n2026 ERROR all is lost\x1b[31m\u2028")
     assert len(str(error).splitlines()) == 1

@@ -24,6 +24,7 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.layers import ErrorContextLayer, HedgeLayer, LruCacheLayer, RetryLayer, TimeoutLayer
 from aioprefetch.testing import Fault, FaultServer, Injection, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer
 from tests.repository.source_tree import PACKAGE
 from tests.stores.part_store import PART_BYTES, PartStore
@@ -309,6 +310,7 @@ FAULTS = {
 NO_PAUSES = RetryLayer(base_seconds=0, throttle_base_seconds=0, attempts_max=2)
 
 
+@checks("reliability:K04")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("service", ["s3", "http"])
 async def test_a_faulty_response_leaves_no_error(service: str, fault: str, tmp_path: Path) -> None:
@@ -351,6 +353,7 @@ def faulty(service: str, server: FaultServer) -> ap.Operator:
     return op.layer(NO_PAUSES)
 
 
+@checks("reliability:K04")
 async def test_unreachable_servers_leave_no_error() -> None:
     for url in ("http://127.0.0.1:9/", "http://no-such-name.invalid/"):
         async with ap.Operator.from_uri(url).layer(NO_PAUSES) as op:

@@ -143,7 +143,7 @@ def test_what_counts_as_an_integer() -> None:
     assert checked_ranges([(Indexable(), 9), [0, 0]], operation="read", path="k") == [(7, 9), (0, 0)]
 
 
-@checks("reliability:I03")
+@checks("reliability:I03", "reliability:K23")
 @pytest.mark.parametrize(
     ("offset", "size"), [(-1, 1), (0, -1), (OFFSET_MAX + 1, 0), (0, OFFSET_MAX + 1), (-(1 << 70), None)]
 )

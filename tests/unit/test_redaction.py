@@ -18,6 +18,7 @@ from aioprefetch.errors import (
     excerpt,
     redact,
 )
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest, UncheckedHead
 
 SECRET = "c4n4ry/S+cret=="
@@ -61,6 +62,7 @@ NOTATIONS = [
 ]
 
 
+@checks("reliability:K03")
 @pytest.mark.parametrize("text", NOTATIONS)
 def test_secrets_outside_of_urls(text: str) -> None:
     """Headers, parameters, XML, JSON, HTML and reprs, in upper and lower case."""
@@ -70,6 +72,7 @@ def test_secrets_outside_of_urls(text: str) -> None:
     assert redact(text).partition("***")[0] == text.partition(SECRET)[0]
 
 
+@checks("reliability:K03")
 def test_an_error_does_not_show_a_secret_of_its_path() -> None:
     """The path itself is what the caller gave."""
     error = NotFound("there is no such object", operation="read", path=f"k?sig={SECRET}")

@@ -14,6 +14,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch.operator.operator import Operator
+from aioprefetch.testing.conformance.suite import checks
 from tests.probes.error_walk import everything, variables
 
 SECRET = "pl4ntedS3cretpl4ntedS3cretpl4nted"
@@ -95,6 +96,7 @@ DOORS: dict[str, Callable[[], object]] = {
 }
 
 
+@checks("reliability:K01")
 @pytest.mark.parametrize("door", DOORS)
 def test_a_refusal_keeps_no_secret_in_its_frames(door: str) -> None:
     """Nor in its text, and those of what led to it."""

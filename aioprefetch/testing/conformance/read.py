@@ -134,7 +134,7 @@ class ReadChecks(ConformanceSuite):
             with pytest.raises(ValueError, match="between"):
                 await operator.read("k", offset=offset, size=size)
 
-    @checks("opendal:R12", "opendal:R23", "reliability:I03")
+    @checks("opendal:R12", "opendal:R23", "reliability:I03", "reliability:K23")
     async def test_read_invalid_ranges(self, operator: Operator) -> None:
         """Negative numbers, floats, bools and a suffix with an offset are refused before any request."""
         log = RecordingLayer()

@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPENDAL = {"R": 34, "S": 10, "L": 12, "W": 12, "D": 7, "C": 10, "G": 5, "P": 4, "E": 6}
 _OBJECT_STORE = {"O": 5}
 _S3A = {"S": 20, "C": 10, "P": 14, "V": 24}
-_RELIABILITY = {"C": 38, "D": 32, "I": 23, "P": 21, "S": 70, "W": 48}
+_RELIABILITY = {"C": 38, "D": 32, "I": 23, "K": 32, "P": 21, "S": 70, "W": 48}
 _SOURCE = {"L": 12, "F": 10, "R": 2, "Q": 8}
 
 OPENDAL_IDS = [f"opendal:{letter}{n}" for letter, last in _OPENDAL.items() for n in range(1, last + 1)]

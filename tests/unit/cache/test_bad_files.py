@@ -85,7 +85,7 @@ def test_any_bit_flipped_in_the_data_is_found(tmp_path: Path) -> None:
     assert read(cache, key) == data_of(key)
 
 
-@checks("reliability:D06")
+@checks("reliability:D06", "reliability:K20")
 def test_random_mutations_are_found(tmp_path: Path) -> None:
     cache, key = cache_in(tmp_path), key_of(size=4096, block_bytes=4096)
     put(cache, key)

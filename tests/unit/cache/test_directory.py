@@ -47,7 +47,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(before)
 
 
-@checks("reliability:D18")
+@checks("reliability:D18", "reliability:K18")
 def test_everything_is_private_under_any_umask(tmp_path: Path, umask: int) -> None:
     """Each directory that is made on the way, and the file."""
     put(cache_in(tmp_path / "a" / "b" / "c"), key_of())
@@ -64,7 +64,7 @@ def test_a_directory_of_ours_that_others_may_read_is_closed(tmp_path: Path) -> N
     assert mode_of(private(tmp_path)) == 0o700
 
 
-@checks("reliability:D16")
+@checks("reliability:D16", "reliability:K18")
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
 def test_a_directory_that_others_may_write_gets_a_private_one_inside(tmp_path: Path, mode: int) -> None:
     given = tmp_path / "shared"
@@ -240,7 +240,7 @@ def test_closing_leaves_calls_under_way_alone(tmp_path: Path) -> None:
             call(cache, key_of())
 
 
-@checks("reliability:D21")
+@checks("reliability:D21", "reliability:K29")
 def test_claims_of_killed_writers_are_removed_at_start(tmp_path: Path) -> None:
     """Those without a holder; a part of an entry that is left in one is written over by the next."""
     writer = cache_in(tmp_path)

@@ -169,7 +169,7 @@ def test_a_bit_flipped_in_the_tail_is_found(tmp_path: Path) -> None:
     assert read(cache, key) == data_of(key)
 
 
-@checks("reliability:D10")
+@checks("reliability:D10", "reliability:K20")
 @pytest.mark.parametrize(("offset", "size"), [(-38, 8), (-30, 4), (-26, 4), (-22, 4), (-18, 4)])
 def test_lengths_that_are_claimed_are_not_believed(tmp_path: Path, offset: int, size: int) -> None:
     """Not even with a checksum that fits. What is read is what the key says, so nothing more is allocated."""
@@ -207,7 +207,7 @@ IDENTITIES: list[dict[str, Any]] = [
 ]
 
 
-@checks("reliability:D25")
+@checks("reliability:D25", "reliability:K22")
 def test_blocks_of_another_identity_are_never_shared(tmp_path: Path) -> None:
     """They have another name; and were their file put under ours, it would be refused."""
     for number, other in enumerate(IDENTITIES):
@@ -220,7 +220,7 @@ def test_blocks_of_another_identity_are_never_shared(tmp_path: Path) -> None:
         assert is_bad(cache, ours), other
 
 
-@checks("reliability:D25")
+@checks("reliability:D25", "reliability:K08")
 def test_a_store_says_all_that_separates_its_tenants() -> None:
     given: dict[str, Any] = {"bucket": "bucket", "prefix": "p", "endpoint_url": "https://one.example", "region": "r1"}
     keys: dict[str, Any] = {"access_key_id": "AKIA", "secret_access_key": "secret"}
@@ -240,7 +240,7 @@ def test_a_store_says_all_that_separates_its_tenants() -> None:
     assert not any("secret" in part or "AKI" in part for store in stores for part in store.info.namespace)
 
 
-@checks("reliability:D26")
+@checks("reliability:D26", "reliability:K19")
 def test_parts_are_not_run_together() -> None:
     """Where one ends and the next begins makes a difference, in names and in tails."""
     same_letters: list[dict[str, Any]] = [
@@ -268,7 +268,7 @@ class Planted:
         return Path.touch, (self.target,)
 
 
-@checks("reliability:D31")
+@checks("reliability:D31", "reliability:K21")
 def test_a_planted_pickle_is_not_loaded(tmp_path: Path) -> None:
     cache, key = cache_in(tmp_path), key_of()
     put(cache, key)
@@ -279,7 +279,7 @@ def test_a_planted_pickle_is_not_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "loaded").exists()
 
 
-@checks("reliability:D31")
+@checks("reliability:D31", "reliability:K21")
 def test_nothing_of_the_blocks_can_execute_data() -> None:
     files = [*python_files(PACKAGE / "blocks"), *python_files(PACKAGE / "cache")]
     assert files

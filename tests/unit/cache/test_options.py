@@ -12,6 +12,7 @@ import aioprefetch as ap
 from aioprefetch.blocks.disk_tier import DiskTier
 from aioprefetch.blocks.store import BlockStore
 from aioprefetch.runtime.options import DiskCache
+from aioprefetch.testing.conformance.suite import checks
 from tests.stores.failing_disk import files_in, read_until_on_disk
 
 BLOCK = 1 << 14
@@ -116,6 +117,7 @@ async def test_operators_of_one_family_share_a_tier_and_others_the_files(tmp_pat
         await operator.aclose()
 
 
+@checks("reliability:K22")
 async def test_tenants_do_not_share(tmp_path: Path) -> None:
     data = os.urandom(4 * BLOCK)
     for number, tenant in enumerate(("a", "b"), 1):

@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from tests.repository.source_tree import ROOT
 from tests.stores.failing_disk import until
 
@@ -106,6 +107,7 @@ async def test_each_request_is_a_span_below_its_caller(exported: Exported) -> No
         assert (stat.attributes or {})["http.response.status_code"] == 404
 
 
+@checks("reliability:K08")
 async def test_metrics_count_requests_and_reads(exported: Exported) -> None:
     async with FaultServer({"bucket/k": DATA}) as server, s3(server) as op:
         stop = ap.otel.instrument(op, tracer_provider=exported.tracers, meter_provider=exported.meters)

@@ -196,7 +196,7 @@ async def test_other_files_are_refused_after_one_request(name: str) -> None:
         assert len(b.calls) == 1
 
 
-@checks("reliability:I17")
+@checks("reliability:I17", "reliability:K25")
 async def test_a_footer_above_the_cap_is_refused_unread() -> None:
     async with bench() as b:
         with pytest.raises(UntrustedMetadata, match=f"at most {64 << 20}"):

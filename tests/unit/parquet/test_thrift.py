@@ -173,7 +173,7 @@ CLAIMS = {
 }
 
 
-@checks("reliability:I18")
+@checks("reliability:I18", "reliability:K24")
 @pytest.mark.parametrize("name", CLAIMS)
 def test_nothing_is_allocated_by_claimed_size(name: str) -> None:
     raw = CLAIMS[name] + bytes(200)

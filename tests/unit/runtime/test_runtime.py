@@ -187,7 +187,7 @@ async def test_shared_makes_one_of_each() -> None:
 CANARY = "CANARY-secret"
 
 
-@checks("reliability:P18")
+@checks("reliability:P18", "reliability:K05")
 def test_operators_pickle_without_secrets(tmp_path: Path) -> None:
     """By recipe, in process and to a fresh process, with references in place of literals."""
     s3 = ap.Operator.from_uri(
@@ -233,7 +233,7 @@ async def test_family_and_stack_survive_pickling_together() -> None:
     await one.aclose()
 
 
-@checks("reliability:C19")
+@checks("reliability:C19", "reliability:K28")
 def test_an_operator_works_before_and_after_a_fork() -> None:
     """The child never touches the parent's runtime; a reader of the parent is refused there."""
     script = """

@@ -20,6 +20,7 @@ from aioprefetch.errors import ConfigInvalid, Unsupported
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.spark.readers import ItemsPartition
 from aioprefetch.spark.schema import arrow_schema, narrowed, spark_schema
+from aioprefetch.testing.conformance.suite import checks
 
 
 def fields(**kinds: str | DataType) -> StructType:
@@ -78,6 +79,7 @@ def test_projection_finds_names_in_any_case() -> None:
             narrowed(schema, [name])
 
 
+@checks("reliability:K07")
 def test_a_partition_is_small_plain_data() -> None:
     items = [
         FetchItem(SourceFile(f"landing/2026/part-{n:05}.jsonl", n, f'"{n:032x}"', None, 1_700_000_000_000 + n))

@@ -281,6 +281,7 @@ def test_every_option_of_an_operator_has_a_text_form() -> None:
     assert constructor == set(OPERATOR_OPTIONS)
 
 
+@checks("reliability:K06")
 def test_literal_secrets_stand_only_under_names_that_spark_redacts() -> None:
     assert {STORES[name].name for name in SECRETS} == {
         *("access_key_id", "secret_access_key", "session_token", "sse_customer_key"),

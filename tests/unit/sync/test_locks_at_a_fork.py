@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from aioprefetch.testing.conformance.suite import checks
+
 Program = Callable[[str], str]
 
 # Another thread holds the locks of each live object of the library, of its modules, and of what these objects consist
@@ -67,6 +69,7 @@ def child(work):
 """
 
 
+@checks("reliability:K28")
 def test_every_lock_of_what_a_child_may_use(program: Program) -> None:
     source = """
 from aioprefetch.verbs.progress import ProgressDisplay

@@ -83,6 +83,7 @@ async def test_a_snapshot_counts_for_each_origin() -> None:
         check(client, idle=2)
 
 
+@checks("reliability:K08")
 async def test_a_snapshot_names_no_secret_of_a_proxy() -> None:
     async with RawServer(answering(reply(SMALL))) as server, client_of() as client:
         proxy = Proxy(server.target().origin, authorization="Basic c2VjcmV0")

@@ -14,6 +14,7 @@ from aioprefetch.errors import ConfigInvalid, Error, PermissionDenied, ProtocolE
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.transport import HttpClient, Origin, Proxy, Target
 from aioprefetch.values import ReadRequest
 from tests.stores.certificates import Authority
@@ -317,6 +318,7 @@ async def test_a_server_that_is_excepted(authority: Authority, monkeypatch: pyte
         assert (caught.value.operation, caught.value.path) == ("read", "k")
 
 
+@checks("reliability:K11")
 @pytest.mark.parametrize(
     "url", [f"socks5://{CANARY}@127.0.0.1:1", f"http://{CANARY}:x", f"http://u:{CANARY}#@h:1", "//"]
 )

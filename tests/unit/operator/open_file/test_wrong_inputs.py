@@ -141,6 +141,7 @@ def test_nothing_is_noted_for_who_does_not_look(builder: OpenFileBuilder, caplog
     assert len(caplog.records) == 1
 
 
+@checks("reliability:K31")
 def test_a_forged_key_stays_on_its_line(builder: OpenFileBuilder) -> None:
     with pytest.raises(ConfigInvalid) as caught:
         builder.must("fs.a\nERROR all is lost", 1).build()

@@ -52,7 +52,7 @@ def linked(root: Path) -> Path:
 LINKED = ["file", "dir/secret", "near", "neardir/k", "dangling", "loop", "loop/x"]
 
 
-@checks("reliability:I13")
+@checks("reliability:I13", "reliability:K16")
 @pytest.mark.parametrize("path", LINKED)
 async def test_links_are_refused_on_every_part_of_a_path(linked: Path, accessor: Accessor, path: str) -> None:
     """For every operation, whether the link leads out or not."""
@@ -72,6 +72,7 @@ async def test_links_are_refused_on_every_part_of_a_path(linked: Path, accessor:
     assert (sorted(os.listdir(linked)), sorted(os.listdir(linked.parent / "outside"))) == before
 
 
+@checks("reliability:K17")
 async def test_listing_neither_shows_links_nor_goes_into_them(linked: Path, accessor: Accessor) -> None:
     for recursive, expected in ((True, ["inside/k"]), (False, ["inside/"])):
         page = await accessor.list_page(ListRequest(path="", recursive=recursive))
@@ -191,7 +192,7 @@ def decoy(root: Path) -> Path:
     return root / "decoy"
 
 
-@checks("reliability:I16")
+@checks("reliability:I16", "reliability:K16")
 async def test_links_swapped_in_during_reads_never_lead_out(root: Path, decoy: Path, accessor: Accessor) -> None:
     """Whatever the moment of the swap, a read has the bytes from inside or fails."""
     seen: dict[object, int] = {}

@@ -119,7 +119,7 @@ async def test_what_cannot_be_decoded(
     assert runtime.budget.used_bytes == 0
 
 
-@checks("reliability:I21")
+@checks("reliability:I21", "reliability:K13")
 async def test_a_few_bytes_that_are_very_many_end_at_the_limit(
     servers: Servers, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

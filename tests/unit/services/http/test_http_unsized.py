@@ -15,6 +15,7 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.exchange import RESERVED_BYTES_MIN
 from aioprefetch.testing import Fault, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest
 from tests.profile import chosen
 from tests.stores.raw_server import eventually
@@ -74,6 +75,7 @@ async def peak_of_reads(accessor: Accessor, **fields: Any) -> int:
         tracemalloc.stop()
 
 
+@checks("reliability:K30")
 async def test_reads_beside_each_other_stay_near_the_budget(servers: Servers, runtime: Runtime) -> None:
     """Together they would need much more than 8 MiB: beyond the budget one body at a time is collected."""
     accessor = accessor_for(await servers.start({"base/k": BODY}, [Rule(fault=UNSIZED, times=None)]), runtime)

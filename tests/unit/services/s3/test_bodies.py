@@ -11,6 +11,7 @@ from aioprefetch import errors
 from aioprefetch.services.response_bodies import BODY_BYTES_MAX
 from aioprefetch.services.s3.responses import BODY_TAGS_MAX, has_document_type, parse_error
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, WriteRequest
 from tests.stores.raw_server import Peer, RawServer
 from tests.unit.services.s3.stores import Store
@@ -40,6 +41,7 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
 }
 
 
+@checks("reliability:K12")
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_response_of_700_mib_is_given_up_at_8(store: Callable[..., Store], call: str) -> None:
     """By whichever operation it comes, with a length or in chunks; the connection ends with it."""
@@ -175,6 +177,7 @@ def test_an_error_in_an_unknown_encoding_says_nothing(name: str) -> None:
     assert parse_error(f'<?xml version="1.0" encoding="{name}"?><Error><Code>c</Code></Error>'.encode()) == {}
 
 
+@checks("reliability:K12")
 @pytest.mark.cost
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize(

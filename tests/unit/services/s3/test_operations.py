@@ -142,7 +142,7 @@ async def test_odder_keys(moto: Store, key: str) -> None:
     assert await moto.names(recursive=True) == []
 
 
-@checks("reliability:I09")
+@checks("reliability:I09", "reliability:K15")
 async def test_refused_keys(moto: Store) -> None:
     """They cost no request."""
     for path in ("a/../b", "./a", "..", "a/./\n", "nul\0", "k" * 1025):

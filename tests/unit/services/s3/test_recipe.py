@@ -70,7 +70,7 @@ def test_refuses_options_that_cannot_work(options: dict[str, Any], said: str) ->
     assert CANARY not in str(caught.value)
 
 
-@checks("reliability:I23")
+@checks("reliability:I23", "reliability:K11")
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -102,6 +102,7 @@ def test_refuses_endpoints(url: str, said: str) -> None:
     assert CANARY not in repr(caught.value)
 
 
+@checks("reliability:K10")
 @pytest.mark.parametrize(
     ("options", "allowed"),
     [
@@ -181,6 +182,7 @@ SECRETIVE: dict[str, Any] = {
 }
 
 
+@checks("reliability:K01")
 def test_no_secret_in_repr_or_pickle_and_still_there_in_this_process() -> None:
     """A pickle goes by reference; the same process finds the values again."""
     service = S3(bucket="bucket", **SECRETIVE)
@@ -196,6 +198,7 @@ def test_no_secret_in_repr_or_pickle_and_still_there_in_this_process() -> None:
     assert len(list(again.known_secrets())) == 5
 
 
+@checks("reliability:K05")
 @pytest.mark.parametrize(
     ("fallback", "principal"), [(None, "left behind"), ("ambient", "environment:[0-9a-f]{16}")], ids=["none", "ambient"]
 )

@@ -25,6 +25,7 @@ from aioprefetch.services.s3 import errors as s3_errors
 from aioprefetch.services.s3.key_source import redact_logs
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.testing import Fault, FaultServer, Rule
+from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest
 from tests.probes.error_walk import everything, raised_by
 from tests.stores.raw_server import Peer, RawServer, eventually
@@ -182,6 +183,7 @@ STS = b"""<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>NEW</A
 <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"""
 
 
+@checks("reliability:K02")
 async def test_debug_lines_hold_no_secret(
     store: Callable[..., Store], lines: Callable[[], str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

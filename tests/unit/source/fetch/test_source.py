@@ -33,6 +33,7 @@ async def test_without_news_the_same_offset_object_is_returned(scene: Scene) -> 
     assert await source.latest_offset(end) is end
 
 
+@checks("reliability:K07")
 async def test_offsets_are_small_and_their_text_is_stable(scene: Scene) -> None:
     source = await scene.open()
     scene.put("a")

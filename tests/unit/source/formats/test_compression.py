@@ -121,7 +121,7 @@ async def test_raw_snappy_is_refused_by_name() -> None:
             await read(operator, file, TEXT)
 
 
-@checks("reliability:I21")
+@checks("reliability:I21", "reliability:K27")
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_a_bomb_comes_in_small_pieces(kind: str) -> None:
     packed = PACKERS[kind](bytes(64 << 20))

@@ -120,6 +120,7 @@ def test_written_json_is_read(read: Callable[[str], str], text: str) -> None:
     assert read(text) == text
 
 
+@checks("reliability:K26")
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from(WRITTEN), st.data())
 def test_an_edited_tree_is_read_as_it_stands_or_refused(
@@ -155,7 +156,7 @@ WRONG_FILES: list[Any] = ["zz", None, float("inf"), 10**400, -1, 1.0, True, []]
 WRONG_BYTES: list[Any] = ["5", float("nan"), 1 << 63, {}]
 
 
-@checks("reliability:I20")
+@checks("reliability:I20", "reliability:K26")
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
