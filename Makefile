@@ -13,13 +13,14 @@ DEMO_STAMP  := $(VENV)/.installed-demo
 SPARK_STAMP := $(VENV)/.installed-demo-spark
 DEV_STAMP   := $(VENV)/.installed-dev
 BENCH_STAMP := $(VENV)/.installed-bench
+FUZZ_STAMP  := $(VENV)/.installed-fuzz
 JAVA_STAMP  := $(VENV)/.installed-java
 DOCS_STAMP  := $(VENV)/.installed-docs
 DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,prometheus,progress,demo,testing
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark test test-full test-spark-crash test-sweeps test-long test-lowest test-newest test-pythons
-.PHONY: mutants searches coverage
+.PHONY: mutants searches coverage search soak fuzz
 .PHONY: lint types docs examples requests extras dist bench bars bench-spark clean
 
 help: ## Show this list
@@ -73,6 +74,21 @@ mutants: $(DEV_STAMP) ## Change the code as lists say: a test must fail each tim
 searches: $(DEV_STAMP) ## Change the code in verbs: the model must find it with each of 20 seeds, within a minute (hours)
 	$(BIN)/python -m tests.mutants --searches 20 $(ARGS)
 
+# Scenarios on virtual time: tasks that read, are cancelled, closed and failed, in an order that a seed decides.
+SCENARIOS := $(addprefix tests/unit/reader/test_,$(addsuffix .py,races prefetch_races reader_statistics streams)) \
+	$(addprefix tests/model/test_,$(addsuffix .py,reader_in_motion range_reader_model)) \
+	tests/unit/scheduler/test_io_endings.py tests/unit/verbs/test_parallel_read.py
+search: export AIOPREFETCH_TESTS = search
+search: export AIOPREFETCH_SEARCH_SECONDS ?= 3600
+search: $(DEV_STAMP) ## Try 200 new seeds of each scenario on virtual time (AIOPREFETCH_SEARCH_SECONDS=30: of each at most)
+	$(BIN)/python -m pytest -n auto --dist load --timeout 10800 -m scenario $(SCENARIOS) $(ARGS)
+
+soak: $(DEV_STAMP) ## Read, write and scan for ten minutes, one response in twenty a fault: nothing may pile up (ARGS="--seconds 60")
+	$(BIN)/python -m tests.soak $(ARGS)
+
+fuzz: $(FUZZ_STAMP) ## Fuzz what parses the bytes of strangers, by atheris (ARGS="thrift --seconds 600")
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
 lint: $(DEV_STAMP) ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -124,6 +140,10 @@ $(DEV_STAMP): pyproject.toml | $(PIP_STAMP)
 $(BENCH_STAMP): pyproject.toml | $(PIP_STAMP)
 	$(INSTALL) -e '.[$(DEV_EXTRAS)]' --group dev --group bench
 	@touch $@ $(DEV_STAMP) $(DEMO_STAMP) $(SPARK_STAMP)
+
+$(FUZZ_STAMP): pyproject.toml | $(DEV_STAMP)
+	$(INSTALL) --group fuzz
+	@touch $@
 
 # The site is made from the source: it needs none of our extras.
 $(DOCS_STAMP): pyproject.toml | $(PIP_STAMP)

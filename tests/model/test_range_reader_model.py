@@ -30,6 +30,7 @@ from tests.model.reader_machine import (
     position_steps,
     upheavals,
 )
+from tests.probes.search import scenario_seeds
 from tests.profile import chosen
 from tests.stores.gated_reader import in_case
 
@@ -143,9 +144,10 @@ def long_programs(seed: int) -> None:
     run_virtual(lambda: run(long_program(seed)), seed=seed)
 
 
+@pytest.mark.scenario
 def test_long_programs() -> None:
     """Windows that open, shrink and are left; hints; policies that change; in little memory, in any weather."""
-    for seed in chosen(quick=range(20), full=range(60)):
+    for seed in scenario_seeds(quick=20, full=60):
         with in_case(seed=seed):
             long_programs(seed)
 

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied, Unavailable
@@ -25,7 +27,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadReply, ReadRequest, WriteRequest
-from tests.profile import chosen
+from tests.probes.search import scenario_seeds
 from tests.stores.gated_reader import in_case
 
 BLOCK = 64
@@ -278,8 +280,9 @@ class Voyage:
             assert any(found == version[start:end] for version in self.versions for end in ends), (start, length)
 
 
+@pytest.mark.scenario
 def test_readers_in_motion() -> None:
     gc.collect()  # s3fs closes what another test has left of it by a task of the loop in which it is collected.
-    for seed in chosen(quick=range(25), full=range(100), search=range(5000)):
+    for seed in scenario_seeds(quick=25, full=100):
         with in_case(seed=seed):
             run_virtual(Voyage(seed).sail, seed=seed)

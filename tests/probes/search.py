@@ -13,10 +13,14 @@ from typing import Any
 from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy, tuples
 
+from tests.profile import PROFILE, chosen
+
 IS_LONG = "AIOPREFETCH_SEARCH_SECONDS" in os.environ
 ROUNDS_MAX = int(os.environ.get("AIOPREFETCH_SEARCH_ROUNDS", "100"))
 # A list of mutants asks whether something is found, not what is the least of it.
 PHASES = (Phase.generate,) if os.environ.get("AIOPREFETCH_SEARCH_SHRINKS") == "0" else (Phase.generate, Phase.shrink)
+# What `make search` tries of each scenario on virtual time.
+SCENARIO_SEEDS = 200
 SECONDS = float(os.environ.get("AIOPREFETCH_SEARCH_SECONDS", "5"))
 SEED = zlib.crc32(os.environ.get("AIOPREFETCH_SEARCH_SEED", "").encode())
 
@@ -28,6 +32,21 @@ def seeds(rounds_max: int, clock: Callable[[], float] = time.monotonic) -> Itera
         if number and clock() > end:
             return
         yield SEED + number
+
+
+def scenario_seeds(*, quick: int, full: int, clock: Callable[[], float] = time.monotonic) -> Iterator[int]:
+    """The seeds of one scenario: the first ones, or in `make search` 200 that were not there before.
+
+    A search ends earlier when its share of the time is over, which is counted from the first seed of a scenario.
+    """
+    if PROFILE != "search":
+        yield from range(chosen(quick=quick, full=full))
+        return
+    begin, end = (SEED or time.time_ns()) << 8, clock() + SECONDS
+    for number in range(SCENARIO_SEEDS):
+        if number and clock() > end:
+            return
+        yield begin + number
 
 
 def searched(check: Callable[..., Any], *drawn: SearchStrategy[Any], examples: int, rounds: int = 1) -> None:

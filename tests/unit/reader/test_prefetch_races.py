@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from functools import partial
 from typing import get_args
 
 import pytest
@@ -17,13 +18,13 @@ from aioprefetch.runtime.events import Event
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from tests.profile import chosen
+from tests.probes.search import scenario_seeds
 from tests.stores.gated_reader import KIB, Bench, bench, in_case, settle
 from tests.unit.reader.ahead import READS, assert_all_given_back, watch_grants
 
 BLOCK = 4 * KIB
 SIZE = 50 * BLOCK + 999
-SEEDS = chosen(quick=range(12), full=range(40))
+SEEDS = partial(scenario_seeds, quick=12, full=40)
 
 
 def faults(dice: random.Random) -> FaultLayer:
@@ -92,9 +93,7 @@ async def work(reader: RangeReader, seed: int, data: bytes) -> None:
             await one_step(reader, dice, data)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_random_work_with_faults_and_cancellations(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Right bytes or the fault of the plan, memory within its bounds, and nothing is left."""
+def random_work_with_faults_and_cancellations(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watch_grants(monkeypatch)
 
     async def run() -> None:
@@ -123,6 +122,14 @@ def test_random_work_with_faults_and_cancellations(seed: int, monkeypatch: pytes
             await assert_all_given_back(b)
 
     run_virtual(run, seed=seed)
+
+
+@pytest.mark.scenario
+def test_random_work_with_faults_and_cancellations() -> None:
+    """Right bytes or the fault of the plan, memory within its bounds, and nothing is left."""
+    for seed in SEEDS():
+        with in_case(seed=seed), pytest.MonkeyPatch.context() as patch:
+            random_work_with_faults_and_cancellations(seed, patch)
 
 
 def everything_that_may_be_evicted_is_evicted_at_once(seed: int) -> None:
@@ -154,9 +161,10 @@ def everything_that_may_be_evicted_is_evicted_at_once(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
+@pytest.mark.scenario
 def test_everything_that_may_be_evicted_is_evicted_at_once() -> None:
     """The worst that others can do: each read gets on all the same, since what it waits for next is pinned."""
-    for seed in chosen(quick=range(5), full=range(10)):
+    for seed in scenario_seeds(quick=5, full=10):
         with in_case(seed=seed):
             everything_that_may_be_evicted_is_evicted_at_once(seed)
 
@@ -221,9 +229,10 @@ def versions_never_mix(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
+@pytest.mark.scenario
 def test_versions_never_mix() -> None:
     """The object is overwritten again and again: what a reader gives is of the version it has pinned."""
-    for seed in SEEDS:
+    for seed in SEEDS():
         with in_case(seed=seed):
             versions_never_mix(seed)
 
@@ -250,8 +259,9 @@ def closing_in_the_middle_of_everything(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
+@pytest.mark.scenario
 def test_closing_in_the_middle_of_everything() -> None:
     """Readers one after the other, or their operator: every read ends with ``Closed`` or with its bytes."""
-    for seed in SEEDS:
+    for seed in SEEDS():
         with in_case(seed=seed):
             closing_in_the_middle_of_everything(seed)

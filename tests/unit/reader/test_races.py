@@ -12,7 +12,7 @@ from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from tests.profile import chosen
+from tests.probes.search import scenario_seeds
 from tests.stores.gated_reader import KIB, Bench, bench, in_case, reads_of, settle
 
 BLOCK = 4 * KIB
@@ -98,8 +98,9 @@ def random_work_with_faults_and_cancellations(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
+@pytest.mark.scenario
 def test_random_work_with_faults_and_cancellations() -> None:
-    for seed in chosen(quick=range(12), full=range(40)):
+    for seed in scenario_seeds(quick=12, full=40):
         with in_case(seed=seed):
             random_work_with_faults_and_cancellations(seed)
 
@@ -132,9 +133,10 @@ def versions_never_mix(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
+@pytest.mark.scenario
 def test_versions_never_mix() -> None:
     """While the object is overwritten again and again a reader gives bytes of one version, or says that it changed."""
-    for seed in chosen(quick=range(6), full=range(15)):
+    for seed in scenario_seeds(quick=6, full=15):
         with in_case(seed=seed):
             versions_never_mix(seed)
 
@@ -156,8 +158,9 @@ def closing_in_the_middle_of_everything(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
+@pytest.mark.scenario
 def test_closing_in_the_middle_of_everything() -> None:
-    for seed in chosen(quick=range(6), full=range(15)):
+    for seed in scenario_seeds(quick=6, full=15):
         with in_case(seed=seed):
             closing_in_the_middle_of_everything(seed)
 

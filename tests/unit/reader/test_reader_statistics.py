@@ -17,7 +17,8 @@ from aioprefetch.runtime.statistics import StatisticsSnapshot
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import FaultLayer, Injection, run_virtual
 from aioprefetch.testing.conformance.suite import checks
-from tests.profile import chosen, combinations
+from tests.probes.search import scenario_seeds
+from tests.profile import combinations
 from tests.stores.gated_reader import KIB, MIB, bench, in_case, settle
 from tests.unit.reader.ahead import READS
 
@@ -99,9 +100,10 @@ def the_operator_counts_what_its_readers_count(seed: int) -> None:
     run_virtual(run, seed=seed)
 
 
+@pytest.mark.scenario
 def test_the_operator_counts_what_its_readers_count() -> None:
     """Several readers at once over shared blocks, little memory, requests that fail and tasks that are cancelled."""
-    for seed in chosen(quick=range(10), full=range(12), search=range(100)):
+    for seed in scenario_seeds(quick=10, full=12):
         with in_case(seed=seed):
             the_operator_counts_what_its_readers_count(seed)
 

@@ -23,6 +23,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes
 from aioprefetch.values import ReadReply, ReadRequest
+from tests.probes.search import scenario_seeds
 from tests.profile import chosen
 from tests.stores.gated_reader import KIB, MIB, Bench, bench, resident_blocks
 
@@ -279,6 +280,7 @@ class SlowAccessor(WrappedAccessor):
         return await self.inner.read(request, sink)
 
 
+@pytest.mark.scenario
 @pytest.mark.parametrize("policy", ["adaptive", "sequential"])
 @pytest.mark.parametrize(("workers", "step"), [(4, 8 * BLOCK), (3, 16 * BLOCK), (8, 4 * BLOCK), (5, 5 * BLOCK // 2)])
 def test_workers_that_read_in_order_fetch_each_byte_once(workers: int, step: int, policy: str) -> None:
@@ -308,5 +310,5 @@ def test_workers_that_read_in_order_fetch_each_byte_once(workers: int, step: int
             assert sum(call.request.size or 0 for call in b.calls) == len(b.data)
             assert len(resident_blocks(reader)) <= 16 + 8
 
-    for seed in range(chosen(quick=3, full=30)):
+    for seed in scenario_seeds(quick=3, full=30):
         run_virtual(partial(check, seed))

@@ -11,6 +11,7 @@ import pytest
 from aioprefetch.errors import Closed, Error, ObjectChanged, Unavailable
 from aioprefetch.ranges import Range
 from aioprefetch.scheduler.pages import PendingRead
+from tests.probes.search import scenario_seeds
 from tests.profile import chosen
 from tests.stores.gated_reader import MIB, in_case, settle, with_etag
 from tests.stores.scan_service import Mapping, Scene, scene
@@ -253,7 +254,8 @@ async def any_history_gives_everything_back(seed: int) -> None:
         await one_history(s, place, chosen)
 
 
+@pytest.mark.scenario
 async def test_any_history_gives_everything_back() -> None:
-    for seed in chosen(quick=range(20), full=range(60)):
+    for seed in scenario_seeds(quick=20, full=60):
         with in_case(seed=seed):
             await any_history_gives_everything_back(seed)

@@ -33,6 +33,7 @@ from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule,
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import ReadReply, ReadRequest
+from tests.probes.search import scenario_seeds
 from tests.profile import chosen, combinations
 from tests.stores.gated_reader import KIB, MIB, Bench, bench, in_case, settle
 from tests.stores.layer_stack import was_cancelled
@@ -294,9 +295,10 @@ async def test_an_object_overwritten_between_two_requests_is_never_mixed(
             await nothing_left(b)
 
 
+@pytest.mark.scenario
 async def test_no_order_of_responses_mixes_versions() -> None:
     """Whichever parts the store sent before it was overwritten, and in whichever order all of them arrive."""
-    for seed in chosen(quick=range(5), full=range(200)):
+    for seed in scenario_seeds(quick=5, full=200):
         dice = random.Random(seed)
         async with parted() as b:
             b.gate.open = False
