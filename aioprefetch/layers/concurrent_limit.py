@@ -291,19 +291,6 @@ class SlotQueue:
     the two are equal. Requests in flight stay in flight when the limit is lowered, so ``in_flight`` may exceed it.
     """
 
-    __slots__ = (
-        "_demand",
-        "_halved_seconds",
-        "_prefetch",
-        "_responses",
-        "in_flight",
-        "limit",
-        "limit_max",
-        "prefetch_in_flight",
-        "prefetch_max",
-        "releases",
-    )
-
     def __init__(self, limit_max: int) -> None:
         self.limit = self.limit_max = limit_max
         self.prefetch_max = max(1, limit_max - 1)

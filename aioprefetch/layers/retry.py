@@ -307,23 +307,6 @@ class Attempts:
     ``failed`` decides: it returns the pause before the next attempt, or raises the error that ends the operation.
     """
 
-    __slots__ = (
-        "_bucket",
-        "_cost",
-        "_layer",
-        "_mark",
-        "_name_failures",
-        "_next_start",
-        "_next_start_max",
-        "_protocol_errors",
-        "_received",
-        "_request",
-        "_runtime",
-        "count",
-        "started",
-        "total",
-    )
-
     def __init__(
         self, layer: RetryLayer, runtime: Runtime, bucket: TokenBucket, request: Request, started: float
     ) -> None:

@@ -50,22 +50,6 @@ class Opening:
     ``recalled_block_bytes`` is 0, a version may be found on the disk, which has blocks of that size.
     """
 
-    __slots__ = (
-        "_openings",
-        "_recalled_block_bytes",
-        "end",
-        "fetch",
-        "is_open",
-        "is_suffix",
-        "key",
-        "path",
-        "pinned",
-        "readers",
-        "request",
-        "resident",
-        "start",
-    )
-
     def __init__(
         self,
         openings: Openings,

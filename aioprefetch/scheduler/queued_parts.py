@@ -106,22 +106,6 @@ class Submission:
     each range is exactly one piece. ``parts`` are the queued slices of the pieces, ``size`` is the sum of their bytes.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "ends",
-        "file",
-        "indices",
-        "is_awaited",
-        "is_follow_up",
-        "is_released",
-        "parts",
-        "priority",
-        "reads",
-        "size",
-        "starts",
-        "was_admitted",
-    )
-
     def __init__(
         self,
         file: QueuedFile,
