@@ -55,23 +55,6 @@ if TYPE_CHECKING:
 CHEAP_BYTES_MAX = 64 << 10
 
 
-class Portion(Protocol):
-    """Drained rows of one field."""
-
-    def decode(self) -> pa.Array:
-        """The rows as an array. Safe on any thread."""
-        ...
-
-    def reads(self) -> list[PendingRead]:
-        """The reads of the pages that end with these rows."""
-        ...
-
-    @property
-    def is_cheap(self) -> bool:
-        """Whether ``decode`` is too fast to be worth another thread."""
-        ...
-
-
 def task_of(portion: Portion) -> ArrayTask:
     """The task that decodes a portion."""
     return ArrayTask(portion.decode, portion.reads(), portion.is_cheap)
@@ -170,6 +153,11 @@ class StructPortion:
     @property
     def is_cheap(self) -> bool:
         return all(child.is_cheap for child in self.children)
+
+
+# The drained rows of one field. ``reads`` are those of the pages that end with them; ``is_cheap`` says that ``decode``,
+# which is safe on any thread, is too fast to be worth another one.
+Portion = PrimitivePortion | ListPortion | StructPortion
 
 
 # --- protocols --------------------------------------------------------------------------------------------------------
