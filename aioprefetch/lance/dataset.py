@@ -30,7 +30,6 @@ from aioprefetch.lance.fragment_rows import (
 from aioprefetch.lance.manifest import DataFile, Fragment, Manifest
 from aioprefetch.lance.output import ArrayTask, ColumnWithoutReads, FieldDecoder, FieldWithoutReads, null_bits
 from aioprefetch.lance.parts import (
-    Blobs,
     Column,
     FileColumns,
     ScanOptions,
@@ -55,7 +54,7 @@ from aioprefetch.lance.versions import (
     wanted_version,
 )
 from aioprefetch.operator.shared import checked_operator
-from aioprefetch.ranges import ByteCount, Range, total_length
+from aioprefetch.ranges import Range, total_length
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import all_stopped, gather_all
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
@@ -126,47 +125,28 @@ class LanceDataset:
         """All versions of the branch in the store, oldest first, by one listing."""
         return await list_versions(self._operator, self._wanted.directory(base_of(self.path)))
 
-    def scan(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        rows: Sequence[int] | None = None,
-        take: Any = None,
-        filters: Any = None,
-        blobs: Blobs = "bytes",
-        batch_rows: int = BATCH_ROWS,
-        batch_bytes: ByteCount | None = None,
-        readahead: int = READAHEAD_BATCHES,
-        gap_bytes: ByteCount | None = None,
-        request_bytes_max: ByteCount | None = None,
-        budget_bytes: ByteCount | None = None,
-        slots: int | None = None,
-    ) -> BatchScan:
+    def scan(self, **options: Unpack[ScanOptions]) -> BatchScan:
         """The record batches of the dataset, fragment by fragment; a plain call without I/O.
 
-        Arguments and errors are those of ``aioprefetch.lance.scan``. Row numbers count the rows of all fragments
-        without deleted ones. No batch spans two fragments, unless ``take`` asks for another order. A column is null for
-        the rows of a fragment that lacks it.
+        Options and errors are those of ``aioprefetch.lance.scan``, without those of a version. Row numbers count the
+        rows of all fragments without deleted ones. No batch spans two fragments, unless ``take`` asks for another
+        order. A column is null for the rows of a fragment that lacks it.
         """
-        options = batch_options(batch_rows, batch_bytes, readahead, path=self.path)
-        request = scan_request(
-            self.path,
-            columns=columns,
-            rows=rows,
-            take=take,
-            filters=filters,
-            blobs=blobs,
-            gap_bytes=gap_bytes,
-            request_bytes_max=request_bytes_max,
-            budget_bytes=budget_bytes,
-            slots=slots,
-        )
+        given: dict[str, Any] = {
+            "batch_rows": BATCH_ROWS,
+            "batch_bytes": None,
+            "readahead": READAHEAD_BATCHES,
+            **options,
+        }
+        shape = [given.pop(name) for name in ("batch_rows", "batch_bytes", "readahead")]
+        batches = batch_options(*shape, path=self.path)
+        request = scan_request(self.path, **given)
 
         async def prepare() -> PreparedScan:
             table = self.table(request)
             return await prepared_scan(table, request.service(self._operator, table))
 
-        return BatchScan(self._operator, prepare, path=self.path, options=options)
+        return BatchScan(self._operator, prepare, path=self.path, options=batches)
 
     async def read_table(self, **options: Unpack[ScanOptions]) -> pa.Table:
         """The result of ``scan`` with the same options, as one table."""
