@@ -366,7 +366,9 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
         deletions.cancel()
         await asyncio.gather(deletions, return_exceptions=True)
         del deletions  # The traceback of its error holds this frame.
-    ranges, dropped = await open_files.run(partial(_living, wanted.ranges, deleted), rows=len(deleted))
+    ranges, dropped = await open_files.run(
+        lambda: read_through(physical_ranges(wanted.ranges, deleted), wanted.ranges), rows=len(deleted)
+    )
     columns: list[FileColumns] = []
     for index, file in zip(files, opened, strict=True):
         positions = [position for position, home in enumerate(homes) if home == index]
@@ -387,11 +389,6 @@ def _computed(field: Field, fragment: Fragment, ranges: Sequence[Range]) -> Fiel
     if field in ROW_FIELDS:
         return RowNumbersField(field, fragment, RowRanges.of(ranges))
     return MissingField(field.arrow.type)
-
-
-def _living(ranges: Sequence[Range], deleted: RowNumbers) -> tuple[tuple[Range, ...], RowNumbers]:
-    """The rows to read for ranges of living rows, and the positions of the unwanted rows among them."""
-    return read_through(physical_ranges(ranges, deleted), ranges)
 
 
 async def _open(open_files: OpenFiles, data_file: DataFile, fragment: Fragment) -> LanceFile:

@@ -333,7 +333,7 @@ class Attempts:
         """
         layer, now = self._layer, self._runtime.now()
         self._count_attempt(error)
-        if _is_name_failure(error):
+        if isinstance(error, Unavailable) and error.context.get("reason") == "dns":  # As transports say.
             self._count_name_failure(now)
         if received - self._mark >= int(layer.progress_bytes):
             # The last retries brought progress: this attempt counts as the first of a new series.
@@ -432,7 +432,7 @@ class Attempts:
     def _announce(self, error: Error, pause: float, *, resumed: bool) -> None:
         counters = self._runtime.counters
         counters["retries"] += 1
-        counters[_cause(error)] += 1
+        counters[next((name for kind, name in _CAUSES.items() if isinstance(error, kind)), "retries_other")] += 1
         counters["retries_resumed"] += resumed
         events = self._runtime.events
         if events.listeners:
@@ -464,12 +464,3 @@ def _changed(error: Error, head: ReadHead, received: int) -> ObjectChanged:
         head=head,
         received=received,
     )
-
-
-def _cause(error: Error) -> str:
-    return next((name for kind, name in _CAUSES.items() if isinstance(error, kind)), "retries_other")
-
-
-def _is_name_failure(error: Error) -> bool:
-    """Whether the name of the host could not be resolved: transports say so in the context."""
-    return isinstance(error, Unavailable) and error.context.get("reason") == "dns"

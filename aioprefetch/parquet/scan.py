@@ -178,7 +178,9 @@ def scan(
         filters_rows=filters_rows,
         int96_unit=checked_choice("int96_unit", int96_unit, "us", "ns", path=name),
     )
-    one = _OneFile(name, arguments, _checked_footer(footer, name), _checked_size(size, name), version, if_match)
+    if size is not None:
+        size = at_least(0, size, "size", operation="scan", path=name)
+    one = _OneFile(name, arguments, _checked_footer(footer, name), size, version, if_match)
     if source.one_file is None or schema is not None:
         one.refuse_many()
         prepare = partial(prepare_dataset, operator, request)
@@ -335,10 +337,6 @@ def _checked_footer(footer: Footer | None, path: str) -> Footer | None:
     if footer is not None and footer.path != path:
         raise ConfigInvalid(f"the footer is that of {footer.path!r}, not of {path!r}", operation="scan", path=path)
     return footer
-
-
-def _checked_size(size: object, path: str) -> int | None:
-    return None if size is None else at_least(0, size, "size", operation="scan", path=path)
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------

@@ -84,11 +84,6 @@ class Opening:
         """Whether both requests are for the same bytes."""
         return (self.start, self.end, self.is_suffix) == first
 
-    @property
-    def has_no_head(self) -> bool:
-        """Whether its response has not begun, nor the request failed."""
-        return not self.fetch.finished and self.fetch.head is None
-
     def join(self, reader: Opener) -> bool:
         """Let another reader share the request; ``False`` if it is too late, because its response began or it ended."""
         if self.pinned is not None or self.fetch.head is not None or self.fetch.finished:

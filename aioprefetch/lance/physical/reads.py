@@ -235,16 +235,13 @@ class LoadingPage(Generic[DecodedT]):
     @property
     def is_loaded(self) -> bool:
         """Whether all bytes have arrived and form a valid page."""
-        if self._decoder is None and self._error is None and self._is_planned and all(r.done for r in self._reads):
+        is_planned = self._second is None or self._second.is_planned
+        if self._decoder is None and self._error is None and is_planned and all(r.done for r in self._reads):
             try:
                 self._decode()
             except Exception as error:
                 self._error = copy_of(error)  # ``wait`` raises it.
         return self._decoder is not None
-
-    @property
-    def _is_planned(self) -> bool:
-        return self._second is None or self._second.is_planned
 
     def promote(self) -> None:
         """Promote the reads of this page, those of the second step included: a batch waits for them."""

@@ -73,7 +73,8 @@ class Zip:
     def __init__(self, layout: FullZip) -> None:
         self.layout = layout
         self._visible = max_visible(layout.layers)
-        self.control_bytes = _control_bytes(layout.bits_rep + layout.bits_def)
+        bits = layout.bits_rep + layout.bits_def
+        self.control_bytes = 0 if not bits else 1 if bits <= 8 else 2 if bits <= 16 else 4
         self.has_index = layout.is_variable or layout.bits_rep > 0
         if layout.is_variable:
             if layout.bits not in (8, 16, 32, 64):
@@ -216,10 +217,6 @@ class Zip:
             case General(scheme, _):
                 return _decompressed(scheme, stored, offsets)
         return Texts(stored, offsets)
-
-
-def _control_bytes(bits: int) -> int:
-    return 0 if not bits else 1 if bits <= 8 else 2 if bits <= 16 else 4
 
 
 def _is_plain(encoding: object) -> bool:
