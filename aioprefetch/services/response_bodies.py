@@ -11,7 +11,8 @@ from collections.abc import Callable
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ProtocolError, excerpt
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport import Connection, Destination, ResponseHead
+from aioprefetch.transport.connection import Connection, Destination
+from aioprefetch.transport.responses import ResponseHead
 
 # The texts of stores have a few hundred bytes.
 ERROR_BODY_BYTES_MAX = 64 << 10

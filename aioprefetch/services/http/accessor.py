@@ -34,7 +34,10 @@ from aioprefetch.services.http.responses import (
     unchecked_head,
 )
 from aioprefetch.services.response_bodies import ErrorBody, receiver_of
-from aioprefetch.transport import Connection, Destination, HttpClient, ResponseHead, encoded_fields
+from aioprefetch.transport.connection import Connection, Destination
+from aioprefetch.transport.origin import encoded_fields
+from aioprefetch.transport.pool import HttpClient
+from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, StatRequest, UncheckedHead
 
 # 403 is on the list because a signed URL is often signed for GET alone.

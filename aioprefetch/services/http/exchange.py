@@ -23,7 +23,10 @@ from aioprefetch.services.http.responses import location_of
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.response_bodies import ErrorBody, receiver_of
-from aioprefetch.transport import Connection, Destination, HttpClient, Origin, ResponseHead, Target
+from aioprefetch.transport.connection import Connection, Destination
+from aioprefetch.transport.origin import Origin, Target
+from aioprefetch.transport.pool import HttpClient
+from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import ReadRequest, Request
 
 Method = Literal["GET", "HEAD"]

@@ -20,7 +20,7 @@ from aioprefetch.accessor.response_check import ETags, check_reply
 from aioprefetch.errors import InvalidArgument, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.services.keys import listed
-from aioprefetch.transport import ResponseHead
+from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import (
     Entry,
     ListPage,
