@@ -193,7 +193,6 @@ class Closeable(Protocol):
 
     def close(self) -> None:
         """Close it. May be called twice, and while it is in use: the last user then closes it."""
-        ...
 
 
 class ReadSession:

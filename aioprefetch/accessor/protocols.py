@@ -121,7 +121,6 @@ class Accessor(Protocol):
 
     async def identity(self, path: str) -> Identity:
         """The identity of what ``path`` names: two names of one object have the same. It asks no other machine."""
-        ...
 
     async def aclose(self) -> None: ...
 
@@ -156,7 +155,6 @@ class Service(Protocol):
     def capability(self) -> Capability: ...
     def build(self, runtime: Runtime) -> Accessor:
         """Build the live accessor for one runtime, without I/O: it connects at its first operation."""
-        ...
 
 
 def copies_from(target: Service, source: Service) -> bool:
@@ -197,18 +195,15 @@ class WriteBody(Protocol):
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Append ``chunk``. The caller may change its memory as soon as the call returns."""
-        ...
 
     async def close(self) -> Metadata:
         """Make the object visible and return its metadata."""
-        ...
 
     async def abort(self) -> None:
         """Discard the written bytes, and remove them from the store.
 
         Allowed at any time, more than once, and after ``close``, where it does nothing.
         """
-        ...
 
 
 class WrappedAccessor:

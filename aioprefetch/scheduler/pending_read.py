@@ -202,11 +202,9 @@ class FileMemory(Protocol):
 
     def allocate(self, start: int, end: int) -> memoryview:
         """Writable memory for ``[start, end)`` of the file."""
-        ...
 
     def discard(self, start: int, end: int) -> None:
         """Take back a range that was allocated like this and is not needed any more."""
-        ...
 
 
 class PageRequest(Sink):

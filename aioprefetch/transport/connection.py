@@ -55,15 +55,12 @@ class Destination(Protocol):
 
     def writable(self) -> memoryview:
         """Memory for the next bytes, not empty while bytes are missing."""
-        ...
 
     def advance(self, count: int) -> None:
         """Count bytes that were received into the memory from ``writable``."""
-        ...
 
     def feed(self, chunk: memoryview) -> int:
         """Copy a chunk; returns the number of bytes copied."""
-        ...
 
 
 class Receiver(Protocol):
@@ -76,7 +73,6 @@ class Receiver(Protocol):
         destination takes all bytes that the head promises, or all that come if the head has no length. It may ``pause``
         and ``resume`` the connection, and ``stop`` the response.
         """
-        ...
 
 
 class StaleConnection(Unavailable):

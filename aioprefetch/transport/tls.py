@@ -30,7 +30,6 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
 class _Buffered(Protocol):
     def get_read_buffer_size(self) -> int:
         """The number of bytes received and not decrypted yet."""
-        ...
 
 
 class TlsState:

@@ -171,7 +171,6 @@ class LogicalDecoder(ScheduledPages[Any], Protocol):
 
     def take(self, rows: int, portion: Any) -> None:
         """Move the next ``rows`` rows, which are loaded, to a portion of the field."""
-        ...
 
 
 class LogicalField(Protocol):
@@ -180,19 +179,15 @@ class LogicalField(Protocol):
     @property
     def rows(self) -> int:
         """The number of rows, or items."""
-        ...
 
     def scheduler(self, ranges: RowRanges, row_of: RowMap) -> ColumnScheduler[Any]:
         """The pages of ``ranges``. ``UntrustedMetadata`` if the field has fewer rows."""
-        ...
 
     def decoder(self) -> LogicalDecoder:
         """A decoder that accepts the pages of one scheduler."""
-        ...
 
     def portion(self) -> Portion:
         """A portion to which the decoders of this field move their rows."""
-        ...
 
 
 class RowProgress:

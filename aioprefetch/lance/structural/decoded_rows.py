@@ -327,11 +327,9 @@ class Page(Protocol):
 
         Empty if decoding copies no values.
         """
-        ...
 
     def decode(self, ranges: Sequence[Range]) -> DecodedRows:
         """Decode ``ranges``: ascending, disjoint, not empty, and loaded."""
-        ...
 
 
 class LoadedRows:
