@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -53,6 +53,7 @@ from aioprefetch.lance.versions import (
     resolved,
     wanted_version,
 )
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import Range, total_length
 from aioprefetch.runtime.runtime import Runtime
@@ -60,9 +61,6 @@ from aioprefetch.runtime.task_group import all_stopped, gather_all
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.pages import PreparedScan
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -14,21 +14,18 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
 from aioprefetch.lance.schema import SCHEMA_TABLE, Field, arrow_schema, build_fields, number_columns
 from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, one_of, parse, uint
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import OFFSET_MAX, ByteCount, Range, bytes_at_least, coalesce
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scheduler.pinned_file import PinnedFile
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
-    from aioprefetch.runtime.runtime import Runtime
 
 _NOTHING = MessageTable("Empty")
 _INDIRECT = MessageTable("IndirectEncoding", {1: uint("position"), 2: uint("size")})

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
 from aioprefetch.filters import Filters, checked_filters
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import (
     Plan,
@@ -34,9 +35,6 @@ from aioprefetch.parquet.pruning import (
 )
 from aioprefetch.ranges import ByteCount, Range, checked_int, intersected, joined, total_length
 from aioprefetch.scan import column_names, io_options, row_ranges
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 
 @dataclass(frozen=True, slots=True)

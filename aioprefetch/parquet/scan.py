@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
 from aioprefetch.filters import Filters, check_expression, filter_expression, filtered
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
 from aioprefetch.parquet.columns import Projection
@@ -36,9 +37,6 @@ from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.verbs.arguments import Arguments
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 # The rows and bytes of a table that are decoded at once, and become a chunk of each column.
 TABLE_BATCH_ROWS = 131_072
