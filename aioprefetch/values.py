@@ -202,8 +202,6 @@ class ReadSession:
     ``reader_id`` is the number of the reader in events.
     """
 
-    __slots__ = ("closed", "kept", "reader_id")
-
     def __init__(self) -> None:
         self.reader_id = next(_reader_ids)
         self.closed = False

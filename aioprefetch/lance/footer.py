@@ -392,8 +392,6 @@ def _describe(
 class Footer:
     """The footer, the last 40 bytes of a file: the positions of the tables, checked against the size of the file."""
 
-    __slots__ = ("column_table", "end", "global_table", "metadata_start", "version")
-
     def __init__(self, version: tuple[int, int], metadata_start: int, columns: Range, buffers: Range, end: int) -> None:
         self.version = version
         self.metadata_start = metadata_start

@@ -264,8 +264,6 @@ HALVING_SECONDS = 1.0
 class SlotTicket:
     """A place in the queue. ``lane`` changes by promotion; ``granted`` is set when the ticket becomes a slot."""
 
-    __slots__ = ("_wake", "granted", "lane")
-
     def __init__(self, lane: Lane, wake: Callable[[], object]) -> None:
         self.lane: Lane = lane
         self.granted = False

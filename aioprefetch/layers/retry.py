@@ -149,8 +149,6 @@ class RetryLayer(Layer):
 class TokenBucket:
     """The bound of all retries of a runtime: each takes tokens, a success returns some (as in the AWS SDKs)."""
 
-    __slots__ = ("capacity", "tokens")
-
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.tokens = capacity

@@ -367,8 +367,6 @@ class Window:
 class _Drained:
     """A batch that is being decoded: its windows, and the last row in each."""
 
-    __slots__ = ("is_decoded", "parts")
-
     def __init__(self, parts: Sequence[tuple[Window, int]]) -> None:
         self.parts = parts
         self.is_decoded = False

@@ -32,8 +32,6 @@ def text_of(body: bytes, scrub: Callable[[str], str]) -> str:
 class ErrorBody:
     """The destination of a body that explains an error. A body that is too long is cancelled."""
 
-    __slots__ = ("_connection", "_room", "body")
-
     def __init__(self, connection: Connection) -> None:
         self.body = bytearray()
         self._connection = connection
@@ -63,8 +61,6 @@ _PIECE_BYTES = 64 << 10
 
 class BodyCollector:
     """The receiver of one response: its ``head``, and its ``body``, of which an error needs the beginning alone."""
-
-    __slots__ = ("_room", "body", "head")
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
@@ -111,8 +107,6 @@ def _too_long() -> ProtocolError:
 
 class PacedReceiver:
     """Receives a body in place for a sink that may be slower than the server, and pauses the connection meanwhile."""
-
-    __slots__ = ("_connection", "_is_waiting", "_runtime", "_sink")
 
     def __init__(self, runtime: Runtime, sink: Sink, connection: Connection) -> None:
         self._runtime = runtime

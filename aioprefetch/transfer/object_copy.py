@@ -463,7 +463,6 @@ class _PieceSink(Sink):
     ``changed`` is set whenever bytes have arrived.
     """
 
-    __slots__ = ("_drained", "_pieces", "_taken_bytes", "changed", "responses")
     is_paced = True
 
     def __init__(self) -> None:

@@ -514,8 +514,6 @@ class StallTimer:
     window, not the time since the last byte. The pool calls ``is_too_slow`` at intervals, with the time of the loop.
     """
 
-    __slots__ = ("_mark_bytes", "_mark_seconds", "is_body")
-
     def __init__(self) -> None:
         self.is_body = False
         self._mark_seconds = 0.0

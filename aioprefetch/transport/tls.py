@@ -39,8 +39,6 @@ class TlsState:
     each buffer has at least ``room_bytes``, and a pause stops the transport below TLS instead.
     """
 
-    __slots__ = ("_object", "_transport")
-
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("_Buffered", transport)
         self._object: ssl.SSLObject = transport.get_extra_info("ssl_object")

@@ -130,8 +130,6 @@ _NOTHING = memoryview(b"")
 class _Submission:
     """One submission of byte ranges, of which empty ones are not sent."""
 
-    __slots__ = ("_ranges", "pending")
-
     def __init__(self, ranges: Sequence[Range], row: int, io: PageIo, *, is_follow_up: bool) -> None:
         self._ranges = ranges
         wanted = [span for span in ranges if span[1] > span[0]]
@@ -163,8 +161,6 @@ class _Submission:
 
 class FollowUp:
     """The second step of an indirect read, run by a task. Waiters get its error."""
-
-    __slots__ = ("_ended", "_error")
 
     def __init__(self, io: PageIo, work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
         self._ended = asyncio.Event()

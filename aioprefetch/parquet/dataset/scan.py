@@ -137,8 +137,6 @@ async def in_order(starts: Iterable[Callable[[], Coroutine[Any, Any, T]]], width
 class _Once:
     """The end of a job: only the first call counts."""
 
-    __slots__ = ("_ahead", "_size_bytes")
-
     def __init__(self, ahead: Ahead[Any], size_bytes: int) -> None:
         self._ahead: Ahead[Any] | None = ahead
         self._size_bytes = size_bytes

@@ -192,8 +192,6 @@ class Exchange:
 class _CountingReceiver:
     """Counts a response, and receives it: a success by ``receive``, the text of an error here."""
 
-    __slots__ = ("_limit", "_name", "_receive", "_runtime", "_started", "error_body", "head", "is_cut")
-
     def __init__(self, receive: Receive, runtime: Runtime, name: str) -> None:
         self.head: ResponseHead | None = None
         self.error_body: ErrorBody | None = None
@@ -253,8 +251,6 @@ SKIP_BUFFER_BYTES = 64 << 10
 
 class SkippingReceiver:
     """Drops the first ``skip_bytes`` of a body, receives the next ones in place, and stops the response after them."""
-
-    __slots__ = ("_connection", "_counters", "_receiver", "_scratch", "_sink", "_skip_bytes")
 
     def __init__(self, runtime: Runtime, sink: Sink, connection: Connection, skip_bytes: int) -> None:
         self._counters = runtime.counters

@@ -355,8 +355,6 @@ class _ReadReceiver:
     ``head`` is the head of any response; ``error_body`` the beginning of a body without success.
     """
 
-    __slots__ = ("_error", "_etags", "_request", "_runtime", "_sink", "checked", "head")
-
     head: ResponseHead
 
     def __init__(self, request: ReadRequest, sink: Sink, etags: ETags, runtime: Runtime) -> None:

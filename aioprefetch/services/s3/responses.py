@@ -178,8 +178,6 @@ class ListedPage:
     ``strangers`` are keys that do not begin with the prefix that was listed. ``is_error``: the document is an error.
     """
 
-    __slots__ = ("_prefix", "_root_length", "entries", "is_error", "is_truncated", "next_token", "strangers")
-
     def __init__(self, root: str, path: str) -> None:
         self.entries: list[Entry] = []
         self.strangers: list[str] = []
