@@ -250,7 +250,6 @@ class Scrubber(Protocol):
 
     def without_secrets(self, text: str) -> str:
         """The text without these secrets."""
-        ...
 
 
 class RedactingFilter(logging.Filter):

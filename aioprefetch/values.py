@@ -193,7 +193,6 @@ class Closeable(Protocol):
 
     def close(self) -> None:
         """Close it. May be called twice, and while it is in use: the last user then closes it."""
-        ...
 
 
 class ReadSession:
@@ -202,8 +201,6 @@ class ReadSession:
     ``kept`` is closed with the session, or when the session is dropped without closing, by its own destructor.
     ``reader_id`` is the number of the reader in events.
     """
-
-    __slots__ = ("closed", "kept", "reader_id")
 
     def __init__(self) -> None:
         self.reader_id = next(_reader_ids)

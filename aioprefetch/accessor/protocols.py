@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from aioprefetch.accessor.sink import Sink
+from aioprefetch.errors import Unsupported
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     AbortUploadRequest,
@@ -50,6 +51,8 @@ class Accessor(Protocol):
 
     Every method raises errors of ``aioprefetch.errors`` alone (and ``asyncio.CancelledError``), with operation and
     path. A cancelled call leaves no connection, task or file behind; a cancelled write leaves no object.
+
+    A class that is derived from it refuses what it does not override (``ServiceAccessor``).
     """
 
     @property
@@ -57,7 +60,9 @@ class Accessor(Protocol):
     @property
     def capability(self) -> Capability: ...
 
-    async def stat(self, request: StatRequest) -> Metadata: ...
+    async def stat(self, request: StatRequest) -> Metadata:
+        raise refused(self, request)
+
     async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
         """Read into a sink: begin it with the checked head, then deliver the body.
 
@@ -65,36 +70,69 @@ class Accessor(Protocol):
         fails or is cancelled, ``sink.received`` bytes have arrived, and a later read may continue there. Where the
         bytes are at hand (in memory, in the page cache) it ends without a suspension, but lets others run now and then.
         """
-        ...
+        raise refused(self, request)
 
-    async def list_page(self, request: ListRequest) -> ListPage: ...
-    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata: ...
-    async def open_write(self, request: WriteRequest) -> WriteBody: ...
+    async def list_page(self, request: ListRequest) -> ListPage:
+        raise refused(self, request)
+
+    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        raise refused(self, request)
+
+    async def open_write(self, request: WriteRequest) -> WriteBody:
+        raise refused(self, request, "streaming writes")
+
     async def begin_upload(self, request: WriteRequest) -> str:
         """Begin to write an object in parts, where ``capability.write_part_bytes`` is not 0; returns the upload's name.
 
         The conditions of the request are those of ``complete_upload``.
         """
-        ...
+        raise refused(self, request, "writes in parts")
 
-    async def write_part(self, request: PartRequest, data: bytes | bytearray | memoryview) -> UploadedPart: ...
+    async def write_part(self, request: PartRequest, data: bytes | bytearray | memoryview) -> UploadedPart:
+        raise refused(self, request, "writes in parts")
+
     async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
         """Copy a part of an upload within the store, where ``capability.copy_part_bytes`` is not 0."""
-        ...
+        raise refused(self, request, "copies in parts")
 
-    async def complete_upload(self, request: CompleteUploadRequest) -> Metadata: ...
-    async def abort_upload(self, request: AbortUploadRequest) -> None: ...
-    async def list_uploads(self, request: ListUploadsRequest) -> UploadPage: ...
-    async def copy(self, request: CopyRequest) -> Metadata: ...
-    async def rename(self, request: RenameRequest) -> Metadata: ...
-    async def delete(self, request: DeleteRequest) -> None: ...
-    async def create_dir(self, request: CreateDirRequest) -> None: ...
-    async def presign(self, request: PresignRequest) -> str: ...
+    async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
+        raise refused(self, request, "writes in parts")
+
+    async def abort_upload(self, request: AbortUploadRequest) -> None:
+        raise refused(self, request, "writes in parts")
+
+    async def list_uploads(self, request: ListUploadsRequest) -> UploadPage:
+        raise refused(self, request, "the listing of uploads")
+
+    async def copy(self, request: CopyRequest) -> Metadata:
+        raise refused(self, request)
+
+    async def rename(self, request: RenameRequest) -> Metadata:
+        raise refused(self, request)
+
+    async def delete(self, request: DeleteRequest) -> None:
+        raise refused(self, request)
+
+    async def create_dir(self, request: CreateDirRequest) -> None:
+        raise refused(self, request)
+
+    async def presign(self, request: PresignRequest) -> str:
+        raise refused(self, request)
+
     async def identity(self, path: str) -> Identity:
         """The identity of what ``path`` names: two names of one object have the same. It asks no other machine."""
-        ...
 
     async def aclose(self) -> None: ...
+
+
+def refused(accessor: Accessor, request: Request, what: str = "") -> Unsupported:
+    """The error of a service without an operation, or without ``what`` of it."""
+    return Unsupported(
+        f"the {accessor.info.scheme} service does not support {what or request.operation}",
+        operation=request.operation,
+        path=request.path,
+        context={"service": accessor.info.location},
+    )
 
 
 def stall_seconds_of(accessor: Accessor) -> float | None:
@@ -117,7 +155,6 @@ class Service(Protocol):
     def capability(self) -> Capability: ...
     def build(self, runtime: Runtime) -> Accessor:
         """Build the live accessor for one runtime, without I/O: it connects at its first operation."""
-        ...
 
 
 def copies_from(target: Service, source: Service) -> bool:
@@ -158,18 +195,15 @@ class WriteBody(Protocol):
 
     async def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Append ``chunk``. The caller may change its memory as soon as the call returns."""
-        ...
 
     async def close(self) -> Metadata:
         """Make the object visible and return its metadata."""
-        ...
 
     async def abort(self) -> None:
         """Discard the written bytes, and remove them from the store.
 
         Allowed at any time, more than once, and after ``close``, where it does nothing.
         """
-        ...
 
 
 class WrappedAccessor:

@@ -379,8 +379,6 @@ class ETags:
     let no copy be left out either. Where the time is not known they are weak.
     """
 
-    __slots__ = ("_empty", "_first")
-
     def __init__(self) -> None:
         # Size, path and time of the first object that was seen with an ETag.
         self._first: dict[str, tuple[int | None, str, datetime | None]] = {}

@@ -5,33 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from aioprefetch.accessor.protocols import Accessor, WriteBody
-from aioprefetch.accessor.sink import Sink
-from aioprefetch.errors import ConditionNotMatch, Error, Unsupported
+from aioprefetch.accessor.protocols import Accessor, refused
+from aioprefetch.errors import ConditionNotMatch, Error
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
-    AbortUploadRequest,
     Capability,
-    CompleteUploadRequest,
-    CopyPartRequest,
-    CopyRequest,
-    CreateDirRequest,
     DeleteRequest,
     Identity,
-    ListPage,
-    ListRequest,
-    ListUploadsRequest,
     Metadata,
-    PartRequest,
-    PresignRequest,
-    ReadReply,
     ReadRequest,
-    RenameRequest,
     Request,
     ServiceInfo,
-    StatRequest,
-    UploadedPart,
-    UploadPage,
     WriteRequest,
 )
 
@@ -91,7 +75,7 @@ def _place_of(info: ServiceInfo) -> str:
     return f"{protocol}://{host}"
 
 
-class ServiceAccessor:
+class ServiceAccessor(Accessor):
     """An accessor without operations. A service overrides those of its capability; the others raise ``Unsupported``."""
 
     def __init__(self, info: ServiceInfo, capability: Capability, runtime: Runtime) -> None:
@@ -108,60 +92,7 @@ class ServiceAccessor:
         return self._capability
 
     def _unsupported(self, request: Request, what: str = "") -> NoReturn:
-        raise Unsupported(
-            f"the {self._info.scheme} service does not support {what or request.operation}",
-            operation=request.operation,
-            path=request.path,
-            context={"service": self._info.location},
-        )
-
-    async def stat(self, request: StatRequest) -> Metadata:
-        self._unsupported(request)
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        self._unsupported(request)
-
-    async def list_page(self, request: ListRequest) -> ListPage:
-        self._unsupported(request)
-
-    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        self._unsupported(request)
-
-    async def open_write(self, request: WriteRequest) -> WriteBody:
-        self._unsupported(request, "streaming writes")
-
-    async def begin_upload(self, request: WriteRequest) -> str:
-        self._unsupported(request, "writes in parts")
-
-    async def write_part(self, request: PartRequest, data: bytes | bytearray | memoryview) -> UploadedPart:
-        self._unsupported(request, "writes in parts")
-
-    async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
-        self._unsupported(request, "copies in parts")
-
-    async def complete_upload(self, request: CompleteUploadRequest) -> Metadata:
-        self._unsupported(request, "writes in parts")
-
-    async def abort_upload(self, request: AbortUploadRequest) -> None:
-        self._unsupported(request, "writes in parts")
-
-    async def list_uploads(self, request: ListUploadsRequest) -> UploadPage:
-        self._unsupported(request, "the listing of uploads")
-
-    async def copy(self, request: CopyRequest) -> Metadata:
-        self._unsupported(request)
-
-    async def rename(self, request: RenameRequest) -> Metadata:
-        self._unsupported(request)
-
-    async def delete(self, request: DeleteRequest) -> None:
-        self._unsupported(request)
-
-    async def create_dir(self, request: CreateDirRequest) -> None:
-        self._unsupported(request)
-
-    async def presign(self, request: PresignRequest) -> str:
-        self._unsupported(request)
+        raise refused(self, request, what)
 
     async def identity(self, path: str) -> Identity:
         """That of the key below the root of the store. A service in which two keys are one object says so here."""

@@ -156,34 +156,6 @@ class Fetch(Sink):
     resident and is dropped. ``label`` is the name of the object in events. ``on_end`` is called once, however it ends.
     """
 
-    __slots__ = (
-        "_drain_timer",
-        "_next",
-        "_served",
-        "_store",
-        "_waits",
-        "account",
-        "end",
-        "error",
-        "file",
-        "finished",
-        "headed",
-        "is_drained",
-        "label",
-        "lane",
-        "on_end",
-        "prefetched",
-        "reserved_bytes",
-        "segments",
-        "source",
-        "start",
-        "started",
-        "ticket",
-        "tier",
-        "was_sent",
-        "work",
-    )
-
     def __init__(
         self,
         store: FetchStarter,

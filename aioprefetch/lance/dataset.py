@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -30,7 +30,6 @@ from aioprefetch.lance.fragment_rows import (
 from aioprefetch.lance.manifest import DataFile, Fragment, Manifest
 from aioprefetch.lance.output import ArrayTask, ColumnWithoutReads, FieldDecoder, FieldWithoutReads, null_bits
 from aioprefetch.lance.parts import (
-    Blobs,
     Column,
     FileColumns,
     ScanOptions,
@@ -54,16 +53,14 @@ from aioprefetch.lance.versions import (
     resolved,
     wanted_version,
 )
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
-from aioprefetch.ranges import ByteCount, Range, total_length
+from aioprefetch.ranges import Range, total_length
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import all_stopped, gather_all
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
 from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.pages import PreparedScan
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -126,47 +123,28 @@ class LanceDataset:
         """All versions of the branch in the store, oldest first, by one listing."""
         return await list_versions(self._operator, self._wanted.directory(base_of(self.path)))
 
-    def scan(
-        self,
-        *,
-        columns: Sequence[str] | None = None,
-        rows: Sequence[int] | None = None,
-        take: Any = None,
-        filters: Any = None,
-        blobs: Blobs = "bytes",
-        batch_rows: int = BATCH_ROWS,
-        batch_bytes: ByteCount | None = None,
-        readahead: int = READAHEAD_BATCHES,
-        gap_bytes: ByteCount | None = None,
-        request_bytes_max: ByteCount | None = None,
-        budget_bytes: ByteCount | None = None,
-        slots: int | None = None,
-    ) -> BatchScan:
+    def scan(self, **options: Unpack[ScanOptions]) -> BatchScan:
         """The record batches of the dataset, fragment by fragment; a plain call without I/O.
 
-        Arguments and errors are those of ``aioprefetch.lance.scan``. Row numbers count the rows of all fragments
-        without deleted ones. No batch spans two fragments, unless ``take`` asks for another order. A column is null for
-        the rows of a fragment that lacks it.
+        Options and errors are those of ``aioprefetch.lance.scan``, without those of a version. Row numbers count the
+        rows of all fragments without deleted ones. No batch spans two fragments, unless ``take`` asks for another
+        order. A column is null for the rows of a fragment that lacks it.
         """
-        options = batch_options(batch_rows, batch_bytes, readahead, path=self.path)
-        request = scan_request(
-            self.path,
-            columns=columns,
-            rows=rows,
-            take=take,
-            filters=filters,
-            blobs=blobs,
-            gap_bytes=gap_bytes,
-            request_bytes_max=request_bytes_max,
-            budget_bytes=budget_bytes,
-            slots=slots,
-        )
+        given: dict[str, Any] = {
+            "batch_rows": BATCH_ROWS,
+            "batch_bytes": None,
+            "readahead": READAHEAD_BATCHES,
+            **options,
+        }
+        shape = [given.pop(name) for name in ("batch_rows", "batch_bytes", "readahead")]
+        batches = batch_options(*shape, path=self.path)
+        request = scan_request(self.path, **given)
 
         async def prepare() -> PreparedScan:
             table = self.table(request)
             return await prepared_scan(table, request.service(self._operator, table))
 
-        return BatchScan(self._operator, prepare, path=self.path, options=options)
+        return BatchScan(self._operator, prepare, path=self.path, options=batches)
 
     async def read_table(self, **options: Unpack[ScanOptions]) -> pa.Table:
         """The result of ``scan`` with the same options, as one table."""
@@ -386,7 +364,9 @@ async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequ
         deletions.cancel()
         await asyncio.gather(deletions, return_exceptions=True)
         del deletions  # The traceback of its error holds this frame.
-    ranges, dropped = await open_files.run(partial(_living, wanted.ranges, deleted), rows=len(deleted))
+    ranges, dropped = await open_files.run(
+        lambda: read_through(physical_ranges(wanted.ranges, deleted), wanted.ranges), rows=len(deleted)
+    )
     columns: list[FileColumns] = []
     for index, file in zip(files, opened, strict=True):
         positions = [position for position, home in enumerate(homes) if home == index]
@@ -407,11 +387,6 @@ def _computed(field: Field, fragment: Fragment, ranges: Sequence[Range]) -> Fiel
     if field in ROW_FIELDS:
         return RowNumbersField(field, fragment, RowRanges.of(ranges))
     return MissingField(field.arrow.type)
-
-
-def _living(ranges: Sequence[Range], deleted: RowNumbers) -> tuple[tuple[Range, ...], RowNumbers]:
-    """The rows to read for ranges of living rows, and the positions of the unwanted rows among them."""
-    return read_through(physical_ranges(ranges, deleted), ranges)
 
 
 async def _open(open_files: OpenFiles, data_file: DataFile, fragment: Fragment) -> LanceFile:

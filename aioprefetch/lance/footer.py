@@ -14,21 +14,18 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from aioprefetch.errors import Error, Unsupported, UntrustedMetadata
 from aioprefetch.lance.schema import SCHEMA_TABLE, Field, arrow_schema, build_fields, number_columns
 from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, one_of, parse, uint
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import OFFSET_MAX, ByteCount, Range, bytes_at_least, coalesce
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all
 from aioprefetch.scheduler.pinned_file import PinnedFile
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
-    from aioprefetch.runtime.runtime import Runtime
 
 _NOTHING = MessageTable("Empty")
 _INDIRECT = MessageTable("IndirectEncoding", {1: uint("position"), 2: uint("size")})
@@ -394,8 +391,6 @@ def _describe(
 
 class Footer:
     """The footer, the last 40 bytes of a file: the positions of the tables, checked against the size of the file."""
-
-    __slots__ = ("column_table", "end", "global_table", "metadata_start", "version")
 
     def __init__(self, version: tuple[int, int], metadata_start: int, columns: Range, buffers: Range, end: int) -> None:
         self.version = version

@@ -17,7 +17,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +29,8 @@ from aioprefetch.lance.physical.protocols import check_size
 from aioprefetch.lance.row_ranges import RowNumbers, RowRanges, runs
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.wire import FieldRule, MessageTable, ParsedMessage, message, parse, uint
+from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import Range
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 _COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
 _ARRAY_MAX = 4096

@@ -329,30 +329,24 @@ class ScheduledPages(Protocol[PageT_contra]):
 
     def accept(self, page: PageT_contra) -> None:
         """Append a scheduled page."""
-        ...
 
     def promote(self, rows: int) -> None:
         """Promote the reads of the next ``rows`` rows, as far as they are planned. Does not wait."""
-        ...
 
     async def wait(self, rows: int) -> None:
         """Wait until the next ``rows`` rows can be drained. Raises the error of a failed read or of invalid metadata.
 
         A cancelled wait changes nothing.
         """
-        ...
 
     def loaded_rows(self, rows: int) -> int:
         """The number of the next ``rows`` rows that can be drained without waiting."""
-        ...
 
     def size_bytes(self, rows: int) -> int:
         """The approximate Arrow memory of the next ``rows`` rows, which are loaded. Grows with ``rows``."""
-        ...
 
     def close(self) -> None:
         """Release every page that was not drained."""
-        ...
 
 
 class FieldDecoder(ScheduledPages[PageT_contra], Protocol[PageT_contra]):
@@ -360,7 +354,6 @@ class FieldDecoder(ScheduledPages[PageT_contra], Protocol[PageT_contra]):
 
     def drain(self, rows: int) -> ArrayTask:
         """Take the next ``rows`` rows, which are loaded."""
-        ...
 
 
 # The maximum size of a batch of more than one row, because of 32-bit offsets of strings and lists.

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
 from aioprefetch.filters import Filters, checked_filters
@@ -27,13 +27,11 @@ from aioprefetch.lance.footer import LanceFile
 from aioprefetch.lance.output import FieldDecoder, RecordRoot, WrappedColumn
 from aioprefetch.lance.row_ranges import RowNumbers, RowSelection, row_numbers, select_rows
 from aioprefetch.lance.schema import Field, needed_columns, with_descriptions
+from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.scan import column_names, io_options, row_range
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 # The number of fields that are built before the event loop runs again: some milliseconds of work.
 _FIELDS_IN_A_ROW = 32

@@ -25,8 +25,6 @@ class RowRanges:
     A position is the number of a row among the rows of all ranges, from 0.
     """
 
-    __slots__ = ("_positions", "ends", "rows", "starts")
-
     def __init__(self, starts: Rows, ends: Rows) -> None:
         self.starts = starts
         self.ends = ends

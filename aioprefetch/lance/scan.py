@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from aioprefetch.lance.parts import (
     scan_request,
 )
 from aioprefetch.lance.versions import ABSENT, WantedVersion, latest_version, wanted_version
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options
@@ -35,9 +36,6 @@ from aioprefetch.scheduler.io_queue import plan_requests
 from aioprefetch.scheduler.io_service import IoService
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan
 from aioprefetch.scheduler.scheduling_loop import scan_lines
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 
 def scan(

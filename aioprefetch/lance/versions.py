@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import (
@@ -43,14 +43,12 @@ from aioprefetch.lance.manifest import (
     manifest_range,
     parse_manifest,
 )
+from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import OFFSET_MAX, at_least
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.values import Entry, ListRequest
 from aioprefetch.verbs.arguments import Arguments, checked_path
 from aioprefetch.verbs.listing import Pages
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 _NAME = re.compile(r"(\d{1,20})\.manifest")
 _INVERTED_DIGITS = 20

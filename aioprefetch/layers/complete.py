@@ -362,8 +362,6 @@ class _ComparingSink(ForwardingSink):
     ``size`` is the size of the object that was asked for before the request.
     """
 
-    __slots__ = ("_if_match", "_size")
-
     def __init__(self, target: Sink, if_match: str | None, size: int | None) -> None:
         super().__init__(target)
         self._if_match = if_match

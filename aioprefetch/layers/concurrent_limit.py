@@ -264,8 +264,6 @@ HALVING_SECONDS = 1.0
 class SlotTicket:
     """A place in the queue. ``lane`` changes by promotion; ``granted`` is set when the ticket becomes a slot."""
 
-    __slots__ = ("_wake", "granted", "lane")
-
     def __init__(self, lane: Lane, wake: Callable[[], object]) -> None:
         self.lane: Lane = lane
         self.granted = False
@@ -290,19 +288,6 @@ class SlotQueue:
     ``limit`` begins at ``limit_max``, is lowered by ``refused`` and raised by ``responded``, which has no effect while
     the two are equal. Requests in flight stay in flight when the limit is lowered, so ``in_flight`` may exceed it.
     """
-
-    __slots__ = (
-        "_demand",
-        "_halved_seconds",
-        "_prefetch",
-        "_responses",
-        "in_flight",
-        "limit",
-        "limit_max",
-        "prefetch_in_flight",
-        "prefetch_max",
-        "releases",
-    )
 
     def __init__(self, limit_max: int) -> None:
         self.limit = self.limit_max = limit_max

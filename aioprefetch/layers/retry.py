@@ -149,8 +149,6 @@ class RetryLayer(Layer):
 class TokenBucket:
     """The bound of all retries of a runtime: each takes tokens, a success returns some (as in the AWS SDKs)."""
 
-    __slots__ = ("capacity", "tokens")
-
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.tokens = capacity
@@ -307,23 +305,6 @@ class Attempts:
     ``failed`` decides: it returns the pause before the next attempt, or raises the error that ends the operation.
     """
 
-    __slots__ = (
-        "_bucket",
-        "_cost",
-        "_layer",
-        "_mark",
-        "_name_failures",
-        "_next_start",
-        "_next_start_max",
-        "_protocol_errors",
-        "_received",
-        "_request",
-        "_runtime",
-        "count",
-        "started",
-        "total",
-    )
-
     def __init__(
         self, layer: RetryLayer, runtime: Runtime, bucket: TokenBucket, request: Request, started: float
     ) -> None:
@@ -350,7 +331,7 @@ class Attempts:
         """
         layer, now = self._layer, self._runtime.now()
         self._count_attempt(error)
-        if _is_name_failure(error):
+        if isinstance(error, Unavailable) and error.context.get("reason") == "dns":  # As transports say.
             self._count_name_failure(now)
         if received - self._mark >= int(layer.progress_bytes):
             # The last retries brought progress: this attempt counts as the first of a new series.
@@ -449,7 +430,7 @@ class Attempts:
     def _announce(self, error: Error, pause: float, *, resumed: bool) -> None:
         counters = self._runtime.counters
         counters["retries"] += 1
-        counters[_cause(error)] += 1
+        counters[next((name for kind, name in _CAUSES.items() if isinstance(error, kind)), "retries_other")] += 1
         counters["retries_resumed"] += resumed
         events = self._runtime.events
         if events.listeners:
@@ -481,12 +462,3 @@ def _changed(error: Error, head: ReadHead, received: int) -> ObjectChanged:
         head=head,
         received=received,
     )
-
-
-def _cause(error: Error) -> str:
-    return next((name for kind, name in _CAUSES.items() if isinstance(error, kind)), "retries_other")
-
-
-def _is_name_failure(error: Error) -> bool:
-    """Whether the name of the host could not be resolved: transports say so in the context."""
-    return isinstance(error, Unavailable) and error.context.get("reason") == "dns"

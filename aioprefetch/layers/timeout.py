@@ -268,8 +268,6 @@ class TimeoutWriteBody:
 class Watch:
     """A wait of the current task, from its creation to ``end``."""
 
-    __slots__ = ("_cancelling", "_idle_checks", "_is_alone", "_received", "_sink", "_task", "due", "expired")
-
     def __init__(self, sink: Sink | None = None) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -311,8 +309,6 @@ class Watch:
 
 class StallWatchdog:
     """Expires the watches that see no progress for ``stall_seconds``."""
-
-    __slots__ = ("_interval_seconds", "_loop", "_timer", "_watches")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
         self._loop = loop

@@ -269,8 +269,6 @@ class OpenedFile:
     block, and raise once the file is closed.
     """
 
-    __slots__ = ("__weakref__", "_closing", "_descriptor", "_lock", "_users", "etag", "modified", "status")
-
     def __init__(self, descriptor: int, status: os.stat_result) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()

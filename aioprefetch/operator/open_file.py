@@ -551,13 +551,10 @@ class KeyedBuilder:
             error.operation = "open_file"
             raise error.add_context(options=describe(settings)) from None
         if status.is_directory:
-            raise _no_object(path)
+            why = "the status says that a directory is there, no object"
+            raise NotFound(why, operation="open_file", path=path)
         check_file(path, "open_file")
         return reader, options
-
-
-def _no_object(path: str) -> NotFound:
-    return NotFound("the status says that a directory is there, no object", operation="open_file", path=path)
 
 
 class OpenFileBuilder(KeyedBuilder):

@@ -110,10 +110,6 @@ class Plan:
         wanted = self.projected_bytes - self.resident_bytes
         return (self.requested_bytes - wanted) / wanted if wanted else 0.0
 
-    def wanted_ranges(self, tail_start: int) -> list[Range]:
-        """The ranges of all chunks that lie before the file's tail, which begins at ``tail_start``."""
-        return [pair for planned in self.chunks for pair in planned.ranges if pair[0] < tail_start]
-
     def describe(self) -> str:
         """The plan as text: a line on the columns and rows, and a line for each request."""
         lines = [

@@ -381,36 +381,28 @@ class GroupPart(Protocol):
     @property
     def chunks(self) -> Sequence[ColumnChunk]:
         """The chunks of the unit."""
-        ...
 
     @property
     def rows(self) -> int:
         """Rows of the row group."""
-        ...
 
     def promote(self, row: int) -> None:
         """The rows before ``row`` are needed now."""
-        ...
 
     async def wait(self, row: int) -> None:
         """Wait until the rows before ``row`` can be decoded."""
-        ...
 
     def rows_ready(self) -> int:
         """The number of rows that can be decoded."""
-        ...
 
     def check_pages(self) -> CheckedPages:
         """Raise ``UntrustedMetadata`` for pages that must not be decoded. From any thread."""
-        ...
 
     def release(self, row: int) -> None:
         """Release the memory that only rows before ``row`` need, which are decoded."""
-        ...
 
     def close(self) -> None:
         """Release everything."""
-        ...
 
 
 class ChunkColumns:

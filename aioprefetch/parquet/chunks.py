@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 class WantedRows:
     """Wanted rows ``[start, end)``, ``count`` of them. The n-th wanted row is counted from 0 over all ranges."""
 
-    __slots__ = ("_before", "_ends", "_starts", "count", "ranges")
-
     def __init__(self, ranges: Iterable[Range]) -> None:
         self.ranges = tuple(pair for pair in ranges if pair[0] < pair[1])
         self._starts = [start for start, _ in self.ranges]

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -83,7 +82,10 @@ def _is_ascii(array: pa.Array) -> bool:
 def check_int96(array: pa.Array, other: pa.Array, name: str) -> None:
     """Raise ``Unsupported`` for a value of a leaf that does not fit into its unit; ``other`` has the other unit."""
     is_micros = array.type.unit == "us"
-    us, ns = (_int64(each) for each in ((array, other) if is_micros else (other, array)))
+    us, ns = (
+        np.frombuffer(each.buffers()[1] or b"", np.int64, len(each), each.offset * 8)
+        for each in ((array, other) if is_micros else (other, array))
+    )
     for first in range(0, len(us), _INT96_TOGETHER):
         micros, nanos = us[first : first + _INT96_TOGETHER], ns[first : first + _INT96_TOGETHER]
         is_lost = micros * 1000 != nanos if is_micros else nanos // 1000 != micros  # Both products wrap around alike.
@@ -95,10 +97,6 @@ def check_int96(array: pa.Array, other: pa.Array, name: str) -> None:
             if is_micros:
                 why = 'has nanoseconds below the microsecond: int96_unit="ns" reads them'
             raise Unsupported(f"column {name!r}: the INT96 timestamp {value} {why}", operation="scan")
-
-
-def _int64(array: pa.Array) -> npt.NDArray[np.int64]:
-    return np.frombuffer(array.buffers()[1] or b"", np.int64, len(array), array.offset * 8)
 
 
 def check_cast(before: pa.Array, after: pa.Array, *, is_nullable: bool = True) -> None:

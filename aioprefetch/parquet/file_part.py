@@ -319,7 +319,7 @@ def file_part(
             rank=rank,
             memory=memory,
             planned=(*plan.requests, *plan.held_ranges),
-            wanted=plan.wanted_ranges(footer.pinned.tail_start),
+            wanted=[pair for planned in plan.chunks for pair in planned.ranges if pair[0] < footer.pinned.tail_start],
             gap_bytes=plan.gap_bytes,
         ),
         rows=plan.row_count,

@@ -13,25 +13,23 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aioprefetch.accessor.http_headers import is_weak
 from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.decoded_values import Int96
 from aioprefetch.parquet.layout import Outline, chunk_pattern, walk_footer
 from aioprefetch.parquet.row_groups import open_reader
 from aioprefetch.parquet.thrift import MalformedThrift
 from aioprefetch.ranges import ByteCount, bytes_at_least
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.scheduler.pinned_file import PinnedFile
 from aioprefetch.verbs.arguments import check_file
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
-    from aioprefetch.runtime.runtime import Runtime
 
 # The tail if only the footer is read: it holds a footer of a thousand column chunks. It takes 1.5 ms at 90 MB/s, and a
 # second request, for a larger footer, 20 to 50 ms. (polars requests twice this size.)

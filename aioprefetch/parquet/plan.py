@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
 from aioprefetch.filters import Filters, checked_filters
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import (
     Plan,
@@ -33,9 +35,6 @@ from aioprefetch.parquet.pruning import (
 )
 from aioprefetch.ranges import ByteCount, Range, checked_int, intersected, joined, total_length
 from aioprefetch.scan import column_names, io_options, row_ranges
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,11 @@ async def plan_scan(
         footer,
         planned,
         row_groups=groups,
-        rows=_rows_of_file(footer, rows_of, groups),
+        rows=joined(
+            (low + footer.first_rows[number], high + footer.first_rows[number])
+            for number in groups
+            for low, high in rows_of[number]
+        ),
         leaves=leaves,
         gap_bytes=gap_bytes,
         request_bytes_max=request_bytes_max,
@@ -208,15 +211,6 @@ def _rows_within(footer: Footer, number: int, rows: Sequence[Range]) -> list[Ran
     return [(low - first, high - first) for low, high in intersected(rows, [(first, end)])]
 
 
-def _rows_of_file(footer: Footer, rows_of: Mapping[int, Sequence[Range]], groups: Sequence[int]) -> list[Range]:
-    """Rows of row groups as rows of the file."""
-    return joined(
-        (low + footer.first_rows[number], high + footer.first_rows[number])
-        for number in groups
-        for low, high in rows_of[number]
-    )
-
-
 # --- page indexes -----------------------------------------------------------------------------------------------------
 
 
@@ -228,9 +222,8 @@ async def _page_indexes(
     The indexes of columns in filters include bounds.
     """
     by_bounds = filter_leaves(footer, filters)
-    groups = [
-        number for number, rows in rows_of.items() if by_bounds or list(rows) != [(0, _row_count(footer, number))]
-    ]
+    counts = [end - first for first, end in pairwise(footer.first_rows)]
+    groups = [number for number, rows in rows_of.items() if by_bounds or list(rows) != [(0, counts[number])]]
     if not groups or not _has_indexes(footer, groups, leaves):
         return {}
     chunks = column_chunks(footer, groups, leaves, with_indexes=True)
@@ -250,10 +243,6 @@ async def _page_indexes(
 def _has_indexes(footer: Footer, groups: Sequence[int], leaves: Sequence[int]) -> bool:
     """Whether any of the chunks has an offset index, going by the first row group."""
     return any(leaf < len(footer.chunks[groups[0]]) and footer.chunks[groups[0]][leaf].offset_index for leaf in leaves)
-
-
-def _row_count(footer: Footer, number: int) -> int:
-    return footer.first_rows[number + 1] - footer.first_rows[number]
 
 
 def _share_unwanted(chunk: ColumnChunk, rows_of: Mapping[int, Sequence[Range]], by_bounds: Sequence[int]) -> float:

@@ -296,15 +296,12 @@ class Unit(Protocol):
     @property
     def parts(self) -> int:
         """The number of parts."""
-        ...
 
     def scan_row(self, part: int) -> int:
         """The row of the scan at which a part begins, exact or estimated."""
-        ...
 
     def submit(self, io: PageIo, count: int) -> None:
         """Submit the first ``count`` parts, if they are not yet."""
-        ...
 
 
 class LeafScheduler:
@@ -339,31 +336,24 @@ class ColumnSource(Protocol):
 
     def ready(self) -> int:
         """The number of rows that can be decoded, from the window's first row on."""
-        ...
 
     def promote(self, rows: int) -> None:
         """The first ``rows`` rows are needed now."""
-        ...
 
     async def wait(self, rows: int) -> None:
         """Wait until the first ``rows`` rows can be decoded."""
-        ...
 
     def drain(self, first: int, last: int) -> Callable[[], Columns]:
         """A function that decodes the rows ``[first, last)``, which are ready and follow the drained rows."""
-        ...
 
     def row_bytes(self) -> float:
         """The Arrow memory of a row, as far as it is known."""
-        ...
 
     def release(self, rows: int) -> None:
         """Release the pages of the first ``rows`` rows, which are decoded."""
-        ...
 
     def close(self) -> None:
         """Release everything."""
-        ...
 
 
 class Window:
@@ -376,8 +366,6 @@ class Window:
 
 class _Drained:
     """A batch that is being decoded: its windows, and the last row in each."""
-
-    __slots__ = ("is_decoded", "parts")
 
     def __init__(self, parts: Sequence[tuple[Window, int]]) -> None:
         self.parts = parts

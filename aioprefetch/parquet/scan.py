@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aioprefetch.errors import ConfigInvalid, IsADirectory, NotFound
 from aioprefetch.filters import Filters, check_expression, filter_expression, filtered
+from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plans_html
 from aioprefetch.parquet.columns import Projection
@@ -36,9 +37,6 @@ from aioprefetch.scheduler.decode_loop import READAHEAD_BATCHES
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan
 from aioprefetch.verbs.arguments import Arguments
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 # The rows and bytes of a table that are decoded at once, and become a chunk of each column.
 TABLE_BATCH_ROWS = 131_072
@@ -178,7 +176,9 @@ def scan(
         filters_rows=filters_rows,
         int96_unit=checked_choice("int96_unit", int96_unit, "us", "ns", path=name),
     )
-    one = _OneFile(name, arguments, _checked_footer(footer, name), _checked_size(size, name), version, if_match)
+    if size is not None:
+        size = at_least(0, size, "size", operation="scan", path=name)
+    one = _OneFile(name, arguments, _checked_footer(footer, name), size, version, if_match)
     if source.one_file is None or schema is not None:
         one.refuse_many()
         prepare = partial(prepare_dataset, operator, request)
@@ -335,10 +335,6 @@ def _checked_footer(footer: Footer | None, path: str) -> Footer | None:
     if footer is not None and footer.path != path:
         raise ConfigInvalid(f"the footer is that of {footer.path!r}, not of {path!r}", operation="scan", path=path)
     return footer
-
-
-def _checked_size(size: object, path: str) -> int | None:
-    return None if size is None else at_least(0, size, "size", operation="scan", path=path)
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------

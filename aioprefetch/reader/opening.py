@@ -157,7 +157,8 @@ class OpenObject:
             if opening is None or opening.fetch.finished:
                 other = self._find_opening(offset, size) if self._opening_key in self._openings.by_key else None
                 if other is not None and not self._joins(other):
-                    if not has_waited and self._may_revalidate and other.has_no_head:
+                    is_begun = other.fetch.finished or other.fetch.head is not None
+                    if not has_waited and self._may_revalidate and not is_begun:
                         has_waited = True
                         await self._wait_for_head(other)
                         continue

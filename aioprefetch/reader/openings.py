@@ -50,22 +50,6 @@ class Opening:
     ``recalled_block_bytes`` is 0, a version may be found on the disk, which has blocks of that size.
     """
 
-    __slots__ = (
-        "_openings",
-        "_recalled_block_bytes",
-        "end",
-        "fetch",
-        "is_open",
-        "is_suffix",
-        "key",
-        "path",
-        "pinned",
-        "readers",
-        "request",
-        "resident",
-        "start",
-    )
-
     def __init__(
         self,
         openings: Openings,
@@ -99,11 +83,6 @@ class Opening:
     def equals(self, first: FirstRequest) -> bool:
         """Whether both requests are for the same bytes."""
         return (self.start, self.end, self.is_suffix) == first
-
-    @property
-    def has_no_head(self) -> bool:
-        """Whether its response has not begun, nor the request failed."""
-        return not self.fetch.finished and self.fetch.head is None
 
     def join(self, reader: Opener) -> bool:
         """Let another reader share the request; ``False`` if it is too late, because its response began or it ended."""

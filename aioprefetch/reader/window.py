@@ -214,7 +214,8 @@ class Windows:
             self._random_reads += 1
             self._ordered_bytes = 0
         crossed = self._block(end - 1) != self._block(run.reported_position - 1)
-        jumped = not self._in_block(start, run.reported_position)
+        block_end = self._block_end(run.reported_position)
+        jumped = not block_end - self.block_bytes <= start <= block_end  # In the block, or at its end, as in S3A.
         # Bytes that were read by hits were counted by ``_catch_up``.
         in_order_bytes = max(0, end - max(start, run.position))
         run.run_bytes += in_order_bytes
@@ -230,7 +231,9 @@ class Windows:
         if may_grow:
             self._grow(run, stalled=stalled, crossed=crossed, jumped=jumped)
         decision = self._look(run, end, abandoned=abandoned, may_grow=may_grow)
-        return replace(decision, behind=self._block(start) * self.block_bytes) if self._is_long(run) else decision
+        # A long run does not need the blocks behind it any more.
+        is_long = run.established and not self.has_gone_back and run.run_bytes >= LONG_RUN_BLOCKS * self.block_bytes
+        return replace(decision, behind=self._block(start) * self.block_bytes) if is_long else decision
 
     def expect(self, position: int) -> Run:
         """Begin a run with a full window, because the caller is going to read from ``position`` to the end."""
@@ -485,16 +488,13 @@ class Windows:
             length = min(run.run_bytes, self.limit * self.block_bytes) if run.reads > 2 else 0
             run.requested_end = max(run.requested_end, end)
             stop = end + length if run.requested_end - end <= length // 2 else 0
-        start, stop = run.requested_end, min(stop, self._stop_of(run), self._next_run(end))
+        own_stop = self.stop if run.beyond_bytes >= self.block_bytes else min(self.stop, self.split_end)
+        start, stop = run.requested_end, min(stop, own_stop, self._next_run(end))
         if not may_grow or stop <= start:
             return NOTHING_AHEAD[fill] if abandoned is None else WindowDecision(fill, abandoned=abandoned)
         run.requested_end = stop
         has_waited = run.position - run.waited_position <= run.blocks * self.block_bytes
         return WindowDecision(fill, (start, stop), abandoned, in_parts=has_waited or run.blocks >= self.limit)
-
-    def _is_long(self, run: Run) -> bool:
-        """Whether a run does not need the blocks behind it any more."""
-        return run.established and not self.has_gone_back and run.run_bytes >= LONG_RUN_BLOCKS * self.block_bytes
 
     def _count_beyond(self, run: Run, start: int, end: int) -> None:
         """Count the bytes behind the end of the split that a run has read between ``start`` and ``end``."""
@@ -508,18 +508,10 @@ class Windows:
     def _is_beyond(self, run: Run) -> bool:
         return run.position > self.split_end
 
-    def _stop_of(self, run: Run) -> int:
-        """The end of the look-ahead of a run."""
-        return self.stop if run.beyond_bytes >= self.block_bytes else min(self.stop, self.split_end)
-
     def _next_run(self, position: int) -> int:
         """The end of the block where the next run began: the bytes behind it were read once already."""
         starts = [run.start for run in self.runs if run.start >= position and run.run_bytes >= self.block_bytes]
         return self._block_end(min(starts)) if starts else self.stop
-
-    def _in_block(self, start: int, position: int) -> bool:
-        """Whether ``start`` is in order as in S3A: in the block of ``position``, or at its end."""
-        return self._block_end(position) - self.block_bytes <= start <= self._block_end(position)
 
     def _block(self, position: int) -> int:
         return position // self.block_bytes

@@ -136,15 +136,12 @@ class Owner(Protocol):
     @property
     def exports(self) -> Exports:
         """The buffers that views outside keep alive."""
-        ...
 
     def find_idle(self, size_bytes: int) -> mmap.mmap | None:
         """Take an idle mapping of that size."""
-        ...
 
     def release(self, size_bytes: int, mapping: mmap.mmap | None = None) -> None:
         """Take back ``size_bytes`` that were charged for a buffer, and its mapping; from any thread."""
-        ...
 
 
 class Lease:

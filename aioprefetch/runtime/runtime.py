@@ -304,8 +304,6 @@ class LoopTurn:
     ``spend`` them; when ``left_bytes`` is not positive, ``await end()`` before the next read.
     """
 
-    __slots__ = ("_beginners", "_loop", "_waiting", "left_bytes")
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.left_bytes = TURN_BYTES
         self._loop = loop
@@ -358,8 +356,6 @@ class Drained(Protocol):
 
 class Waiting:
     """A request that waits, for as long as its ``with`` block runs."""
-
-    __slots__ = ("_drains", "lane")
 
     def __init__(self, drains: Drains, lane: Lane) -> None:
         self.lane: Lane = lane

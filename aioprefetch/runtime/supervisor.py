@@ -32,8 +32,6 @@ class Work:
     not even its ``finally``: resources that must always be released are released in ``on_end``.
     """
 
-    __slots__ = ("_cancelled", "_on_end", "_task", "_work")
-
     def __init__(self, on_end: Callable[[], None] | None = None) -> None:
         self._task: asyncio.Task[None] | None = None
         self._work: Coroutine[object, object, None] | None = None

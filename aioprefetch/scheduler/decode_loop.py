@@ -224,7 +224,7 @@ class DecodeLoop:
         While the consumer does not wait, the pages within the budget have to do. Only then are the pages
         promoted: promoted pages may exceed the budget, and a slow consumer must not make that the rule.
         """
-        while (loaded := root.loaded_rows(rows)) < rows and (self._decoding or not self._is_awaited()):
+        while (loaded := root.loaded_rows(rows)) < rows and (self._decoding or self._wake is None or self._wake.done()):
             self._progress = self._runtime.loop.create_future()
             await self._progress
             for _ in range(_TURNS):
@@ -243,9 +243,6 @@ class DecodeLoop:
         finally:
             waiting.cancel()
             del waiting  # The traceback of its error holds this frame.
-
-    def _is_awaited(self) -> bool:
-        return self._wake is not None and not self._wake.done()
 
     def _decode(self, task: DecodeTask) -> None:
         finish = None if self._part is None else self._part.finish

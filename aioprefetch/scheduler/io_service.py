@@ -384,8 +384,6 @@ class ScanFile(QueuedFile):
     the service finds the pinned file and its memory there, without a table from one to the other.
     """
 
-    __slots__ = ("_service", "memory", "pinned", "rank")
-
     def __init__(
         self,
         service: IoService,

@@ -28,31 +28,25 @@ class PendingRead(Protocol):
     @property
     def done(self) -> bool:
         """Whether it has ended, well or in an error."""
-        ...
 
     @property
     def views(self) -> Sequence[memoryview]:
         """The bytes of each range in the order of submission, once done. Raises the error of a failed read."""
-        ...
 
     def promote(self) -> None:
         """A decoder cannot continue without these bytes: they may exceed the budget."""
-        ...
 
     async def wait(self) -> Sequence[memoryview]:
         """``promote`` and wait; the bytes of each range. A cancelled wait leaves the read as it is."""
-        ...
 
     async def arrive(self) -> None:
         """Wait until it is done without promoting it: a task is not a decoder, and must not exceed the budget."""
-        ...
 
     def release(self) -> None:
         """Release the bytes to the budget, and cancel a request that no other read needs.
 
         Existing views stay readable. A second call does nothing.
         """
-        ...
 
 
 class PageIo(Protocol):
@@ -61,7 +55,6 @@ class PageIo(Protocol):
     @property
     def size(self) -> int:
         """The size of the file in bytes, which no range may exceed."""
-        ...
 
     def submit(self, ranges: Sequence[Range], row: int, *, is_follow_up: bool = False) -> PendingRead:
         """Queue ranges, of which the first is needed for top-level row ``row``. Never waits, does no I/O by itself.
@@ -69,14 +62,12 @@ class PageIo(Protocol):
         ``is_follow_up``: the second half of an indirect read (items of a list, bytes of strings), whose first half
         has been admitted already; it may exceed the budget. A range that leaves the file is ``UntrustedMetadata``.
         """
-        ...
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """Run a free task: the follow-up of an indirect read. It reports its errors to its own waiters.
 
         It is cancelled when the scan is closed.
         """
-        ...
 
 
 class ColumnScheduler(Protocol[PageT_co]):
@@ -85,16 +76,13 @@ class ColumnScheduler(Protocol[PageT_co]):
     @property
     def rows_scheduled(self) -> int:
         """The number of rows of the scan (wanted rows, counted from 0) that its pages cover so far."""
-        ...
 
     @property
     def is_finished(self) -> bool:
         """Whether the last page was scheduled."""
-        ...
 
     def schedule_next(self, io: PageIo) -> PageT_co:
         """Submit the reads of the next page and return its decoder, not loaded yet. Never waits."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,34 +112,27 @@ class RootDecoder(Protocol[PageT_contra]):
 
     def accept(self, column: int, page: PageT_contra) -> None:
         """Append a scheduled page of a column."""
-        ...
 
     async def wait(self, rows: int) -> None:
         """Wait until the next ``rows`` rows can be drained. Every read they need is promoted before one is awaited."""
-        ...
 
     def likely_rows(self, rows: int, batch_bytes: int) -> int:
         """The number of the next ``rows`` rows that may stay within ``batch_bytes``, judged before their pages arrive.
 
         At least 1. So that no more is waited for than a batch will have; ``fitting_rows`` has the last word.
         """
-        ...
 
     def loaded_rows(self, rows_max: int) -> int:
         """The number of the next rows, up to ``rows_max``, that could be drained at once without waiting."""
-        ...
 
     def fitting_rows(self, rows: int, batch_bytes: int) -> int:
         """The number of the next ``rows`` loaded rows that stay within ``batch_bytes`` of memory; at least 1."""
-        ...
 
     def drain(self, rows: int) -> DecodeTask:
         """Take the next ``rows`` rows, which are loaded."""
-        ...
 
     def close(self) -> None:
         """Release every page that was not drained."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +162,9 @@ class ReadService(Protocol):
     @property
     def has_received(self) -> bool:
         """Whether any request has brought bytes from the store; others were in memory."""
-        ...
 
     def close(self) -> None:
         """Cancel requests in flight and release all memory. May be called twice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,25 +30,6 @@ class QueuedRead:
     the parts stay there, and are joined when ``views`` is first read.
     """
 
-    __slots__ = (
-        "_arrivals",
-        "_error",
-        "_is_released",
-        "_landings",
-        "_missing",
-        "_on_promote",
-        "_on_release",
-        "_pieces",
-        "_ranges",
-        "_views",
-        "_waiters",
-        "_whole",
-        "is_promoted",
-        "promoted_at",
-        "resident",
-        "submission",
-    )
-
     def __init__(
         self,
         submission: Submission,
@@ -221,32 +202,13 @@ class FileMemory(Protocol):
 
     def allocate(self, start: int, end: int) -> memoryview:
         """Writable memory for ``[start, end)`` of the file."""
-        ...
 
     def discard(self, start: int, end: int) -> None:
         """Take back a range that was allocated like this and is not needed any more."""
-        ...
 
 
 class PageRequest(Sink):
     """A request in flight, and its result: ``is_complete``, ``error``, or neither if it was cancelled."""
-
-    __slots__ = (
-        "_buffer",
-        "_copying",
-        "_is_allocated",
-        "_landed",
-        "_memory",
-        "_on_send",
-        "_owner",
-        "_pinned",
-        "_readers",
-        "error",
-        "is_complete",
-        "is_sent",
-        "taken",
-        "work",
-    )
 
     def __init__(
         self,

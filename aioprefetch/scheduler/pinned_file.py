@@ -39,8 +39,6 @@ class PinnedFile:
     is where ``open`` had it from, and ``tail_seconds`` how long that took; ``memory`` and ``None`` without a request.
     """
 
-    __slots__ = ("_accessor", "_runtime", "path", "pin", "size", "tail", "tail_seconds", "tail_start", "tail_tier")
-
     def __init__(
         self,
         accessor: Accessor,

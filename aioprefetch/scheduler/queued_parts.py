@@ -40,8 +40,6 @@ class QueuedFile:
     (disjoint too): a request is complete when all wanted bytes inside it were submitted.
     """
 
-    __slots__ = ("_ends", "_starts", "_unsubmitted", "gap_bytes", "parts")
-
     def __init__(self, gap_bytes: int, planned: Iterable[Range] = (), wanted: Iterable[Range] = ()) -> None:
         self.gap_bytes = gap_bytes
         self.parts = FileParts()
@@ -105,22 +103,6 @@ class Submission:
     it is above the maximum. ``indices`` holds the number of the range for each piece; it is a ``range`` object if
     each range is exactly one piece. ``parts`` are the queued slices of the pieces, ``size`` is the sum of their bytes.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "ends",
-        "file",
-        "indices",
-        "is_awaited",
-        "is_follow_up",
-        "is_released",
-        "parts",
-        "priority",
-        "reads",
-        "size",
-        "starts",
-        "was_admitted",
-    )
 
     def __init__(
         self,
@@ -245,8 +227,6 @@ class FileParts:
 
     The parts are kept in blocks: in a single list of hundreds of thousands, each insertion would move half of them.
     """
-
-    __slots__ = ("_blocks", "_firsts")
 
     def __init__(self) -> None:
         self._blocks: list[list[_Entry]] = []

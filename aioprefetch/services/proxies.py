@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from aioprefetch.credentials import Secret, digest
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.options import Secrets
-from aioprefetch.transport import DEFAULT_PORTS, Origin, Proxy, is_link_local_or_metadata, origin_of
+from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, is_link_local_or_metadata, origin_of
 
 # Where OpenSSL finds the authorities of the system.
 _TRUST = ("SSL_CERT_DIR", "SSL_CERT_FILE")

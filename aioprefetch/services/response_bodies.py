@@ -11,7 +11,8 @@ from collections.abc import Callable
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import ProtocolError, excerpt
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport import Connection, Destination, ResponseHead
+from aioprefetch.transport.connection import Connection, Destination
+from aioprefetch.transport.responses import ResponseHead
 
 # The texts of stores have a few hundred bytes.
 ERROR_BODY_BYTES_MAX = 64 << 10
@@ -30,8 +31,6 @@ def text_of(body: bytes, scrub: Callable[[str], str]) -> str:
 
 class ErrorBody:
     """The destination of a body that explains an error. A body that is too long is cancelled."""
-
-    __slots__ = ("_connection", "_room", "body")
 
     def __init__(self, connection: Connection) -> None:
         self.body = bytearray()
@@ -62,8 +61,6 @@ _PIECE_BYTES = 64 << 10
 
 class BodyCollector:
     """The receiver of one response: its ``head``, and its ``body``, of which an error needs the beginning alone."""
-
-    __slots__ = ("_room", "body", "head")
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
@@ -110,8 +107,6 @@ def _too_long() -> ProtocolError:
 
 class PacedReceiver:
     """Receives a body in place for a sink that may be slower than the server, and pauses the connection meanwhile."""
-
-    __slots__ = ("_connection", "_is_waiting", "_runtime", "_sink")
 
     def __init__(self, runtime: Runtime, sink: Sink, connection: Connection) -> None:
         self._runtime = runtime

@@ -77,7 +77,7 @@ class OutageLimit:
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] | None = None) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._clock = clock or loop_seconds
         self._since: float | None = None
 
@@ -91,18 +91,13 @@ class OutageLimit:
         """The time since the first one of the failures in a row; 0 without failures."""
         return 0.0 if self._since is None else self._clock() - self._since
 
-    @property
-    def remaining_seconds(self) -> float:
-        """How much longer failures are tolerated."""
-        return max(0.0, self._seconds - self.failing_seconds)
-
     def tolerates(self, error: Error) -> bool:
         """Whether to try again after this failure. ``False`` if it is permanent, or the failures last too long."""
         if not is_transient(error):
             return False
         if self._since is None:
             self._since = self._clock()
-        return self.failing_seconds < self._seconds
+        return self.failing_seconds < self.seconds
 
     def end(self) -> None:
         """An attempt has succeeded: the row of failures ends."""

@@ -158,11 +158,9 @@ class FileIndex(Protocol):
 
     async def find(self, keys: Sequence[str]) -> dict[str, KnownFile]:
         """The known files of these keys, which may come in any order."""
-        ...
 
     async def page(self, after: str, *, count: int) -> Sequence[KnownFile]:
         """The next ``count`` known files above a key, sorted by key."""
-        ...
 
 
 # --- positions in a listing -------------------------------------------------------------------------------------------
@@ -275,18 +273,15 @@ class Feed(Protocol):
 
         After an error the same cursor is still valid, and the next call waits for a pause that grows each time.
         """
-        ...
 
     def begin_trigger(self) -> None:
         """Start a new trigger, with a new share of pages for the sweep."""
-        ...
 
     def finish_by(self, modified_ms: int | None) -> None:
         """For a run that ends: leave younger files to a later one, and stay idle after one tail and one sweep.
 
         ``None`` returns to endless listing.
         """
-        ...
 
 
 # --- durable steps and offsets ----------------------------------------------------------------------------------------

@@ -431,8 +431,6 @@ def _rebuild(operator: Operator, readers_max: int) -> BlockingOperator:
 class OpenReader:
     """A reader, and how many threads wait for a read of it; closed when it is dropped and no thread waits."""
 
-    __slots__ = ("dropped", "reader", "users")
-
     def __init__(self, reader: RangeReader) -> None:
         self.reader = reader
         self.users = 0

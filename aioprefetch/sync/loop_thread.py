@@ -38,8 +38,6 @@ class Call(Generic[T]):
     ``is_left`` belongs to the caller: the call was cancelled or its result was taken, so it is not cancelled again.
     """
 
-    __slots__ = ("_coroutine", "_done", "_error", "_finished", "_result", "_task", "is_left")
-
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
         self._task: asyncio.Task[T] | None = None

@@ -37,8 +37,6 @@ SHARED_OPTIONS = frozenset({"block_bytes", "prefetch_blocks"})
 class Mode:
     """A mode of ``open``, checked: ``r``, ``w`` or ``x``, of bytes or of text."""
 
-    __slots__ = ("is_text", "kind", "name")
-
     def __init__(self, mode: object, *, path: str) -> None:
         if not isinstance(mode, str):
             raise InvalidType(f"mode must be a string such as 'rb', not {mode!r}", operation="open", path=path)

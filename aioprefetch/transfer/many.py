@@ -208,7 +208,8 @@ class CopyRun:
         self._running: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._first_error: Error | None = None
-        self._is_compared = not overwrite or self._may_skip()
+        may_skip = bool(skip_same) or (skip_same is None and self._comparison.has_proofs)
+        self._is_compared = not overwrite or may_skip
 
     async def run(self) -> CopyReport:
         """Copy everything. Raises the error of a listing, and with ``stop_at_failure`` the first of an object."""
@@ -269,10 +270,6 @@ class CopyRun:
         is_listed = self._selection.single is None and self._target.operator.capability.list
         on_passed = None if extra is None else extra.passed
         return Destination(self._target, self._selection.side, is_listed=is_listed, on_passed=on_passed)
-
-    def _may_skip(self) -> bool:
-        """Whether anything at the destination can be found to be the same."""
-        return bool(self._skip_same) or (self._skip_same is None and self._comparison.has_proofs)
 
     def _is_stopped(self) -> bool:
         return self._stop_at_failure and self._first_error is not None

@@ -188,11 +188,9 @@ class Copier(Protocol):
 
     def check(self, found: Entry | Metadata, path: str, below: str) -> None:
         """Raise ``InvalidPath`` for an object that cannot have its name at the destination, or be read by it."""
-        ...
 
     async def copy(self, found: Entry | Metadata, path: str, below: str, on_bytes: Callable[[int], object]) -> Metadata:
         """Bring an object to ``path``, of which ``below`` comes from its own; ``on_bytes`` gets numbers of bytes."""
-        ...
 
 
 class ObjectCopier:
@@ -465,7 +463,6 @@ class _PieceSink(Sink):
     ``changed`` is set whenever bytes have arrived.
     """
 
-    __slots__ = ("_drained", "_pieces", "_taken_bytes", "changed", "responses")
     is_paced = True
 
     def __init__(self) -> None:

@@ -33,57 +33,45 @@ class Store(Protocol):
     @property
     def info(self) -> ServiceInfo:
         """The identity of the store."""
-        ...
 
     @property
     def capability(self) -> Capability:
         """The operations that it supports."""
-        ...
 
     @property
     def service(self) -> Service:
         """The recipe of the store."""
-        ...
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers around it."""
-        ...
 
     @property
     def options(self) -> RuntimeOptions:
         """The limits it runs under."""
-        ...
 
     def accessor(self) -> Accessor:
         """The live stack on the running loop."""
-        ...
 
     def runtime(self) -> Runtime:
         """The runtime of the running loop."""
-        ...
 
     async def stat(self, path: str) -> Metadata:
         """Metadata of an object or a directory."""
-        ...
 
     async def read(self, path: str, *, offset: int, size: int | None, if_match: str | None) -> bytes:
         """Some bytes of an object."""
-        ...
 
     async def exists(self, path: str) -> bool:
         """Whether it is there."""
-        ...
 
     def list(self, prefix: str = "", *, recursive: bool = False, glob: str | None = None) -> Lister:
         """The entries below a prefix."""
-        ...
 
     def reader(
         self, path: str, *, policy: PolicyName, size: int | None, etag: str | None, keep_behind: bool | None
     ) -> RangeReader:
         """A reader of an object."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,15 +55,12 @@ class Destination(Protocol):
 
     def writable(self) -> memoryview:
         """Memory for the next bytes, not empty while bytes are missing."""
-        ...
 
     def advance(self, count: int) -> None:
         """Count bytes that were received into the memory from ``writable``."""
-        ...
 
     def feed(self, chunk: memoryview) -> int:
         """Copy a chunk; returns the number of bytes copied."""
-        ...
 
 
 class Receiver(Protocol):
@@ -76,7 +73,6 @@ class Receiver(Protocol):
         destination takes all bytes that the head promises, or all that come if the head has no length. It may ``pause``
         and ``resume`` the connection, and ``stop`` the response.
         """
-        ...
 
 
 class StaleConnection(Unavailable):
@@ -517,8 +513,6 @@ class StallTimer:
     A connection that sends a byte now and then is as useless as a dead one, so the rule counts the bytes within a
     window, not the time since the last byte. The pool calls ``is_too_slow`` at intervals, with the time of the loop.
     """
-
-    __slots__ = ("_mark_bytes", "_mark_seconds", "is_body")
 
     def __init__(self) -> None:
         self.is_body = False

@@ -68,8 +68,6 @@ class _Waiter:
     ``future`` is its current wait. ``has_room``: an idle connection is being closed for it.
     """
 
-    __slots__ = ("future", "has_room", "is_fresh", "key")
-
     def __init__(self, key: str, *, is_fresh: bool) -> None:
         self.key = key
         self.is_fresh = is_fresh

@@ -34,8 +34,6 @@ class ResponseHead:
     of bytes of the body, ``None`` if the body ends with its last chunk or with the connection.
     """
 
-    __slots__ = ("_repeated", "fields", "is_chunked", "keeps_alive", "length", "status")
-
     def __init__(self) -> None:
         self.fields: dict[bytes, bytes] = {}
         self._repeated = 0
@@ -177,8 +175,6 @@ class ChunkedDecoder:
     ``ProtocolError`` for an invalid size, a missing line end, and an endless line.
     """
 
-    __slots__ = ("_left_bytes", "_line", "_state", "_trailer_bytes", "ended", "rest")
-
     def __init__(self) -> None:
         self._state = self._size_line
         self._line = bytearray()
@@ -247,8 +243,6 @@ class UnsizedBody:
     ``feed`` copies bytes to the destination and returns how many it took. ``ended``: the last byte of the body was
     passed on. ``is_clean``: nothing came after it.
     """
-
-    __slots__ = ("_decoder", "_feed", "ended", "is_clean", "received_bytes")
 
     def __init__(self, feed: Callable[[memoryview], int], *, is_chunked: bool) -> None:
         self._feed = feed

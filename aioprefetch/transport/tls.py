@@ -30,7 +30,6 @@ def tls_context(ca_bundle: str | None) -> ssl.SSLContext:
 class _Buffered(Protocol):
     def get_read_buffer_size(self) -> int:
         """The number of bytes received and not decrypted yet."""
-        ...
 
 
 class TlsState:
@@ -39,8 +38,6 @@ class TlsState:
     Both loops fill one buffer of ours at a time, and when the connection ends they drop the bytes that did not fit. So
     each buffer has at least ``room_bytes``, and a pause stops the transport below TLS instead.
     """
-
-    __slots__ = ("_object", "_transport")
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("_Buffered", transport)

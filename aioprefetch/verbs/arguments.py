@@ -58,8 +58,6 @@ def check_directory(path: str, operation: str, *, dots_allowed: bool = False) ->
 class Arguments:
     """Checks the arguments of one call, whose operation and path its errors name."""
 
-    __slots__ = ("operation", "path")
-
     def __init__(self, operation: str, path: str) -> None:
         self.operation = operation
         self.path = path

@@ -225,21 +225,6 @@ class Download(ParallelRead):
     if the read fails. ``repeated_bytes`` of it were reported by a read before this one.
     """
 
-    __slots__ = (
-        "_drained",
-        "_emptied",
-        "_failure",
-        "_file",
-        "_is_reserved",
-        "_on_bytes",
-        "_on_size",
-        "_piece_bytes",
-        "_position",
-        "_repeated_bytes",
-        "_threads",
-        "_writing",
-        "reported",
-    )
     is_paced = True
 
     def __init__(

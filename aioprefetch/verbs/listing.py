@@ -194,11 +194,9 @@ class Listed(Protocol):
 
     def accessor(self) -> Accessor:
         """The live stack on the running loop."""
-        ...
 
     def runtime(self) -> Runtime:
         """The runtime of the running loop."""
-        ...
 
 
 def list_literally(operator: Listed, prefix: str, *, recursive: bool = False, start_after: str | None = None) -> Lister:

@@ -51,23 +51,6 @@ class ParallelRead(CollectSink):
     one piece when the head of the first response tells the size.
     """
 
-    __slots__ = (
-        "_accessor",
-        "_cancelling",
-        "_context",
-        "_failed",
-        "_first_done",
-        "_memory",
-        "_parts",
-        "_pinned",
-        "_request",
-        "_rest",
-        "_runtime",
-        "_stream",
-        "_task",
-        "_wanted",
-    )
-
     _accessor: Accessor
     _task: asyncio.Task[object]
     _wanted: Range
@@ -244,8 +227,6 @@ class ParallelRead(CollectSink):
 
 class ParallelFill(ParallelRead):
     """A read into the caller's buffer; ``filled`` is the number of bytes."""
-
-    __slots__ = ("_buffer",)
 
     def __init__(self, accessor: Accessor, runtime: Runtime, request: ReadRequest, buffer: memoryview) -> None:
         ParallelRead.__init__(self, accessor, runtime, request)

@@ -18,7 +18,8 @@ from tests.benchmarks.job import WARM_BYTES, WARM_OBJECT, Target
 from tests.benchmarks.seam import Client
 
 if TYPE_CHECKING:
-    from aioprefetch.transport import Connection, ResponseHead
+    from aioprefetch.transport.connection import Connection
+    from aioprefetch.transport.responses import ResponseHead
 
 # A head and a small body come in one call of recv; of a large body this much is copied once, the rest never.
 SCRATCH_BYTES = 8192
@@ -172,23 +173,25 @@ class ByHand(Client):
     """Our transport alone, ``HttpClient.fetch``: without service and layers, one target for all ranges of a key."""
 
     async def open(self) -> None:
-        from aioprefetch import transport as http
         from aioprefetch.runtime.options import RuntimeOptions
         from aioprefetch.runtime.runtime import Runtime
+        from aioprefetch.transport.options import ClientOptions
+        from aioprefetch.transport.origin import Origin, Target
+        from aioprefetch.transport.pool import HttpClient
 
         target = self.target
-        origin = http.Origin(urlsplit(target.endpoint_url).scheme, *address_of(target))
+        origin = Origin(urlsplit(target.endpoint_url).scheme, *address_of(target))
         runtime = Runtime(RuntimeOptions())
         self.stack.push_async_callback(runtime.aclose)
-        client = http.HttpClient(runtime, http.ClientOptions(ca_bundle=target.ca_bundle or None))
-        targets: dict[str, http.Target] = {}
+        client = HttpClient(runtime, ClientOptions(ca_bundle=target.ca_bundle or None))
+        targets: dict[str, Target] = {}
         # The small object, which opens the connections, is read in shorter ranges than large ones are.
         slots: dict[int, list[Slot]] = {}
 
         async def get(key: str, start: int, end: int) -> memoryview:
             asked = targets.get(key)
             if asked is None:
-                asked = targets[key] = http.Target(origin, f"/{target.bucket}/{key}")
+                asked = targets[key] = Target(origin, f"/{target.bucket}/{key}")
             free = slots.setdefault(end - start, [])
             slot = free.pop() if free else Slot(end - start)
             await client.fetch(asked, b"Range: bytes=%d-%d\r\n" % (start, end - 1), slot)

@@ -105,7 +105,7 @@ async def test_random_rows_are_read_exactly(
     file = await open_bytes(files[pages])
     for case in range(CASES):
         # Small pages are read whole otherwise, and never in two steps.
-        monkeypatch.setattr("aioprefetch.lance.structural.pages.WHOLE_PAGE_BYTES", 0 if case % 4 else 64 << 10)
+        monkeypatch.setattr("aioprefetch.lance.structural.decoded_rows.WHOLE_PAGE_BYTES", 0 if case % 4 else 64 << 10)
         ranges = random_ranges(rng, ROWS, 4) if kind == "ranges" else random_take(rng, ROWS, 60)
         columns = rng.choice(MIXED, 2, replace=False).tolist()
         batch_rows = int(rng.choice([17, 64, 333, ROWS]))

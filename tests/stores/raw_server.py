@@ -12,7 +12,9 @@ from typing import Any, Literal, Self
 
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport import ClientOptions, HttpClient, Origin, Target
+from aioprefetch.transport.options import ClientOptions
+from aioprefetch.transport.origin import Origin, Target
+from aioprefetch.transport.pool import HttpClient
 from tests.stores.wire import Taker
 
 LINGER_RESET = struct.pack("ii", 1, 0)

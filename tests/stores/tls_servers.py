@@ -8,7 +8,11 @@ from typing import Any
 
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, Proxy, ResponseHead, Target
+from aioprefetch.transport.connection import Connection
+from aioprefetch.transport.options import ClientOptions
+from aioprefetch.transport.origin import Origin, Proxy, Target
+from aioprefetch.transport.pool import HttpClient
+from aioprefetch.transport.responses import ResponseHead
 from tests.stores.wire import PausingTaker
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

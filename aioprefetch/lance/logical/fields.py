@@ -55,23 +55,6 @@ if TYPE_CHECKING:
 CHEAP_BYTES_MAX = 64 << 10
 
 
-class Portion(Protocol):
-    """Drained rows of one field."""
-
-    def decode(self) -> pa.Array:
-        """The rows as an array. Safe on any thread."""
-        ...
-
-    def reads(self) -> list[PendingRead]:
-        """The reads of the pages that end with these rows."""
-        ...
-
-    @property
-    def is_cheap(self) -> bool:
-        """Whether ``decode`` is too fast to be worth another thread."""
-        ...
-
-
 def task_of(portion: Portion) -> ArrayTask:
     """The task that decodes a portion."""
     return ArrayTask(portion.decode, portion.reads(), portion.is_cheap)
@@ -172,6 +155,11 @@ class StructPortion:
         return all(child.is_cheap for child in self.children)
 
 
+# The drained rows of one field. ``reads`` are those of the pages that end with them; ``is_cheap`` says that ``decode``,
+# which is safe on any thread, is too fast to be worth another one.
+Portion = PrimitivePortion | ListPortion | StructPortion
+
+
 # --- protocols --------------------------------------------------------------------------------------------------------
 
 # Maps a position among the wanted rows of a field to the top-level row of the scan that it belongs to.
@@ -183,7 +171,6 @@ class LogicalDecoder(ScheduledPages[Any], Protocol):
 
     def take(self, rows: int, portion: Any) -> None:
         """Move the next ``rows`` rows, which are loaded, to a portion of the field."""
-        ...
 
 
 class LogicalField(Protocol):
@@ -192,19 +179,15 @@ class LogicalField(Protocol):
     @property
     def rows(self) -> int:
         """The number of rows, or items."""
-        ...
 
     def scheduler(self, ranges: RowRanges, row_of: RowMap) -> ColumnScheduler[Any]:
         """The pages of ``ranges``. ``UntrustedMetadata`` if the field has fewer rows."""
-        ...
 
     def decoder(self) -> LogicalDecoder:
         """A decoder that accepts the pages of one scheduler."""
-        ...
 
     def portion(self) -> Portion:
         """A portion to which the decoders of this field move their rows."""
-        ...
 
 
 class RowProgress:

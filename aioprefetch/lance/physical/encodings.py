@@ -55,13 +55,6 @@ class Flat:
 
 
 @dataclass(frozen=True, slots=True)
-class NoNulls:
-    """Values without nulls."""
-
-    values: Encoding
-
-
-@dataclass(frozen=True, slots=True)
 class SomeNulls:
     """Values with a validity bitmap."""
 
@@ -130,19 +123,7 @@ class PackedStruct:
     buffer: BufferRef
 
 
-Encoding = (
-    Flat
-    | NoNulls
-    | SomeNulls
-    | AllNulls
-    | FixedSizeList
-    | List
-    | SimpleStruct
-    | Binary
-    | Dictionary
-    | Fsst
-    | PackedStruct
-)
+Encoding = Flat | SomeNulls | AllNulls | FixedSizeList | List | SimpleStruct | Binary | Dictionary | Fsst | PackedStruct
 
 # --- the messages -----------------------------------------------------------------------------------------------------
 
@@ -171,7 +152,7 @@ def _child(name: str, *, repeated: bool = False) -> FieldRule:
     return message(name, _ENCODINGS, repeated=repeated)
 
 
-_NULLABLE.add(1, "no_nulls", NoNulls, {1: _child("values")})
+_NULLABLE.add(1, "no_nulls", lambda values: values, {1: _child("values")})  # As if they stood alone.
 _NULLABLE.add(2, "some_nulls", SomeNulls, {1: _child("validity"), 2: _child("values")})
 _NULLABLE.add(3, "all_nulls", AllNulls)
 
@@ -261,12 +242,8 @@ def page_scheduler(kind: pa.DataType, encoding: Encoding, buffers: PageBuffers, 
     files do not have.
     """
     match encoding:
-        case NoNulls(values) if not isinstance(values, Flat | FixedSizeList):
-            return page_scheduler(kind, values, buffers, rows)
         case AllNulls():
             return NullRows(rows, null_buffers(kind))
-        case NoNulls(values):
-            return Basic(None, _values(kind, values, buffers, rows))
         case SomeNulls(validity, values):
             return Basic(_bitmap(validity, buffers, rows), _values(kind, values, buffers, rows))
         case Flat() | FixedSizeList():
@@ -320,8 +297,6 @@ def null_buffers(kind: pa.DataType, factor: int = 1) -> tuple[NullBuffer, ...]:
 
 
 def _flat(encoding: Encoding) -> Flat:
-    if isinstance(encoding, NoNulls):
-        encoding = encoding.values
     if not isinstance(encoding, Flat):
         raise Unsupported(f"the encoding {type(encoding).__name__} is not supported where numbers are expected")
     return encoding
@@ -348,8 +323,6 @@ def _values(
     kind: pa.DataType, encoding: Encoding, buffers: PageBuffers, rows: int
 ) -> PartScheduler[PhysicalPageDecoder]:
     """The scheduler of values without their validity."""
-    if isinstance(encoding, NoNulls):
-        encoding = encoding.values
     if isinstance(encoding, FixedSizeList):
         size = encoding.dimension
         if not pa.types.is_fixed_size_list(kind) or kind.list_size != size or rows * size > OFFSET_MAX:
@@ -420,8 +393,6 @@ def _dictionary(kind: pa.DataType, encoding: Dictionary, buffers: PageBuffers, r
 
 def _packed(kind: pa.DataType, encoding: Encoding) -> PackedChild:
     """One field of a packed struct. The buffer in its encoding is unused."""
-    if isinstance(encoding, NoNulls):
-        encoding = encoding.values
     if isinstance(encoding, FixedSizeList):
         if not pa.types.is_fixed_size_list(kind) or kind.list_size != encoding.dimension:
             raise UntrustedMetadata(f"lists of {encoding.dimension} items for a field of type {kind}")

@@ -180,11 +180,9 @@ class LoadedPage(Protocol):
     @property
     def rows(self) -> int:
         """The number of rows."""
-        ...
 
     def size_bytes(self, skip: int, rows: int) -> int:
         """The approximate memory of ``rows`` decoded rows after the first ``skip``, in bytes."""
-        ...
 
 
 class PhysicalPageDecoder(LoadedPage, Protocol):
@@ -195,18 +193,15 @@ class PhysicalPageDecoder(LoadedPage, Protocol):
 
         ``UntrustedMetadata`` if the page contradicts itself: the caller allocates these sizes.
         """
-        ...
 
     def decode_into(self, skip: int, rows: int, targets: Sequence[OutputBuffer | None]) -> None:
         """Write the rows into the output buffers, which have room for them. A target of ``None`` is not needed."""
-        ...
 
     def slice(self, skip: int, rows: int) -> Sequence[Slice | None] | None:
         """The rows as output buffers, without a copy of the values; ``None`` if that is impossible.
 
         The validity is ``None`` if no row is null.
         """
-        ...
 
 
 class EncodedPage(LoadedPage, Protocol):
@@ -214,7 +209,6 @@ class EncodedPage(LoadedPage, Protocol):
 
     def decoded(self, skip: int, rows: int) -> tuple[PhysicalPageDecoder, int]:
         """Decode the rows: a decoded page, and the number of its rows before them."""
-        ...
 
 
 class PartScheduler(Protocol[DecodedT_co]):
@@ -227,15 +221,12 @@ class PartScheduler(Protocol[DecodedT_co]):
     @property
     def rows(self) -> int:
         """The number of rows."""
-        ...
 
     def plan(self, ranges: RowRanges) -> list[Range]:
         """The byte ranges of the rows ``ranges``; of a page in two steps those of the first. Pure."""
-        ...
 
     def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> DecodedT_co:
         """The rows of ``ranges``, from the responses of all steps in order."""
-        ...
 
 
 class PhysicalPageScheduler(PartScheduler[DecodedT_co], Protocol[DecodedT_co]):
@@ -243,11 +234,9 @@ class PhysicalPageScheduler(PartScheduler[DecodedT_co], Protocol[DecodedT_co]):
 
     def is_indirect(self, ranges: RowRanges) -> bool:
         """Whether there is a second step, planned from the responses of the first."""
-        ...
 
     def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
         """The byte ranges of the second step. Pure. Called only if ``is_indirect``."""
-        ...
 
 
 class Direct:

@@ -130,8 +130,6 @@ _NOTHING = memoryview(b"")
 class _Submission:
     """One submission of byte ranges, of which empty ones are not sent."""
 
-    __slots__ = ("_ranges", "pending")
-
     def __init__(self, ranges: Sequence[Range], row: int, io: PageIo, *, is_follow_up: bool) -> None:
         self._ranges = ranges
         wanted = [span for span in ranges if span[1] > span[0]]
@@ -163,8 +161,6 @@ class _Submission:
 
 class FollowUp:
     """The second step of an indirect read, run by a task. Waiters get its error."""
-
-    __slots__ = ("_ended", "_error")
 
     def __init__(self, io: PageIo, work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> None:
         self._ended = asyncio.Event()
@@ -235,16 +231,13 @@ class LoadingPage(Generic[DecodedT]):
     @property
     def is_loaded(self) -> bool:
         """Whether all bytes have arrived and form a valid page."""
-        if self._decoder is None and self._error is None and self._is_planned and all(r.done for r in self._reads):
+        is_planned = self._second is None or self._second.is_planned
+        if self._decoder is None and self._error is None and is_planned and all(r.done for r in self._reads):
             try:
                 self._decode()
             except Exception as error:
                 self._error = copy_of(error)  # ``wait`` raises it.
         return self._decoder is not None
-
-    @property
-    def _is_planned(self) -> bool:
-        return self._second is None or self._second.is_planned
 
     def promote(self) -> None:
         """Promote the reads of this page, those of the second step included: a batch waits for them."""

@@ -19,9 +19,9 @@ from aioprefetch.lance.physical.reads import LoadingPage
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.schema import Field
 from aioprefetch.lance.structural.assembly import assemble_field
-from aioprefetch.lance.structural.decoded_rows import DecodedRows
+from aioprefetch.lance.structural.decoded_rows import DecodedRows, LoadedRows
 from aioprefetch.lance.structural.layouts import Constant, Fsst, FullZip, General, MiniBlock, PageLayout, parse_layout
-from aioprefetch.lance.structural.pages import LoadedRows, page_scheduler
+from aioprefetch.lance.structural.pages import page_scheduler
 from aioprefetch.lance.structural.values import damaged
 from aioprefetch.scheduler.pages import PageIo, PendingRead
 

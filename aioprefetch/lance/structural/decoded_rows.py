@@ -8,13 +8,16 @@ level starts a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.compression import decompress_within
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural import chunk_values
 from aioprefetch.lance.structural.chunk_values import ChunkBuffer
 from aioprefetch.lance.structural.layouts import (
@@ -42,7 +45,7 @@ from aioprefetch.lance.structural.values import (
     pick,
     runs,
 )
-from aioprefetch.ranges import Range
+from aioprefetch.ranges import Range, total_length
 
 LEVEL_BITS = 16
 
@@ -300,3 +303,93 @@ def _cut(levels: Levels | None, ranges: Sequence[Range]) -> Levels | None:
 def row_starts(rep: Levels, layers: RepDefLayers) -> Positions:
     """The positions of the entries that start a row."""
     return np.flatnonzero(rep == max_repetition(layers)).astype(np.int64)
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+# Pages up to this size are always read whole.
+WHOLE_PAGE_BYTES = 64 << 10
+# Larger pages are read whole if at most one row out of this number is unwanted.
+_UNWANTED_SHARE = 8
+
+
+def is_whole(ranges: RowRanges, rows: int, buffers: Sequence[Range]) -> bool:
+    """Whether a page is read whole, since it is small, or nearly all of its rows are wanted."""
+    size_bytes = total_length(buffers)
+    return size_bytes <= WHOLE_PAGE_BYTES or (rows - ranges.rows) * _UNWANTED_SHARE <= rows
+
+
+class Page(Protocol):
+    """A loaded page. Stateless: batches decode different rows of it on several threads."""
+
+    def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
+        """Ascending rows before which to divide ``ranges`` into parts that take about the memory of ``rows`` rows.
+
+        Empty if decoding copies no values.
+        """
+
+    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
+        """Decode ``ranges``: ascending, disjoint, not empty, and loaded."""
+
+
+class LoadedRows:
+    """The loaded, wanted rows of a page. The page is parsed when the first batch is decoded.
+
+    If batches are small, rows of several batches are decoded at once and kept for the next ones.
+    """
+
+    def __init__(self, ranges: RowRanges, page: Page | Deferred) -> None:
+        self.rows = ranges.rows
+        self._ranges = ranges
+        self._page = page
+        self._lock = threading.Lock()
+        self._span: DecodedSpan | None = None
+
+    def decoded_parts(self, skip: int, rows: int, together: int) -> Iterator[DecodedRows]:
+        """Decode ``rows`` of the wanted rows after the first ``skip``, in order; on any thread.
+
+        ``together`` is the number of rows to decode at once. A shorter request decodes the rows after it too; a longer
+        one is decoded in parts, whose temporary memory is small compared with the result.
+        """
+        ahead = min(together, self.rows - skip)
+        with self._lock:
+            span = self._span
+            if span is None or not span.first <= skip <= skip + rows <= span.end:
+                if ahead < 2 * rows:
+                    span = None
+                else:
+                    span = self._span = DecodedSpan(self._decode(self._rows(skip, ahead)), skip, ahead)
+        if span is not None:
+            return iter([span.cut(skip, skip + rows)])
+        ranges = self._rows(skip, rows)
+        parts = [ranges] if rows <= together else divided(ranges, self._parsed().breaks(ranges, together))
+        return (self._decode(part) for part in parts)
+
+    def _rows(self, skip: int, rows: int) -> list[Range]:
+        first, last = self._ranges.row_at(skip), self._ranges.row_at(skip + rows - 1) + 1
+        part = self._ranges.within(first, last)
+        return [(first + start, first + end) for start, end in part.bytes_at(0, 1)]
+
+    def _parsed(self) -> Page:
+        return self._page.get() if isinstance(self._page, Deferred) else self._page
+
+    def _decode(self, ranges: Sequence[Range]) -> DecodedRows:
+        return self._parsed().decode(ranges)
+
+
+class Deferred:
+    """A page that takes time to parse (dictionaries, levels): it is parsed once, on the first thread that needs it."""
+
+    def __init__(self, make: Callable[[], Page]) -> None:
+        self._make: Callable[[], Page] | None = make
+        self._lock = threading.Lock()
+        self._page: Page | None = None
+
+    def get(self) -> Page:
+        """The page. Raises the errors of parsing."""
+        with self._lock:
+            if self._page is None:
+                assert self._make is not None
+                self._page = self._make()
+                self._make = None
+            return self._page

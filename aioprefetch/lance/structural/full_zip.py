@@ -7,15 +7,24 @@ whose rows have equal widths do not need it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.compression import decode_fsst, decompress_within
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural.chunk_values import no_items
-from aioprefetch.lance.structural.decoded_rows import DecodedRows, equal_breaks, flat_rows, list_rows, row_starts
+from aioprefetch.lance.structural.decoded_rows import (
+    DecodedRows,
+    LoadedRows,
+    equal_breaks,
+    flat_rows,
+    is_whole,
+    list_rows,
+    row_starts,
+)
 from aioprefetch.lance.structural.layouts import (
     FixedSizeListCompression,
     Flat,
@@ -64,7 +73,8 @@ class Zip:
     def __init__(self, layout: FullZip) -> None:
         self.layout = layout
         self._visible = max_visible(layout.layers)
-        self.control_bytes = _control_bytes(layout.bits_rep + layout.bits_def)
+        bits = layout.bits_rep + layout.bits_def
+        self.control_bytes = 0 if not bits else 1 if bits <= 8 else 2 if bits <= 16 else 4
         self.has_index = layout.is_variable or layout.bits_rep > 0
         if layout.is_variable:
             if layout.bits not in (8, 16, 32, 64):
@@ -209,10 +219,6 @@ class Zip:
         return Texts(stored, offsets)
 
 
-def _control_bytes(bits: int) -> int:
-    return 0 if not bits else 1 if bits <= 8 else 2 if bits <= 16 else 4
-
-
 def _is_plain(encoding: object) -> bool:
     """Whether values are stored as in Arrow, so that no copy is needed."""
     if isinstance(encoding, FixedSizeListCompression):
@@ -278,64 +284,70 @@ def _decompressed(scheme: str, stored: Bytes, offsets: Positions) -> Texts:
     return Texts(np.concatenate(contents) if contents else stored[:0], exclusive_sum(sizes))
 
 
-class FullZipPlan:
-    """The reads of a full-zip page, as absolute byte ranges. Pure."""
+class FullZipScheduler:
+    """Reads rows of equal width directly, other rows as a whole page or by their positions."""
 
     def __init__(self, layout: FullZip, rows: int, buffers: Sequence[Range]) -> None:
-        self.layout = layout
         self.rows = rows
-        self.zip = Zip(layout)
-        needed = 2 if self.zip.has_index else 1
+        self._zip = Zip(layout)
+        needed = 2 if self._zip.has_index else 1
         if len(buffers) != needed:
             raise damaged(f"a full-zip page of {len(buffers)} buffers, which needs {needed}")
-        self.buffers = tuple(buffers)
+        self._buffers = tuple(buffers)
         start, end = buffers[0]
-        self.index_bytes = 0
-        if self.zip.has_index:
+        self._index_bytes = 0
+        if self._zip.has_index:
             size = buffers[1][1] - buffers[1][0]
-            self.index_bytes = size // (rows + 1)
-            if self.index_bytes not in (1, 2, 4, 8) or size != self.index_bytes * (rows + 1):
+            self._index_bytes = size // (rows + 1)
+            if self._index_bytes not in (1, 2, 4, 8) or size != self._index_bytes * (rows + 1):
                 raise damaged(f"positions of {rows} rows in {size} bytes")
-        elif end - start < rows * self.zip.stride:
-            raise damaged(f"{rows} rows of {self.zip.stride} bytes in {end - start}")
+        elif end - start < rows * self._zip.stride:
+            raise damaged(f"{rows} rows of {self._zip.stride} bytes in {end - start}")
 
-    def data_ranges(self, ranges: Sequence[Range]) -> list[Range]:
-        """The bytes of the rows, if rows have equal widths."""
-        base, stride = self.buffers[0][0], self.zip.stride
-        return [(base + start * stride, base + end * stride) for start, end in ranges]
+    def plan(self, ranges: RowRanges) -> list[Range]:
+        if not self._zip.has_index:
+            return ranges.bytes_at(self._buffers[0][0], self._zip.stride)
+        if not self.is_indirect(ranges):
+            return list(self._buffers)
+        # The position of each row of the ranges, and the end of the last one.
+        return [
+            (start, end + self._index_bytes) for start, end in ranges.bytes_at(self._buffers[1][0], self._index_bytes)
+        ]
 
-    def index_ranges(self, ranges: Sequence[Range]) -> list[Range]:
-        """The bytes of the row positions: the start of each row of the ranges, and the end of the last one."""
-        base, width = self.buffers[1][0], self.index_bytes
-        return [(base + start * width, base + (end + 1) * width) for start, end in ranges]
+    def is_indirect(self, ranges: RowRanges) -> bool:
+        return self._zip.has_index and not is_whole(ranges, self.rows, self._buffers)
 
-    def positions(self, view: memoryview) -> Positions:
+    def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
+        base = self._buffers[0][0]
+        row_positions = [self._positions(view) for view in reads]
+        return [(base + int(positions[0]), base + int(positions[-1])) for positions in row_positions]
+
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
+        views, pairs = list(reads), ranges.bytes_at(0, 1)
+        if not self._zip.has_index:
+            return LoadedRows(ranges, FullZipPage(self._zip, pairs, views, None))
+        if self.is_indirect(ranges):
+            positions = [self._positions(view) for view in views[: len(pairs)]]
+            return LoadedRows(ranges, FullZipPage(self._zip, pairs, views[len(pairs) :], positions))
+        positions = [self._positions(views[1])]
+        whole = views[0][int(positions[0][0]) :]
+        return LoadedRows(ranges, FullZipPage(self._zip, [(0, self.rows)], [whole], positions))
+
+    def _positions(self, view: memoryview) -> Positions:
         """Parse row positions. ``UntrustedMetadata`` if they leave the buffer or do not ascend."""
-        numbers = little_endian(as_bytes(view), self.index_bytes).astype(np.int64)
-        size = self.buffers[0][1] - self.buffers[0][0]
+        numbers = little_endian(as_bytes(view), self._index_bytes).astype(np.int64)
+        size = self._buffers[0][1] - self._buffers[0][0]
         if numbers[0] < 0 or numbers[-1] > size or bool(np.any(numbers[1:] < numbers[:-1])):
             raise damaged(f"positions of rows leave their {size} bytes, or do not ascend")
         return numbers
 
-    def page(
-        self, ranges: Sequence[Range], views: Sequence[memoryview], positions: Sequence[Positions] | None
-    ) -> FullZipPage:
-        """The rows of ``ranges``, loaded from the bytes and (for a page with an index) the positions of each range."""
-        return FullZipPage(self.layout, self.zip, ranges, views, positions)
-
 
 class FullZipPage:
-    """Some loaded rows of a full-zip page. Immutable."""
+    """Some loaded rows of a full-zip page, with the positions of each range if it has an index. Immutable."""
 
     def __init__(
-        self,
-        layout: FullZip,
-        zipped: Zip,
-        ranges: Sequence[Range],
-        views: Sequence[memoryview],
-        positions: Sequence[Positions] | None,
+        self, zipped: Zip, ranges: Sequence[Range], views: Sequence[memoryview], positions: Sequence[Positions] | None
     ) -> None:
-        self.layout = layout
         self._zip = zipped
         self._firsts = [start for start, _ in ranges]
         self._views = [as_bytes(view) for view in views]

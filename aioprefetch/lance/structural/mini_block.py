@@ -12,16 +12,26 @@ Every number of the chunk metadata, the repetition index and the chunk headers i
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from aioprefetch.errors import Unsupported
 from aioprefetch.lance.compression import decode_fsst, decompress_within
+from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural import chunk_values
 from aioprefetch.lance.structural.chunk_values import ChunkBuffer, Pick, split_runs
-from aioprefetch.lance.structural.decoded_rows import DecodedRows, decode_levels, flat_rows, list_rows, row_starts
+from aioprefetch.lance.structural.decoded_rows import (
+    DecodedRows,
+    Deferred,
+    LoadedRows,
+    decode_levels,
+    flat_rows,
+    is_whole,
+    list_rows,
+    row_starts,
+)
 from aioprefetch.lance.structural.layouts import (
     ByteStreamSplit,
     Encoding,
@@ -223,46 +233,57 @@ def _numbers(data: Bytes, at: Positions, width: int) -> Positions:
 ITEMS_MAX = 1 << 29
 
 
-class MiniBlockPlan:
-    """The reads of a mini-block page, as absolute byte ranges. Pure."""
+class MiniBlockScheduler:
+    """Reads all buffers of a mini-block page at once, or first all but the chunks, and then the wanted ones."""
 
     def __init__(self, layout: MiniBlock, rows: int, buffers: Sequence[Range]) -> None:
         needed = 2 + (layout.dictionary is not None) + (layout.index_depth > 0)
         if len(buffers) != needed:
             raise damaged(f"a mini-block page of {len(buffers)} buffers, which needs {needed}")
-        self.layout = layout
         self.rows = rows
-        self.chunk_buffer = buffers[1]
-        self.buffers = tuple(buffers)
-        self.index_buffers = (buffers[0], *buffers[2:])
+        self._layout = layout
+        self._chunk_buffer = buffers[1]
+        self._buffers = tuple(buffers)
+        self._index_buffers = (buffers[0], *buffers[2:])
 
-    def page(self, views: Sequence[memoryview]) -> MiniBlockPage:
-        """The page without chunks, from the bytes of ``index_buffers``."""
-        index = as_bytes(views[-1]) if self.layout.index_depth > 0 else None
-        start, end = self.chunk_buffer
-        chunks = parse_index(self.layout, as_bytes(views[0]), index, end - start, self.rows)
-        return MiniBlockPage(self.layout, chunks, None if self.layout.dictionary is None else as_bytes(views[1]))
+    def plan(self, ranges: RowRanges) -> list[Range]:
+        return list(self._index_buffers if self.is_indirect(ranges) else self._buffers)
 
-    def loaded_whole(self, views: Sequence[memoryview]) -> MiniBlockPage:
-        """The page with all its chunks, from the bytes of ``buffers``."""
-        page = self.page([views[0], *views[2:]])
-        page.load([0], [views[1]])
+    def is_indirect(self, ranges: RowRanges) -> bool:
+        return not is_whole(ranges, self.rows, self._buffers)
+
+    def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
+        return self._chunk_ranges(self._page(reads), ranges.bytes_at(0, 1))
+
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
+        views, is_indirect = list(reads), self.is_indirect(ranges)
+        return LoadedRows(ranges, Deferred(lambda: self._loaded(ranges.bytes_at(0, 1) if is_indirect else None, views)))
+
+    def _page(self, views: Sequence[memoryview]) -> MiniBlockPage:
+        """The page without chunks, from the bytes of all buffers but theirs."""
+        index = as_bytes(views[-1]) if self._layout.index_depth > 0 else None
+        start, end = self._chunk_buffer
+        chunks = parse_index(self._layout, as_bytes(views[0]), index, end - start, self.rows)
+        return MiniBlockPage(self._layout, chunks, None if self._layout.dictionary is None else as_bytes(views[1]))
+
+    def _loaded(self, ranges: Sequence[Range] | None, views: Sequence[memoryview]) -> MiniBlockPage:
+        """The page with the chunks of ``ranges``, from the bytes of both steps, or with all, of all buffers."""
+        if ranges is None:
+            page = self._page([views[0], *views[2:]])
+            page.load([0], [views[1]])
+            return page
+        count, base = len(self._index_buffers), self._chunk_buffer[0]
+        page = self._page(views[:count])
+        page.load([start - base for start, _ in self._chunk_ranges(page, ranges)], views[count:])
         return page
 
-    def loaded(self, ranges: Sequence[Range], views: Sequence[memoryview]) -> MiniBlockPage:
-        """The page with the chunks of ``ranges``, from the bytes of ``index_buffers`` and of ``chunk_ranges``."""
-        count, base = len(self.index_buffers), self.chunk_buffer[0]
-        page = self.page(views[:count])
-        page.load([start - base for start, _ in self.chunk_ranges(page, ranges)], views[count:])
-        return page
-
-    def chunk_ranges(self, page: MiniBlockPage, ranges: Sequence[Range]) -> list[Range]:
+    def _chunk_ranges(self, page: MiniBlockPage, ranges: Sequence[Range]) -> list[Range]:
         """The bytes of the chunks with rows of ``ranges``. Adjacent chunks are one range."""
         wanted = page.chunks.wanted(ranges)
         breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
         firsts = wanted[np.concatenate(([0], breaks))]
         lasts = wanted[np.concatenate((breaks - 1, [wanted.size - 1]))]
-        base, starts = self.chunk_buffer[0], page.chunks.starts
+        base, starts = self._chunk_buffer[0], page.chunks.starts
         return list(zip((base + starts[firsts]).tolist(), (base + starts[lasts + 1]).tolist(), strict=True))
 
 

@@ -8,27 +8,25 @@ In a constant page all visible items have the same value, or all are null. Level
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from aioprefetch.lance.physical.protocols import PhysicalPageScheduler
+from aioprefetch.lance.physical.protocols import Direct, PhysicalPageScheduler
 from aioprefetch.lance.row_ranges import RowRanges
 from aioprefetch.lance.structural.chunk_values import ChunkBuffer
 from aioprefetch.lance.structural.decoded_rows import (
     LEVEL_BITS,
     DecodedRows,
-    DecodedSpan,
+    Deferred,
+    LoadedRows,
     decode_levels,
-    divided,
     equal_breaks,
     flat_rows,
     list_rows,
     row_starts,
 )
-from aioprefetch.lance.structural.full_zip import FullZipPage, FullZipPlan
+from aioprefetch.lance.structural.full_zip import FullZipScheduler
 from aioprefetch.lance.structural.layouts import (
     Constant,
     Encoding,
@@ -40,7 +38,7 @@ from aioprefetch.lance.structural.layouts import (
     max_definition,
     max_repetition,
 )
-from aioprefetch.lance.structural.mini_block import MiniBlockPlan
+from aioprefetch.lance.structural.mini_block import MiniBlockScheduler
 from aioprefetch.lance.structural.values import Bytes, Coded, Fixed, Levels, Nulls, Texts, Values, as_bytes, damaged
 from aioprefetch.ranges import Range, total_length
 
@@ -49,8 +47,8 @@ LEVELS_MAX = 1 << 26
 _SCALAR_BUFFERS_MAX = 2
 
 
-class ConstantPlan:
-    """The reads of a constant page: all its buffers, at most a value, repetition levels and definition levels."""
+class ConstantScheduler(Direct):
+    """Reads all buffers of a constant page: at most a value, repetition levels and definition levels."""
 
     def __init__(self, layout: Constant, rows: int, buffers: Sequence[Range]) -> None:
         self.layout = layout
@@ -66,8 +64,14 @@ class ConstantPlan:
         if needs_levels and not has_levels:
             raise damaged("a constant page without the levels that its layers need")
 
-    def page(self, views: Sequence[memoryview]) -> ConstantPage:
-        """The page, loaded from the bytes of ``buffers``."""
+    def plan(self, ranges: RowRanges) -> list[Range]:
+        return list(self.buffers)
+
+    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
+        views = list(reads)
+        return LoadedRows(ranges, Deferred(lambda: self._page(views)))
+
+    def _page(self, views: Sequence[memoryview]) -> ConstantPage:
         parts = [as_bytes(view) for view in views]
         scalar = parts.pop(0) if self.has_scalar else None
         layout = self.layout
@@ -168,181 +172,13 @@ def _value(layout: Constant, scalar: Bytes | None) -> Fixed | Texts | None:
 
 # --- schedulers -------------------------------------------------------------------------------------------------------
 
-# Pages up to this size are always read whole.
-WHOLE_PAGE_BYTES = 64 << 10
-# Larger pages are read whole if at most one row out of this number is unwanted.
-_UNWANTED_SHARE = 8
-
-
-class Page(Protocol):
-    """A loaded page. Stateless: batches decode different rows of it on several threads."""
-
-    def breaks(self, ranges: Sequence[Range], rows: int) -> Sequence[int]:
-        """Ascending rows before which to divide ``ranges`` into parts that take about the memory of ``rows`` rows.
-
-        Empty if decoding copies no values.
-        """
-        ...
-
-    def decode(self, ranges: Sequence[Range]) -> DecodedRows:
-        """Decode ``ranges``: ascending, disjoint, not empty, and loaded."""
-        ...
-
-
-class LoadedRows:
-    """The loaded, wanted rows of a page. The page is parsed when the first batch is decoded.
-
-    If batches are small, rows of several batches are decoded at once and kept for the next ones.
-    """
-
-    def __init__(self, ranges: RowRanges, page: Page | Deferred) -> None:
-        self.rows = ranges.rows
-        self._ranges = ranges
-        self._page = page
-        self._lock = threading.Lock()
-        self._span: DecodedSpan | None = None
-
-    def decoded_parts(self, skip: int, rows: int, together: int) -> Iterator[DecodedRows]:
-        """Decode ``rows`` of the wanted rows after the first ``skip``, in order; on any thread.
-
-        ``together`` is the number of rows to decode at once. A shorter request decodes the rows after it too; a longer
-        one is decoded in parts, whose temporary memory is small compared with the result.
-        """
-        ahead = min(together, self.rows - skip)
-        with self._lock:
-            span = self._span
-            if span is None or not span.first <= skip <= skip + rows <= span.end:
-                if ahead < 2 * rows:
-                    span = None
-                else:
-                    span = self._span = DecodedSpan(self._decode(self._rows(skip, ahead)), skip, ahead)
-        if span is not None:
-            return iter([span.cut(skip, skip + rows)])
-        ranges = self._rows(skip, rows)
-        parts = [ranges] if rows <= together else divided(ranges, self._parsed().breaks(ranges, together))
-        return (self._decode(part) for part in parts)
-
-    def _rows(self, skip: int, rows: int) -> list[Range]:
-        first, last = self._ranges.row_at(skip), self._ranges.row_at(skip + rows - 1) + 1
-        part = self._ranges.within(first, last)
-        return [(first + start, first + end) for start, end in part.bytes_at(0, 1)]
-
-    def _parsed(self) -> Page:
-        return self._page.get() if isinstance(self._page, Deferred) else self._page
-
-    def _decode(self, ranges: Sequence[Range]) -> DecodedRows:
-        return self._parsed().decode(ranges)
-
-
-class Deferred:
-    """A page that takes time to parse (dictionaries, levels): it is parsed once, on the first thread that needs it."""
-
-    def __init__(self, make: Callable[[], Page]) -> None:
-        self._make: Callable[[], Page] | None = make
-        self._lock = threading.Lock()
-        self._page: Page | None = None
-
-    def get(self) -> Page:
-        """The page. Raises the errors of parsing."""
-        with self._lock:
-            if self._page is None:
-                assert self._make is not None
-                self._page = self._make()
-                self._make = None
-            return self._page
-
 
 def page_scheduler(layout: PageLayout, rows: int, buffers: Sequence[Range]) -> PhysicalPageScheduler[LoadedRows]:
     """The scheduler of a page of ``rows`` rows. ``UntrustedMetadata`` if its buffers do not fit its layout."""
     match layout:
         case MiniBlock():
-            return MiniBlockScheduler(MiniBlockPlan(layout, rows, buffers))
+            return MiniBlockScheduler(layout, rows, buffers)
         case FullZip():
-            return FullZipScheduler(FullZipPlan(layout, rows, buffers))
+            return FullZipScheduler(layout, rows, buffers)
         case Constant():
-            return ConstantScheduler(ConstantPlan(layout, rows, buffers))
-
-
-def _is_whole(ranges: RowRanges, rows: int, buffers: Sequence[Range]) -> bool:
-    size_bytes = total_length(buffers)
-    return size_bytes <= WHOLE_PAGE_BYTES or (rows - ranges.rows) * _UNWANTED_SHARE <= rows
-
-
-class MiniBlockScheduler:
-    """Reads all buffers at once, or chunk metadata, dictionary and repetition index first and chunks second."""
-
-    def __init__(self, plan: MiniBlockPlan) -> None:
-        self._plan = plan
-        self.rows = plan.rows
-
-    def plan(self, ranges: RowRanges) -> list[Range]:
-        return list(self._plan.index_buffers if self.is_indirect(ranges) else self._plan.buffers)
-
-    def is_indirect(self, ranges: RowRanges) -> bool:
-        return not _is_whole(ranges, self._plan.rows, self._plan.buffers)
-
-    def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        return self._plan.chunk_ranges(self._plan.page(reads), ranges.bytes_at(0, 1))
-
-    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
-        views = list(reads)
-        if self.is_indirect(ranges):
-            return LoadedRows(ranges, Deferred(lambda: self._plan.loaded(ranges.bytes_at(0, 1), views)))
-        return LoadedRows(ranges, Deferred(lambda: self._plan.loaded_whole(views)))
-
-
-class FullZipScheduler:
-    """Reads rows of equal width directly, other rows as a whole page or by their positions."""
-
-    def __init__(self, plan: FullZipPlan) -> None:
-        self._plan = plan
-        self.rows = plan.rows
-
-    def plan(self, ranges: RowRanges) -> list[Range]:
-        if not self._plan.zip.has_index:
-            return self._plan.data_ranges(ranges.bytes_at(0, 1))
-        if self.is_indirect(ranges):
-            return self._plan.index_ranges(ranges.bytes_at(0, 1))
-        return list(self._plan.buffers)
-
-    def is_indirect(self, ranges: RowRanges) -> bool:
-        return self._plan.zip.has_index and not _is_whole(ranges, self._plan.rows, self._plan.buffers)
-
-    def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        base = self._plan.buffers[0][0]
-        row_positions = [self._plan.positions(view) for view in reads]
-        return [(base + int(positions[0]), base + int(positions[-1])) for positions in row_positions]
-
-    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
-        views, pairs = list(reads), ranges.bytes_at(0, 1)
-        if not self._plan.zip.has_index:
-            return LoadedRows(ranges, self._plan.page(pairs, views, None))
-        if self.is_indirect(ranges):
-            positions = [self._plan.positions(view) for view in views[: len(pairs)]]
-            return LoadedRows(ranges, self._plan.page(pairs, views[len(pairs) :], positions))
-        positions = [self._plan.positions(views[1])]
-        whole = views[0][int(positions[0][0]) :]
-        page: FullZipPage = self._plan.page([(0, self._plan.rows)], [whole], positions)
-        return LoadedRows(ranges, page)
-
-
-class ConstantScheduler:
-    """Reads all buffers, which are small."""
-
-    def __init__(self, plan: ConstantPlan) -> None:
-        self._plan = plan
-        self.rows = plan.rows
-
-    def plan(self, ranges: RowRanges) -> list[Range]:
-        return list(self._plan.buffers)
-
-    def is_indirect(self, ranges: RowRanges) -> bool:
-        return False
-
-    def follow_up(self, ranges: RowRanges, reads: Sequence[memoryview]) -> list[Range]:
-        """Not called, since ``is_indirect`` is false."""
-        return []
-
-    def decoder(self, ranges: RowRanges, reads: Iterator[memoryview]) -> LoadedRows:
-        views = list(reads)
-        return LoadedRows(ranges, Deferred(lambda: self._plan.page(views)))
+            return ConstantScheduler(layout, rows, buffers)

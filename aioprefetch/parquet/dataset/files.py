@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,13 +26,11 @@ from aioprefetch.accessor.path_hints import hint_at_path
 from aioprefetch.errors import InvalidPath, InvalidType, IsADirectory, NotFound, Unsupported
 from aioprefetch.expressions import ExpressionTree
 from aioprefetch.filters import Dnf, row_mask
+from aioprefetch.operator.operator import Operator
 from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_prefix
+from aioprefetch.values import Entry
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.listing import list_literally
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
-    from aioprefetch.values import Entry
 
 _HIDDEN = ("_", ".")
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,7 @@ from aioprefetch.errors import (
     ObjectChanged,
 )
 from aioprefetch.filters import Dnf, Filters
+from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits
 from aioprefetch.parquet.columns import (
     FileBatches,
@@ -50,9 +51,6 @@ from aioprefetch.runtime.task_group import all_stopped
 from aioprefetch.scheduler.decode_loop import PARTS_AT_ONCE
 from aioprefetch.scheduler.io_service import SLOTS_MAX, IoService
 from aioprefetch.scheduler.pages import PreparedScan, ScanPart
-
-if TYPE_CHECKING:
-    from aioprefetch.operator.operator import Operator
 
 T = TypeVar("T")
 
@@ -138,8 +136,6 @@ async def in_order(starts: Iterable[Callable[[], Coroutine[Any, Any, T]]], width
 
 class _Once:
     """The end of a job: only the first call counts."""
-
-    __slots__ = ("_ahead", "_size_bytes")
 
     def __init__(self, ahead: Ahead[Any], size_bytes: int) -> None:
         self._ahead: Ahead[Any] | None = ahead

@@ -302,8 +302,6 @@ class FileReads:
 class _Stop:
     """Whether a job is to end at its next piece: its time is over, or its caller was cancelled."""
 
-    __slots__ = ("_at",)
-
     def __init__(self, seconds: float) -> None:
         self._at = time.monotonic() + seconds
 

@@ -34,7 +34,10 @@ from aioprefetch.services.http.responses import (
     unchecked_head,
 )
 from aioprefetch.services.response_bodies import ErrorBody, receiver_of
-from aioprefetch.transport import Connection, Destination, HttpClient, ResponseHead, encoded_fields
+from aioprefetch.transport.connection import Connection, Destination
+from aioprefetch.transport.origin import encoded_fields
+from aioprefetch.transport.pool import HttpClient
+from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import Metadata, ReadHead, ReadReply, ReadRequest, StatRequest, UncheckedHead
 
 # 403 is on the list because a signed URL is often signed for GET alone.
@@ -169,7 +172,8 @@ class _SinkRead:
     def receive(self, response: ResponseHead, connection: Connection) -> Destination | None:
         """Check the head of a 200 or 206, and begin the sink."""
         request = self._request
-        is_ranged = _is_ranged(response)
+        # Some servers respond 200 with a correct Content-Range.
+        is_ranged = response.status == 206 or b"content-range" in response.fields
         coding = self._exchange.taken_coding(request, response)
         self.is_encoded_part = bool(coding) and is_ranged
         if self.is_encoded_part:
@@ -236,11 +240,6 @@ def _note_ignored_range(runtime: Runtime, traits: ServerTraits, options: HttpOpt
     if traits.obeys_range is None:
         traits.obeys_range = False
         runtime.events.publish("http.range_ignored", request.path, service=options.info.url)
-
-
-def _is_ranged(response: ResponseHead) -> bool:
-    """Whether a 200 or 206 claims to hold a range. Some servers respond 200 with a correct Content-Range."""
-    return response.status == 206 or b"content-range" in response.fields
 
 
 def _request_fields(request: ReadRequest) -> bytes:

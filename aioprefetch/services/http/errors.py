@@ -20,7 +20,8 @@ from aioprefetch.errors import (
 from aioprefetch.services.http.options import Identity
 from aioprefetch.services.http.responses import field_of
 from aioprefetch.services.response_bodies import text_of
-from aioprefetch.transport import Origin, ResponseHead
+from aioprefetch.transport.origin import Origin
+from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import Request
 
 STATUSES: dict[int, tuple[type[Error], str]] = {

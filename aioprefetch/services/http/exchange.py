@@ -23,7 +23,10 @@ from aioprefetch.services.http.responses import location_of
 from aioprefetch.services.keys import checked_key
 from aioprefetch.services.proxies import Proxies
 from aioprefetch.services.response_bodies import ErrorBody, receiver_of
-from aioprefetch.transport import Connection, Destination, HttpClient, Origin, ResponseHead, Target
+from aioprefetch.transport.connection import Connection, Destination
+from aioprefetch.transport.origin import Origin, Target
+from aioprefetch.transport.pool import HttpClient
+from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import ReadRequest, Request
 
 Method = Literal["GET", "HEAD"]
@@ -189,8 +192,6 @@ class Exchange:
 class _CountingReceiver:
     """Counts a response, and receives it: a success by ``receive``, the text of an error here."""
 
-    __slots__ = ("_limit", "_name", "_receive", "_runtime", "_started", "error_body", "head", "is_cut")
-
     def __init__(self, receive: Receive, runtime: Runtime, name: str) -> None:
         self.head: ResponseHead | None = None
         self.error_body: ErrorBody | None = None
@@ -250,8 +251,6 @@ SKIP_BUFFER_BYTES = 64 << 10
 
 class SkippingReceiver:
     """Drops the first ``skip_bytes`` of a body, receives the next ones in place, and stops the response after them."""
-
-    __slots__ = ("_connection", "_counters", "_receiver", "_scratch", "_sink", "_skip_bytes")
 
     def __init__(self, runtime: Runtime, sink: Sink, connection: Connection, skip_bytes: int) -> None:
         self._counters = runtime.counters

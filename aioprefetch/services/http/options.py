@@ -21,7 +21,8 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import FILE, FLAG, SECONDS, SIZE_OR_ZERO, Checked, Choice, Secrets, check, in_uri, option
 from aioprefetch.ranges import ByteCount
 from aioprefetch.services.proxies import CA_HINT, CA_WORDS, PROXIES, PROXY_HINT, PROXY_WORDS, ambient_network
-from aioprefetch.transport import ClientOptions, Origin, is_link_local_or_metadata, origin_of
+from aioprefetch.transport.options import ClientOptions
+from aioprefetch.transport.origin import Origin, is_link_local_or_metadata, origin_of
 from aioprefetch.values import Capability, ServiceInfo
 
 # Characters that stay as they are in a path or query that is percent-encoded already.

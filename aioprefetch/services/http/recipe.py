@@ -11,7 +11,7 @@ from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.http.options import HttpOptions
-from aioprefetch.transport import HttpClient
+from aioprefetch.transport.pool import HttpClient
 
 if TYPE_CHECKING:
     from aioprefetch.services.uri_options import HttpUriOptions

@@ -7,7 +7,7 @@ import re
 from aioprefetch.accessor.http_headers import described_in, parse_content_range, parse_http_date, unquote_etag
 from aioprefetch.errors import ProtocolError
 from aioprefetch.ranges import OFFSET_MAX
-from aioprefetch.transport import ResponseHead
+from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import Metadata, UncheckedHead
 
 _LENGTH = re.compile(r"\d{1,19}")

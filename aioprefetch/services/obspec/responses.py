@@ -212,11 +212,9 @@ class Listing(Protocol):
     @property
     def in_order(self) -> bool:
         """Whether all entries so far were in the order of keys."""
-        ...
 
     async def page(self, request: ListRequest, limit: int) -> ListPage:
         """The next entries; ``next_token`` is the last of them unless there are no more."""
-        ...
 
 
 class Listings:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from aioprefetch.errors import ConfigInvalid, MissingDependency
 from aioprefetch.services.s3.endpoint import DEFAULT_REGION, Endpoint
 from aioprefetch.services.s3.options import S3Options
-from aioprefetch.transport import origin_of
+from aioprefetch.transport.origin import origin_of
 
 _KEY = "key"
 

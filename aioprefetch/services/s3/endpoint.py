@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.services.s3.sigv4 import encoded_path
-from aioprefetch.transport import DEFAULT_PORTS, Origin
+from aioprefetch.transport.origin import DEFAULT_PORTS, Origin
 
 DEFAULT_REGION = "us-east-1"
 # The names of regions, by the domain of their partition.

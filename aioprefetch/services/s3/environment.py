@@ -113,10 +113,6 @@ def _title_of(title: str) -> str:
     return f"profile {title}" if parts == ["default"] else " ".join(parts)
 
 
-def _is_true(value: str) -> bool:
-    return value.strip().lower() == "true"
-
-
 def _is_other_signature(value: str) -> bool:
     """Whether a preference has another version of signatures before the one that we make."""
     names = (name.strip().rpartition("#")[2] for name in value.split(","))
@@ -133,7 +129,7 @@ class Setting:
     name: str
     variable: str = ""
     entries: tuple[str, ...] = ()
-    asks: Callable[[str], bool] = field(default=_is_true)
+    asks: Callable[[str], bool] = field(default=lambda value: value.strip().lower() == "true")
     is_refused: bool = False
 
     def __str__(self) -> str:

@@ -27,8 +27,11 @@ from aioprefetch.services.s3.responses import checked_head, no_success, parse_er
 from aioprefetch.services.s3.session_keys import EXPRESS, SESSION_SECONDS, SESSION_TOKEN, SessionKeys, session_seconds
 from aioprefetch.services.s3.signed_targets import EXPIRES_SECONDS, Configuration, Signed, SignedTargets
 from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, AccessKeys, payload_hash
-from aioprefetch.transport import ClientOptions, Connection, Destination, HttpClient, ResponseHead
+from aioprefetch.transport.connection import Connection, Destination
+from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Method
+from aioprefetch.transport.pool import HttpClient
+from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import (
     ReadHead,
     ReadReply,
@@ -351,8 +354,6 @@ class _ReadReceiver:
 
     ``head`` is the head of any response; ``error_body`` the beginning of a body without success.
     """
-
-    __slots__ = ("_error", "_etags", "_request", "_runtime", "_sink", "checked", "head")
 
     head: ResponseHead
 

@@ -33,7 +33,7 @@ from aioprefetch.services.proxies import (
 )
 from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.environment import Ambient, ambient, file_states
-from aioprefetch.transport import is_link_local_or_metadata
+from aioprefetch.transport.origin import is_link_local_or_metadata
 from aioprefetch.values import Capability, Checksum, ServiceInfo
 
 PART_BYTES_MIN = 5 << 20

@@ -60,7 +60,7 @@ from aioprefetch.values import (
 )
 
 if TYPE_CHECKING:
-    from aioprefetch.transport import ResponseHead
+    from aioprefetch.transport.responses import ResponseHead
 
 # A longer body is hashed in a thread.
 LOOP_HASH_BYTES_MAX = 256 << 10

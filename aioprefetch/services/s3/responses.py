@@ -20,7 +20,7 @@ from aioprefetch.accessor.response_check import ETags, check_reply
 from aioprefetch.errors import InvalidArgument, ProtocolError, excerpt
 from aioprefetch.ranges import OFFSET_MAX
 from aioprefetch.services.keys import listed
-from aioprefetch.transport import ResponseHead
+from aioprefetch.transport.responses import ResponseHead
 from aioprefetch.values import (
     Entry,
     ListPage,
@@ -177,8 +177,6 @@ class ListedPage:
 
     ``strangers`` are keys that do not begin with the prefix that was listed. ``is_error``: the document is an error.
     """
-
-    __slots__ = ("_prefix", "_root_length", "entries", "is_error", "is_truncated", "next_token", "strangers")
 
     def __init__(self, root: str, path: str) -> None:
         self.entries: list[Entry] = []

@@ -37,8 +37,7 @@ from aioprefetch.services.s3.sigv4 import (
     encoded_path,
     encoded_query,
 )
-from aioprefetch.transport import Proxy, Route, Target, encoded_fields
-from aioprefetch.transport.origin import CLIENT_FIELDS, Method
+from aioprefetch.transport.origin import CLIENT_FIELDS, Method, Proxy, Route, Target, encoded_fields
 from aioprefetch.values import PresignRequest, ReadRequest, Request
 
 

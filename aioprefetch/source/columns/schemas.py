@@ -197,7 +197,8 @@ class Conformer:
         try:
             if self._seen is None or not batch.schema.equals(self._seen, check_metadata=False):
                 self._learn(batch.schema)
-            if self._is_same and not self._has_nulls_where_none_may_be(batch):
+            nulls = (batch.column(place).null_count for place, required in enumerate(self._required) if required)
+            if self._is_same and not any(nulls):
                 return batch
             return self._converted(batch)
         except Error as error:
@@ -210,9 +211,6 @@ class Conformer:
             pa.types.is_nested(field.type) for field in schema
         )
         self._seen = schema
-
-    def _has_nulls_where_none_may_be(self, batch: pa.RecordBatch) -> bool:
-        return any(required and batch.column(place).null_count for place, required in enumerate(self._required))
 
     def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not len(self.schema):

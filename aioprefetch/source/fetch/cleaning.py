@@ -122,11 +122,6 @@ def check_clean_options(options: CleanOptions) -> None:
         )
 
 
-def finished_files(records: Sequence[Record]) -> list[SourceFile]:
-    """The files whose last byte is in these records. Their earlier bytes were planned no later."""
-    return [item.file for record in records for item in record.items if item.stop >= item.file.size]
-
-
 class Cleaner:
     """Cleans files of committed batches. Failures are logged and counted, and the file is kept.
 
@@ -198,7 +193,8 @@ class Cleaner:
             logger.warning("cleaning of source files stopped; it is tried again with the next commit: %s", error)
 
     async def _clean_records(self, progress: CleaningProgress, records: Sequence[Record], until: int) -> None:
-        files = finished_files(records)
+        # The earlier bytes of a file were planned no later than its last one.
+        files = [item.file for record in records for item in record.items if item.stop >= item.file.size]
         whole = [file for file in files if version_of(file) not in progress.dead]
         failed = await self._clean_files(whole)
         if len(progress.failed) + len(failed) > self._failed_max:

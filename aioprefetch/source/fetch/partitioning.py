@@ -27,11 +27,6 @@ class BatchLimits:
     items_max: int
     bytes_max: int | None
 
-    @property
-    def cut_bytes_min(self) -> int:
-        """The least remaining bytes for which a file is cut."""
-        return 0 if self.bytes_max is None else min(CUT_BYTES_MIN, self.bytes_max // 4)
-
 
 def limits_of(options: AdmissionOptions) -> BatchLimits:
     """The limits of these options. ``ConfigInvalid`` for a limit that admits nothing."""
@@ -92,7 +87,8 @@ class Admission:
         """Take an item, or the part of it that fits. ``False``: nothing was taken, and the batch is full."""
         if self.is_full:
             return False
-        left = self._room_bytes()
+        bytes_max = self._limits.bytes_max
+        left = None if bytes_max is None else max(0, bytes_max - self.bytes)
         if left is None or item.bytes <= left:
             self._take(item)
         elif self._is_worth_cutting(item, left):
@@ -121,11 +117,10 @@ class Admission:
         self.carry = [item for item in self.carry if stays(item)]
         self.bytes = sum(item.bytes for item in self.items)
 
-    def _room_bytes(self) -> int | None:
-        return None if self._limits.bytes_max is None else max(0, self._limits.bytes_max - self.bytes)
-
     def _is_worth_cutting(self, item: FetchItem, left: int) -> bool:
-        if left < 1 or (self.items and left < self._limits.cut_bytes_min):
+        bytes_max = self._limits.bytes_max
+        least = 0 if bytes_max is None else min(CUT_BYTES_MIN, bytes_max // 4)
+        if left < 1 or (self.items and left < least):
             return False
         return item.row_groups is None and self._can_split(item.file)
 

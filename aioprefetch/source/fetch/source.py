@@ -40,7 +40,6 @@ from aioprefetch.source.values import (
     Follow,
     Offset,
     Record,
-    SourceFile,
     TailAndSweep,
 )
 
@@ -253,7 +252,7 @@ class FileSource:
         directory. After an error or a cancellation nothing stays open.
         """
         list_options = list_options or ListOptions()
-        can_split = can_split or _never
+        can_split = can_split or (lambda file: False)
         admission, partitioning = admission or AdmissionOptions(), partitioning or PartitionOptions()
         limits_of(admission)
         check_partition_options(partitioning)
@@ -425,7 +424,7 @@ class FileSource:
                     error.add_context(failing_seconds=round(self._outage.failing_seconds))
                 raise error
             self._timer.failed()
-            seconds = self._outage.remaining_seconds
+            seconds = max(0.0, self._outage.seconds - self._outage.failing_seconds)
             logger.warning("a store failed, and is asked again for %.0f s more: %s", seconds, error)
         finally:
             del error  # Its traceback holds this frame.
@@ -459,7 +458,3 @@ async def _store_clock(
     assert state.head is not None
     skew = await skew_ms(operator, state_operator, f"{directory}{log_name(state.head.seq)}")
     return lambda: now_ms() + skew
-
-
-def _never(file: SourceFile) -> bool:
-    return False

@@ -124,7 +124,7 @@ class JsonParts:
             return None
         count, texts = one_object_a_line(data), None
         if not count:
-            texts = _trimmed(split_lines(data, LineEnds(None)))
+            texts = pc.utf8_trim(split_lines(data, LineEnds(None)), " \t\r\n")
             if not _are_objects(texts):
                 return None  # pyarrow crashes on a null at the start, and joins objects that span lines.
             count = _count(texts)
@@ -207,10 +207,6 @@ def one_object_a_line(data: bytes) -> int:
     ends = np.flatnonzero(view[:-1] == ord("\n"))
     is_usual = bool((view[ends - 1] == ord("}")).all() and (view[ends + 1] == ord("{")).all())
     return len(ends) + 1 if is_usual else 0
-
-
-def _trimmed(lines: pa.StringArray) -> pa.StringArray:
-    return pc.utf8_trim(lines, " \t\r\n")
 
 
 def _are_objects(texts: pa.StringArray) -> bool:

@@ -64,11 +64,9 @@ class Cutter(Protocol):
 
     def push(self, piece: bytes) -> Lines | None:
         """The records that this piece completes."""
-        ...
 
     def finish(self) -> Lines | None:
         """The rest, at the end of the file."""
-        ...
 
 
 class LineFormat(RecordFormat):

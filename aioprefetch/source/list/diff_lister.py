@@ -3,21 +3,21 @@
 Such are all that promise none (``Capability.list_ordered``), S3's directory buckets among them. No key is a position in
 such a listing: it continues by the page token while this process lives, and a later process starts it again. Each key
 is looked up among the known files. Deletions show at the end of a listing, when the listed keys are compared in order
-with the known files. The listed keys are kept in sorted runs in temporary files, so that memory is bounded.
+with the known files. Of the listed keys hashes are kept until then, eight bytes each.
 
 A page with changes costs one request. Each trigger lists at most ``sweep_pages`` pages without changes, at least one.
 """
 
 from __future__ import annotations
 
-import heapq
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TextIO
+
+import numpy as np
+import numpy.typing as npt
 
 from aioprefetch.errors import Error, InvalidArgument, excerpt
-from aioprefetch.local_files.threads import settled
 from aioprefetch.operator.operator import Operator
 from aioprefetch.source.list.pages import ReadAhead, Selection, file_of, is_young, kind_of
 from aioprefetch.source.options import ListOptions
@@ -32,74 +32,31 @@ from aioprefetch.source.values import (
     KnownFile,
     SourceFile,
 )
-from aioprefetch.values import Entry, ListRequest
-
-# --- keys in files ----------------------------------------------------------------------------------------------------
-
-# The keys sorted in memory: about 20 MB. A run is one open file, so ten million keys need fifty.
-RUN_KEYS = 200_000
+from aioprefetch.values import ListRequest
 
 
-class KeySpill:
-    """Keys added in any order, then compared in order. Sorted runs lie in files without a name, gone with the process.
+class ListedKeys:
+    """The keys of one listing, in any order, as hashes of eight bytes: those of ten million keys take 80 MB.
 
-    Call ``add``, then ``missing``, then ``close``; all of them block. A small set never touches the disk.
+    A key that was not added passes for one that was by a chance of one in a million million, in this process alone: the
+    file is seen to be gone by a later one. Add all keys before the first ``missing``, which may take seconds.
     """
 
-    def __init__(self, run_keys: int = RUN_KEYS) -> None:
-        self._run_keys = run_keys
-        self._keys: list[str] = []
-        self._runs: list[TextIO] = []
-        self._merged: Iterator[str] | None = None
-        self._next: str | None = None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next ``add`` writes a run."""
-        return len(self._keys) >= self._run_keys
+    def __init__(self) -> None:
+        self._hashes = array("q")
+        self._sorted: npt.NDArray[np.int64] | None = None
 
     def add(self, keys: Iterable[str]) -> None:
         """Add keys."""
-        if self.is_full:
-            self._write()
-        self._keys += keys
+        self._hashes.extend(map(hash, keys))
 
     def missing(self, keys: Sequence[str]) -> set[str]:
-        """The keys that were not added. ``keys`` must be sorted, and above the keys of earlier calls."""
-        if self._merged is None:
-            self._keys.sort()
-            self._merged = heapq.merge(self._keys, *(_read(run) for run in self._runs))
-            self._next = next(self._merged, None)
-        absent = set()
-        for key in keys:
-            while self._next is not None and self._next < key:
-                self._next = next(self._merged, None)
-            if self._next != key:
-                absent.add(key)
-        return absent
-
-    def close(self) -> None:
-        """Drop all keys and close the files. May be called twice."""
-        self._merged = iter(())
-        self._next = None
-        self._keys = []
-        while self._runs:
-            self._runs.pop().close()
-
-    def _write(self) -> None:
-        self._keys.sort()
-        # Names of files may contain surrogates and line ends.
-        run = tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogatepass", newline="\n")  # noqa: SIM115
-        self._runs.append(run)
-        run.writelines(key.replace("\\", "\\\\").replace("\n", "\\n") + "\n" for key in self._keys)
-        run.seek(0)
-        self._keys = []
-
-
-def _read(run: TextIO) -> Iterator[str]:
-    for line in run:
-        key = line[:-1]
-        yield "\\".join(part.replace("\\n", "\n") for part in key.split("\\\\")) if "\\" in key else key
+        """Those of ``keys`` that were not added."""
+        if self._sorted is None:
+            self._sorted = np.sort(np.frombuffer(self._hashes, np.int64))
+        wanted = np.fromiter(map(hash, keys), np.int64, len(keys))
+        first, end = (np.searchsorted(self._sorted, wanted, side=side) for side in ("left", "right"))
+        return {key for key, count in zip(keys, end - first, strict=True) if not count}
 
 
 # --- the lister -------------------------------------------------------------------------------------------------------
@@ -113,7 +70,7 @@ class _CurrentListing:
     """One listing in progress. ``compared`` is the last known key compared with it; ``None`` before the comparison."""
 
     pages: ReadAhead
-    listed: KeySpill = field(default_factory=KeySpill)
+    listed: ListedKeys = field(default_factory=ListedKeys)
     compared: str | None = None
 
 
@@ -143,13 +100,10 @@ class DiffLister:
         self._overrun = Overrun()
         self._done = False
         self._young = self._youngest_ms = 0
-        self._begin()
+        self.begin_trigger()
 
     def begin_trigger(self) -> None:
         """Start a new trigger: again a share of pages without changes, and a new listing if the last one has ended."""
-        self._begin()
-
-    def _begin(self) -> None:
         self._left = max(1, self._options.sweep_pages)
         self._ended = False
         self._has_changes = False
@@ -163,7 +117,7 @@ class DiffLister:
         self._done = False
         self._young = self._youngest_ms = 0
         self._timer.wake()
-        self._begin()
+        self.begin_trigger()
 
     async def page(self, cursor: Cursor) -> FoundPage:
         """The next changes, as ``Feed.page``. After an error the next call waits for a pause that grows each time."""
@@ -189,7 +143,7 @@ class DiffLister:
         return page
 
     async def aclose(self) -> None:
-        """End listing ahead and remove the temporary files. The next call of ``page`` starts a new listing."""
+        """End listing ahead. The next call of ``page`` starts a new listing."""
         self._drop()
         while self._dropped:
             await self._dropped[-1].aclose()
@@ -241,7 +195,6 @@ class DiffLister:
         self._held = None
         if self._listing is not None:
             self._listing.pages.cancel()
-            self._listing.listed.close()
             self._dropped = [pages for pages in (*self._dropped, self._listing.pages) if pages.is_running]
             self._listing = None
 
@@ -279,7 +232,7 @@ class DiffLister:
         until_ms = self._until_ms
         old = files if until_ms is None else [file for file in files if not is_young(file, until_ms)]
         try:
-            await self._remember(listing, entries)
+            listing.listed.add([entry.path for entry in entries])
             changes = await self._looked_up(old)
             if until_ms is not None:
                 await self._count_young([file for file in files if is_young(file, until_ms)])
@@ -300,14 +253,6 @@ class DiffLister:
             cursor = replace(cursor, high_modified_ms=max(times))
         return cursor, changes
 
-    async def _remember(self, listing: _CurrentListing, entries: list[Entry]) -> None:
-        keys = [entry.path for entry in entries]
-        if listing.listed.is_full:
-            # To its end even after a cancellation: the runs must not be closed under the thread.
-            await settled(self._operator.runtime().run_blocking(listing.listed.add, keys))
-        else:
-            listing.listed.add(keys)
-
     async def _count_young(self, files: list[SourceFile]) -> None:
         """Count the files left to a later run, without known versions."""
         if files:
@@ -324,11 +269,7 @@ class DiffLister:
         """Compare some known files with the listed keys; after the last known file the listing has ended."""
         known_files = await self._index.page(after, count=KNOWN_FILES)
         keys = [file.file.key for file in known_files]
-        try:
-            absent = await settled(self._operator.runtime().run_blocking(listing.listed.missing, keys))
-        except BaseException:
-            self._drop()  # The merged keys cannot be read again: without them files would look deleted.
-            raise
+        absent = await self._operator.runtime().run_blocking(listing.listed.missing, keys)
         if len(known_files) == KNOWN_FILES:
             listing.compared = keys[-1]
         else:

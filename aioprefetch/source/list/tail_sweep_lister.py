@@ -62,13 +62,10 @@ class TailSweepLister:
         self._progress = ListingProgress(operator.info.url, clock)
         self._finishing: Finishing | None = None
         self._sweep_is_next = False
-        self._begin()
+        self.begin_trigger()
 
     def begin_trigger(self) -> None:
         """Start a new trigger: list the end of the bucket again, and continue the sweep."""
-        self._begin()
-
-    def _begin(self) -> None:
         self._tail_ended = False
         self._sweep_left = self._sweep_pages
         self._sweep_ended = False
@@ -88,7 +85,7 @@ class TailSweepLister:
         self._tail.drop()  # Pages listed earlier lack files that arrived before that time.
         self._sweep.drop()
         self._timer.wake()
-        self._begin()
+        self.begin_trigger()
 
     async def page(self, cursor: Cursor) -> FoundPage:
         """The next changes, as ``Feed.page``.

@@ -257,8 +257,6 @@ class ItemWindow:
 class _ItemWorker:
     """A background task, and the item that it reads."""
 
-    __slots__ = ("entry", "work")
-
     def __init__(self, entry: _BegunItem) -> None:
         self.entry = entry
         self.work = Work()

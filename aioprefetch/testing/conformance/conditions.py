@@ -64,8 +64,7 @@ class ConditionChecks(ConformanceSuite):
     @needs("read_if_match")
     async def test_condition_a_reader_meets_a_wrong_etag_at_its_first_read(self, operator: Operator) -> None:
         """Opening does no I/O and cannot fail; the first read fails, with the expected ETag in its error."""
-        await self.put_directly("k", content(100))
-        async with operator.reader("k", etag="another") as reader:
+        async with self.reading(operator, content(100), etag="another") as reader:
             with pytest.raises(OSError) as caught:  # noqa: PT011  ObjectChanged or ConditionNotMatch
                 await reader.read_at(0, 10)
             assert caught.value.kind in ("ObjectChanged", "ConditionNotMatch")  # type: ignore[attr-defined]

@@ -92,8 +92,7 @@ class LifecycleChecks(ConformanceSuite):
     @checks("s3a:C09")
     async def test_statistics_survive_closing(self, operator: Operator) -> None:
         """The statistics can be read after closing."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             await reader.read(1000)
             await reader.read_at(5, 10)
         assert reader.statistics["stream_read_bytes"] == 1010
@@ -103,9 +102,8 @@ class LifecycleChecks(ConformanceSuite):
     @checks("s3a:C10")
     async def test_unbuffer(self, operator: Operator) -> None:
         """Memory is released, the position is kept, and the next read works; a closed reader ignores it."""
-        await self.put_directly("k", content(SIZE))
         log = RecordingLayer()
-        async with operator.layer(log).reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator.layer(log), content(SIZE), block_bytes=BLOCK) as reader:
             await reader.read(100)
             await reader.read_at(0, BLOCK)  # completes the block, so that no request is in flight
             before = len(log.reads)
@@ -118,9 +116,8 @@ class LifecycleChecks(ConformanceSuite):
     @checks("opendal:R33")
     async def test_cancelled_read_keeps_the_cursor(self, operator: Operator) -> None:
         """A cancelled read does not move the position, and the next read is right."""
-        await self.put_directly("k", content(SIZE))
         gate = GateLayer(holds=lambda request: request.offset >= BLOCK)
-        async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
+        async with self.reading(operator.layer(gate), content(SIZE), block_bytes=BLOCK, prefetch_blocks=0) as reader:
             await reader.read(100)
             pending = asyncio.create_task(reader.read(BLOCK))
             await gate.wait_for_arrivals(1)
@@ -135,9 +132,8 @@ class LifecycleChecks(ConformanceSuite):
     @checks("opendal:R33")
     async def test_cancelled_waiter_leaves_its_companion_intact(self, operator: Operator) -> None:
         """Two tasks wait for one block; one is cancelled, the other gets its bytes from the same request."""
-        await self.put_directly("k", content(SIZE))
         gate = GateLayer()
-        async with operator.layer(gate).reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
+        async with self.reading(operator.layer(gate), content(SIZE), block_bytes=BLOCK, prefetch_blocks=0) as reader:
             leaver = asyncio.create_task(reader.read_at(0, 100))
             await gate.wait_for_arrivals(1)
             stayer = asyncio.create_task(reader.read_at(50, 100))
@@ -153,8 +149,7 @@ class LifecycleChecks(ConformanceSuite):
     @needs("replaces_at_once")
     async def test_overwritten_object(self, operator: Operator) -> None:
         """The first response pins the version: a new version raises `ObjectChanged`, and `reopen` reads it."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK, prefetch_blocks=0) as reader:
             assert_same_bytes(await reader.read_at(0, 10), content(10))
             old = reader.etag
             await self.put_directly("k", content(SIZE, version=1))
@@ -170,8 +165,7 @@ class LifecycleChecks(ConformanceSuite):
     @checks("opendal:R32")
     async def test_overwritten_object_is_never_mixed(self, operator: Operator) -> None:
         """A reader returns bytes of the old version alone, a new reader those of the new version alone."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             await reader.read_at(0, 10)
             await self.put_directly("k", content(SIZE + 5, version=1))
             for offset in range(SIZE - 10, 0, -BLOCK):
@@ -187,8 +181,7 @@ class LifecycleChecks(ConformanceSuite):
     @needs("replaces_at_once")
     async def test_overwritten_object_after_a_read_beyond_its_end(self, operator: Operator) -> None:
         """The size that such a read tells holds for later ones, although no version may come with it."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", policy="random") as reader:
+        async with self.reading(operator, content(SIZE), policy="random") as reader:
             assert await reader.read_at(2 * SIZE, 10) == b""
             await self.put_directly("k", content(2 * SIZE, version=1))
             with pytest.raises(ObjectChanged):
@@ -199,8 +192,7 @@ class LifecycleChecks(ConformanceSuite):
     @needs("replaces_at_once", "delete")
     async def test_deleted_object(self, operator: Operator) -> None:
         """A read of a deleted object raises `ObjectChanged` or `NotFound`, and is never short."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK, prefetch_blocks=0) as reader:
             await reader.read_at(0, 10)
             await operator.delete("k")
             with pytest.raises((ObjectChanged, NotFound)):
@@ -224,8 +216,7 @@ class LifecycleChecks(ConformanceSuite):
     @pytest.mark.parametrize("chunk_bytes", [1, 3, 1999, 2000, 2001])
     async def test_stream_is_the_object(self, operator: Operator, chunk_bytes: int) -> None:
         """The chunks are the object in order; all except the last are full."""
-        await self.put_directly("k", content(2000))
-        async with operator.reader("k", block_bytes=512) as reader:
+        async with self.reading(operator, content(2000), block_bytes=512) as reader:
             chunks = [chunk async for chunk in reader.stream(chunk_bytes=chunk_bytes)]
             assert_same_bytes(b"".join(chunks), content(2000))
             assert {len(chunk) for chunk in chunks[:-1]} <= {chunk_bytes}
@@ -234,8 +225,7 @@ class LifecycleChecks(ConformanceSuite):
     @checks("opendal:R22")
     async def test_stream_left_early(self, operator: Operator) -> None:
         """The reader continues after the last chunk that was returned."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             async with reader.stream(chunk_bytes=1000) as chunks:
                 async for _ in chunks:
                     break

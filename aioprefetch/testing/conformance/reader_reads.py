@@ -46,9 +46,8 @@ class SeekChecks(ConformanceSuite):
     @checks("s3a:S04", "s3a:S05", "s3a:S06", "s3a:S07")
     async def test_seek_and_tell(self, operator: Operator) -> None:
         """The position starts at zero and follows reads and seeks, backward too; a seek sends no request."""
-        await self.put_directly("k", content(SIZE))
         log = RecordingLayer()
-        async with operator.layer(log).reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator.layer(log), content(SIZE), block_bytes=BLOCK) as reader:
             assert reader.tell() == 0
             assert reader.seek(128) == 128
             assert reader.tell() == 128
@@ -65,9 +64,8 @@ class SeekChecks(ConformanceSuite):
     @checks("s3a:S08")
     async def test_seek_to_the_current_position_is_free(self, operator: Operator) -> None:
         """A seek to the current position sends no request and keeps the held bytes."""
-        await self.put_directly("k", content(SIZE))
         log = RecordingLayer()
-        async with operator.layer(log).reader("k", block_bytes=BLOCK, prefetch_blocks=0) as reader:
+        async with self.reading(operator.layer(log), content(SIZE), block_bytes=BLOCK, prefetch_blocks=0) as reader:
             await reader.read(100)
             before = len(log.requests)
             assert reader.seek(0, io.SEEK_CUR) == 100
@@ -78,8 +76,7 @@ class SeekChecks(ConformanceSuite):
     @checks("s3a:S09", "s3a:S19", "opendal:R26")
     async def test_seek_to_a_negative_position(self, operator: Operator) -> None:
         """A negative position raises `ValueError`; the position is kept, and the reader stays usable."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             await reader.read(10)
             for offset, whence in ((-1, io.SEEK_SET), (-11, io.SEEK_CUR), (-SIZE - 1, io.SEEK_END)):
                 with pytest.raises(ValueError, match="position"):
@@ -94,8 +91,7 @@ class SeekChecks(ConformanceSuite):
     @checks("s3a:S10", "s3a:S11")
     async def test_seek_to_and_beyond_the_end(self, operator: Operator) -> None:
         """Seeks to the end and beyond are allowed; reads there are empty, and a seek back works."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             for position in (SIZE, SIZE + 1, 10 * SIZE):
                 assert reader.seek(position) == position
                 assert await reader.read(1) == b""
@@ -107,8 +103,7 @@ class SeekChecks(ConformanceSuite):
     @checks("s3a:S12")
     async def test_seek_just_before_the_end(self, operator: Operator) -> None:
         """Two bytes remain, and then every read is empty."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             reader.seek(SIZE - 2)
             chunks = [await reader.read(1) for _ in range(4)]
             assert chunks == [content(SIZE)[-2:-1], content(SIZE)[-1:], b"", b""]
@@ -117,8 +112,7 @@ class SeekChecks(ConformanceSuite):
     @checks("s3a:S13")
     async def test_seek_through_a_large_object(self, operator: Operator) -> None:
         """Reads are right after near and far seeks in both directions."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             for position in (32768, 40000, 8191, 0):
                 reader.seek(position)
                 assert await reader.read(1) == content(SIZE)[position : position + 1]
@@ -144,9 +138,8 @@ class SeekChecks(ConformanceSuite):
     @checks("s3a:S15", "s3a:P03")
     async def test_seek_read_of_nothing(self, operator: Operator) -> None:
         """A read of zero bytes sends no request at any position."""
-        await self.put_directly("k", content(100))
         log = RecordingLayer()
-        async with operator.layer(log).reader("k") as reader:
+        async with self.reading(operator.layer(log), content(100)) as reader:
             for position in (0, 50, 100, 1000):
                 reader.seek(position)
                 assert await reader.read(0) == b""
@@ -187,8 +180,7 @@ class SeekChecks(ConformanceSuite):
     @checks("opendal:R26")
     async def test_seek_from_an_unknown_end(self, operator: Operator) -> None:
         """The next read resolves the position by a suffix GET, which brings the tail; before it `tell` fails."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             reader.seek(-10, io.SEEK_END)
             with pytest.raises(SizeUnknown):
                 reader.tell()
@@ -204,8 +196,7 @@ class PositionedReadChecks(ConformanceSuite):
     @checks("s3a:P01")
     async def test_pread_leaves_the_cursor_alone(self, operator: Operator) -> None:
         """A positioned read does not change the next sequential byte."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             reader.seek(40_000)
             assert_same_bytes(await reader.read_at(128, 256), content(SIZE)[128:384], offset=128)
             assert_same_bytes(await reader.view_at(50, 10), content(SIZE)[50:60], offset=50)
@@ -238,9 +229,8 @@ class PositionedReadChecks(ConformanceSuite):
     @checks("s3a:P04", "s3a:P06")
     async def test_pread_invalid_arguments(self, operator: Operator) -> None:
         """Negative or non-integer offsets and sizes are refused, and the reader stays usable."""
-        await self.put_directly("k", content(100))
         log = RecordingLayer()
-        async with operator.layer(log).reader("k") as reader:
+        async with self.reading(operator.layer(log), content(100)) as reader:
             for read in (reader.read_at, reader.view_at, reader.read_exactly_at):
                 for offset, size in ((-1, 5), (0, -1), (-5, -5)):
                     with pytest.raises(ValueError, match="between"):
@@ -296,8 +286,7 @@ class PositionedReadChecks(ConformanceSuite):
     @checks("s3a:P13")
     async def test_pread_of_everything(self, operator: Operator) -> None:
         """One read returns all bytes and leaves the position at zero."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             assert_same_bytes(await reader.read_at(0, SIZE), content(SIZE))
             assert_same_bytes(await reader.view_at(0, SIZE), content(SIZE))
             assert reader.tell() == 0
@@ -305,8 +294,7 @@ class PositionedReadChecks(ConformanceSuite):
     @checks("opendal:R24", "s3a:P09")
     async def test_pread_tells_the_size_of_the_object(self, operator: Operator) -> None:
         """After a read of a part, `size` is the size of the object."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             sizes = [reader.size]
             await reader.read_at(100, 10)
             sizes.append(reader.size)
@@ -326,8 +314,7 @@ class PositionedReadChecks(ConformanceSuite):
         for options in wrong:
             with pytest.raises(ValueError, match=next(iter(options))):
                 operator.reader("k", **options)
-        await self.put_directly("k", content(100))
-        async with operator.reader("k") as reader:
+        async with self.reading(operator, content(100)) as reader:
             for chunk_bytes in (0, -1):
                 with pytest.raises(ValueError, match="chunk_bytes"):
                     reader.stream(chunk_bytes=chunk_bytes)
@@ -427,8 +414,7 @@ class VectoredChecks(ConformanceSuite):
     @checks("s3a:V14")
     async def test_vectored_and_sequential_reads_mix(self, operator: Operator) -> None:
         """Only sequential reads move the position, before, during and after vectored reads."""
-        await self.put_directly("k", content(SIZE))
-        async with operator.reader("k", block_bytes=BLOCK) as reader:
+        async with self.reading(operator, content(SIZE), block_bytes=BLOCK) as reader:
             assert_same_bytes(await reader.read(10), content(10))
             parts, middle = await asyncio.gather(reader.read_ranges(FAR_APART), reader.read(10))
             assert_same_bytes(middle, content(20)[10:], offset=10)
@@ -440,9 +426,9 @@ class VectoredChecks(ConformanceSuite):
     @checks("s3a:V15")
     async def test_vectored_read_while_another_is_pending(self, operator: Operator) -> None:
         """Both reads are right if the second is started while the first is held back."""
-        await self.put_directly("k", content(SIZE))
         gate = GateLayer(holds=lambda request: request.offset == 0 and request.suffix is None)
-        async with operator.layer(gate).reader("k", block_bytes=BLOCK, size=SIZE, policy="random") as reader:
+        gated = operator.layer(gate)
+        async with self.reading(gated, content(SIZE), block_bytes=BLOCK, size=SIZE, policy="random") as reader:
             await reader.read_at(20_000, 10)  # pins the version, so that the next reads are separate requests
             first = asyncio.create_task(reader.read_ranges([(0, 100)]))
             await gate.wait_for_arrivals(1)
@@ -455,9 +441,9 @@ class VectoredChecks(ConformanceSuite):
     @checks("s3a:V16")
     async def test_vectored_parts_arrive_as_they_complete(self, operator: Operator) -> None:
         """A complete part is returned while an earlier one is held back, to another task too."""
-        await self.put_directly("k", content(SIZE))
         gate = GateLayer(holds=lambda request: request.offset == 0 and request.suffix is None)
-        async with operator.layer(gate).reader("k", block_bytes=BLOCK, size=SIZE, policy="random") as reader:
+        gated = operator.layer(gate)
+        async with self.reading(gated, content(SIZE), block_bytes=BLOCK, size=SIZE, policy="random") as reader:
             await reader.read_at(20_000, 10)
             async with reader.iter_ranges(FAR_APART, gap_bytes=0) as parts:
                 early = [await asyncio.create_task(_next(parts)) for _ in range(2)]

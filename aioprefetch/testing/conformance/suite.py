@@ -13,8 +13,8 @@ fail the requests of a reader, so that tests need no timing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ import pytest
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
+from aioprefetch.reader import RangeReader
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, ReadRequest, Request
 
@@ -97,6 +98,18 @@ ESCAPING_PATHS = ("../outside", "a/../../outside", "a/..", "..", ".", "./a", "a/
 # --- layers -----------------------------------------------------------------------------------------------------------
 
 
+class _Before(WrappedAccessor):
+    """Awaits a call before each request."""
+
+    def __init__(self, inner: Accessor, call: Callable[[Request], Awaitable[None]]) -> None:
+        super().__init__(inner)
+        self._call = call
+
+    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+        await self._call(request)
+        return await forward(request)
+
+
 class RecordingLayer(Layer):
     """Records every request in `requests`."""
 
@@ -105,22 +118,15 @@ class RecordingLayer(Layer):
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         """The live layer."""
-        return _Recording(inner, self.requests)
+        return _Before(inner, self._record)
+
+    async def _record(self, request: Request) -> None:
+        self.requests.append(request)
 
     @property
     def reads(self) -> list[ReadRequest]:
         """The recorded read requests."""
         return [request for request in self.requests if isinstance(request, ReadRequest)]
-
-
-class _Recording(WrappedAccessor):
-    def __init__(self, inner: Accessor, requests: list[Request]) -> None:
-        super().__init__(inner)
-        self._requests = requests
-
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        self._requests.append(request)
-        return await forward(request)
 
 
 class GateLayer(Layer):
@@ -138,7 +144,7 @@ class GateLayer(Layer):
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         """The live layer."""
-        return _Gate(inner, self)
+        return _Before(inner, self._pass_through)
 
     def open(self) -> None:
         """Let all reads pass, waiting and later ones."""
@@ -154,8 +160,9 @@ class GateLayer(Layer):
         async with asyncio.timeout(30), self._change:
             await self._change.wait_for(lambda: self.cancelled >= number)
 
-    async def pass_through(self) -> None:
-        """Called for each held read; returns when it may pass."""
+    async def _pass_through(self, request: Request) -> None:
+        if not isinstance(request, ReadRequest) or not self.holds(request):
+            return
         self.arrived += 1
         await self._tell()
         try:
@@ -170,17 +177,6 @@ class GateLayer(Layer):
             self._change.notify_all()
 
 
-class _Gate(WrappedAccessor):
-    def __init__(self, inner: Accessor, gate: GateLayer) -> None:
-        super().__init__(inner)
-        self._gate = gate
-
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        if isinstance(request, ReadRequest) and self._gate.holds(request):
-            await self._gate.pass_through()
-        return await forward(request)
-
-
 class FailingLayer(Layer):
     """Fails the reads that `fails` selects, with the error that `error` returns. `failed` counts them."""
 
@@ -191,19 +187,12 @@ class FailingLayer(Layer):
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         """The live layer."""
-        return _Failing(inner, self)
+        return _Before(inner, self._fail)
 
-
-class _Failing(WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: FailingLayer) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        if isinstance(request, ReadRequest) and self._layer.fails(request):
-            self._layer.failed += 1
-            raise self._layer.error(request)
-        return await forward(request)
+    async def _fail(self, request: Request) -> None:
+        if isinstance(request, ReadRequest) and self.fails(request):
+            self.failed += 1
+            raise self.error(request)
 
 
 # --- the base ---------------------------------------------------------------------------------------------------------
@@ -327,6 +316,13 @@ class ConformanceSuite:
     async def get_directly(self, path: str) -> bytes | None:
         """The bytes of an object under the operator's root, None if it is missing, without the code under test."""
         raise NotImplementedError
+
+    @asynccontextmanager
+    async def reading(self, operator: Operator, data: bytes, **options: Any) -> AsyncIterator[RangeReader]:
+        """A reader of an object `k` with these bytes."""
+        await self.put_directly("k", data)
+        async with operator.reader("k", **options) as reader:
+            yield reader
 
     def request_counts(self, operator: Operator) -> RequestCounts:
         """The requests so far, from the store's own log or otherwise from the operator's counters."""

@@ -10,7 +10,7 @@ import pytest
 
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
-from aioprefetch.transport import HttpClient
+from aioprefetch.transport.pool import HttpClient
 from tests.stores.raw_server import Peer, RawServer, client_of, eventually, get, reply
 from tests.stores.wire import EndTaker, PausingTaker
 

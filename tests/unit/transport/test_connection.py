@@ -5,10 +5,9 @@ import random
 import pytest
 
 from aioprefetch.errors import Closed, ProtocolError, Stalled, TimedOut, Unavailable
-from aioprefetch.transport import Connection, ResponseHead
-from aioprefetch.transport.connection import INTERIM_HEADS_MAX, SCRATCH_BYTES, StaleConnection
+from aioprefetch.transport.connection import INTERIM_HEADS_MAX, SCRATCH_BYTES, Connection, StaleConnection
 from aioprefetch.transport.options import ClientOptions
-from aioprefetch.transport.responses import HEAD_BYTES_MAX
+from aioprefetch.transport.responses import HEAD_BYTES_MAX, ResponseHead
 from tests.stores.raw_server import reply
 from tests.stores.wire import Memory, Taker, Wire
 

@@ -13,7 +13,8 @@ import pytest
 from aioprefetch.errors import Unavailable
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
-from aioprefetch.transport import HttpClient, Target
+from aioprefetch.transport.origin import Target
+from aioprefetch.transport.pool import HttpClient
 from tests.profile import combinations
 from tests.stores.certificates import Authority
 from tests.stores.raw_server import eventually, reply

@@ -12,9 +12,9 @@ import pytest
 
 from aioprefetch.errors import Error, RedirectRefused, TimedOut, Unavailable
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport import ClientOptions
 from aioprefetch.transport import connecting as resolving
 from aioprefetch.transport.connecting import Resolver
+from aioprefetch.transport.options import ClientOptions
 from tests.stores.tls_servers import client, get, ok, serving, target_of
 
 Info = tuple[int, int, int, str, Any]

@@ -9,7 +9,7 @@ from aioprefetch.errors import Closed, ProtocolError, Stalled, Unavailable
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import content
-from aioprefetch.transport import ClientOptions
+from aioprefetch.transport.options import ClientOptions
 from tests.stores.raw_server import Peer, RawServer, answering, client_of, eventually, reply
 from tests.stores.wire import PausingTaker, Wire
 

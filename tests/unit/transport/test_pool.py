@@ -13,10 +13,11 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
-from aioprefetch.transport import ClientOptions, Connection, HttpClient, Origin, Proxy, Target
 from aioprefetch.transport.connecting import Connector
-from aioprefetch.transport.origin import Route
-from aioprefetch.transport.pool import OriginSnapshot, Pool
+from aioprefetch.transport.connection import Connection
+from aioprefetch.transport.options import ClientOptions
+from aioprefetch.transport.origin import Origin, Proxy, Route, Target
+from aioprefetch.transport.pool import HttpClient, OriginSnapshot, Pool
 from tests.stores.raw_server import Peer, RawServer, answering, client_of, eventually, get, reply
 from tests.stores.wire import EndTaker, PausingTaker
 

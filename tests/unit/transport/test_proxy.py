@@ -15,7 +15,8 @@ from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.transport import HttpClient, Origin, Proxy, Target
+from aioprefetch.transport.origin import Origin, Proxy, Target
+from aioprefetch.transport.pool import HttpClient
 from aioprefetch.values import ReadRequest
 from tests.stores.certificates import Authority
 from tests.stores.raw_server import PATIENCE_SECONDS

@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from aioprefetch.errors import TimedOut
-from aioprefetch.transport import ClientOptions
 from aioprefetch.transport.connection import SENT_PIECE_BYTES
+from aioprefetch.transport.options import ClientOptions
 from tests.stores.raw_server import Peer, RawServer, client_of, eventually, get, reply
 from tests.stores.wire import Taker, Wire
 

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from aioprefetch.errors import ConfigInvalid, Error, TimedOut, Unavailable
-from aioprefetch.transport import HttpClient, Origin, Proxy, Target, connecting
+from aioprefetch.transport import connecting
+from aioprefetch.transport.origin import Origin, Proxy, Target
+from aioprefetch.transport.pool import HttpClient
 from aioprefetch.transport.tls import tls_context
 from tests.stores.certificates import Authority
 from tests.stores.raw_server import PATIENCE_SECONDS

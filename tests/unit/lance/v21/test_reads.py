@@ -17,7 +17,7 @@ from aioprefetch.lance import output
 from aioprefetch.lance.physical.protocols import OutputBuffer
 from aioprefetch.lance.structural import CONCATENATED
 from aioprefetch.lance.structural.assembly import LeafRows, StringBuilder
-from aioprefetch.lance.structural.pages import WHOLE_PAGE_BYTES
+from aioprefetch.lance.structural.decoded_rows import WHOLE_PAGE_BYTES
 from aioprefetch.lance.structural.values import Texts, Values
 from tests.files.lance_files import write_file
 from tests.files.lance_v20_pages import MemoryIo, drain_all, open_bytes

@@ -10,7 +10,7 @@ from aioprefetch import errors
 from aioprefetch.credentials import Secret
 from aioprefetch.services.http.options import encoded_key, parse_base_url, redirect_target
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.transport import Origin, is_link_local_or_metadata
+from aioprefetch.transport.origin import Origin, is_link_local_or_metadata
 
 BASE = Origin("https", "a.example", 443)
 

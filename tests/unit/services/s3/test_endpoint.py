@@ -17,7 +17,7 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.services.s3.endpoint import endpoint_of, why_asked
 from aioprefetch.services.s3.signed_targets import configuration_of
 from aioprefetch.services.s3.sigv4 import encoded_path
-from aioprefetch.transport import Origin
+from aioprefetch.transport.origin import Origin
 
 KEYS: dict[str, Any] = {"access_key_id": "id", "secret_access_key": "key"}
 BUCKETS = ["plain", "with-dash", "a.b", "a_b", "1a2", "x" * 63, "bkt-s3alias"]
