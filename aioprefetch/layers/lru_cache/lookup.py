@@ -15,7 +15,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadRequest
 
-# Of so many objects that are not cached it is remembered that they are not: the next read does not try again.
+# The most objects of which it is remembered that they are not cached: the next read does not try again.
 BYPASSED_MAX = 10_000
 
 
