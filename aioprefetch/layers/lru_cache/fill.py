@@ -6,8 +6,8 @@ out of its memory as soon as these have arrived. It belongs to the supervisor, n
 its last reader leaves unserved (by a cancellation) it is cancelled, unless at least half of the object has arrived:
 then it is finished.
 
-The head of the response may show that the object is not stored, because it is too large or has no ETag. Or the body
-breaks off, without a proof that the rest is of the same version. Then the fill ends, and its readers go past the cache.
+The head of the response may show that the object is not stored, because it is too large or has no ETag. Or the body is
+cut off, without a proof that the rest is of the same version. Then the fill ends, and its readers go past the cache.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FillState = Literal["opening", "current", "bypassed", "receiving", "complete", "
 
 # As much as has arrived, and at most this, is written to the cache at once.
 WRITE_BYTES = 1 << 20
-# The memory for what follows of a response that was broken off.
+# The memory for what follows of a response that was cancelled.
 IGNORED_BYTES = 64 << 10
 
 
