@@ -32,7 +32,7 @@ from aioprefetch.cache.entry import (
     encode_tail,
     tail_length,
 )
-from aioprefetch.cache.guard import BoundedCalls, CacheFailed, Consequence, FailureGuard
+from aioprefetch.cache.guard import CacheFailed, GuardedCalls
 from aioprefetch.cache.index import Looks, LruIndex
 from aioprefetch.cache.object_entry import (
     FOLDER,
@@ -42,7 +42,7 @@ from aioprefetch.cache.object_entry import (
     encode_facts,
     is_object_name,
 )
-from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
+from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, ReadHead, ReadRequest, WriteRequest
 
@@ -71,26 +71,22 @@ class CacheSource(Protocol):
         ...
 
 
-class CacheCalls:
+class CacheCalls(GuardedCalls):
     """Calls of the cache's store: bounded in time, and none for a while after too many failures."""
 
     def __init__(self, source: CacheSource, runtime: Runtime, timeout_seconds: float) -> None:
-        self.timeout_seconds = timeout_seconds
-        self._source = source
-        self._runtime = runtime
-        self._calls = BoundedCalls(runtime)
-        self._failures = FailureGuard(
+        super().__init__(
             runtime,
             subject="the entries of the cache",
             counter="cache_failures",
             event="cache.failed",
             cool_down_seconds=COOL_DOWN_SECONDS,
         )
+        self.timeout_seconds = timeout_seconds
+        self._source = source
 
-    @property
-    def is_off(self) -> bool:
-        """Whether the cache is to be left alone for now."""
-        return self._failures.is_off
+    def _left_alone(self) -> None:
+        self.runtime.events.publish("cache.bypassed", "", seconds=self.cool_down_seconds)
 
     async def call(
         self,
@@ -108,19 +104,13 @@ class CacheCalls:
             return await call(self._source.accessor())
 
         try:
-            result = await self._calls.run(f"cache {what}", made, self.timeout_seconds, dispose=dispose)
+            result = await self.run(f"cache {what}", made, self.timeout_seconds, dispose=dispose)
         except Exception as error:
-            self.failed(what, error)
+            # One that concerns a single entry says nothing of the store.
+            self.failed(what, error, "entry" if what == "read" and isinstance(error, BadEntry) else "count")
             raise CacheFailed(error) from error
-        self._failures.succeeded()
+        self.succeeded()
         return result
-
-    def failed(self, what: str, error: Exception) -> None:
-        """Count a failure. One that concerns a single entry says nothing of the store."""
-        is_entrys = isinstance(error, Closed) or (what == "read" and isinstance(error, BadEntry))
-        consequence: Consequence = "entry" if is_entrys else "count"
-        if self._failures.failed(what, error, consequence):
-            self._runtime.events.publish("cache.bypassed", "", seconds=self._failures.cool_down_seconds)
 
 
 class EntryObjects:
@@ -304,7 +294,7 @@ class EntryObjects:
             else:
                 await self._runtime.run_blocking(tail.verify, low, view)
         except BadEntry as error:
-            self.calls.failed("read", error)
+            self.calls.failed("read", error, "entry")
             raise CacheFailed(error) from error
         return view
 
@@ -429,7 +419,7 @@ class EntryObjects:
             async with asyncio.timeout(self.calls.timeout_seconds):
                 await body.abort()
         except Exception as error:
-            self.calls.failed("abort", error)
+            self.calls.failed("abort", error, "count")
 
     async def _make_room(self, size_bytes: int, last_read: Callable[[], float]) -> list[str] | None:
         """Evict entries until ``size_bytes`` fit; ``None`` when only entries that were read later could go."""
