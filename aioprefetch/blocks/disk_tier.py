@@ -20,7 +20,7 @@ from functools import partial
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.host_claims import HostClaims, ObjectFacts
-from aioprefetch.blocks.write_behind import Evict, Evictable, WriteBehind
+from aioprefetch.blocks.write_behind import Evictable, WriteBehind
 from aioprefetch.cache.directory import SystemCalls
 from aioprefetch.cache.entry import PIECE_BYTES, TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, aligned, encoded
 from aioprefetch.cache.files import SCRATCH_BYTES, EntryFiles, OpenEntry
@@ -114,16 +114,16 @@ class DiskTier:
         self._look_when_due()
 
     @classmethod
-    def of(cls, runtime: Runtime, *, evictable: Evictable, evict: Evict) -> DiskTier | None:
+    def of(cls, runtime: Runtime, *, evictable: Evictable) -> DiskTier | None:
         """The disk tier of a runtime, ``None`` if none is configured.
 
-        ``evictable`` lists the blocks in memory that could be evicted, and ``evict`` evicts one of them.
+        ``evictable`` lists the blocks in memory that could be evicted.
         """
         options = runtime.options.disk_cache
         if options is None:
             return None
         tier = runtime.shared("disk_tier", lambda: cls(runtime, options))
-        tier.writer.serve(evictable, evict)
+        tier.writer.evictable = evictable
         return tier
 
     def close(self) -> None:
