@@ -3,8 +3,9 @@
 A read gets its bytes even if the disk fails: bytes that no file returns in time and undamaged come from the
 store.
 
-A small block that the kernel has in memory is read on the loop; a thread reads the others straight into the memory of
-the block. A thread that is given up holds that memory until it comes back, and the store's bytes go into other memory.
+What is small, and what the kernel has in memory, is read on the loop; a thread reads the rest straight into the memory
+of the block. A thread that is given up holds that memory until it comes back, and the store's bytes go into other
+memory.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import asyncio
 import contextlib
 import errno
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
 from aioprefetch.blocks.host_claims import HostClaims, ObjectFacts
-from aioprefetch.blocks.write_behind import Evict, Evictable, WriteBehind
+from aioprefetch.blocks.write_behind import Evictable, WriteBehind
 from aioprefetch.cache.directory import SystemCalls
-from aioprefetch.cache.entry import TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, encoded
+from aioprefetch.cache.entry import PIECE_BYTES, TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, aligned, encoded
 from aioprefetch.cache.files import SCRATCH_BYTES, EntryFiles, OpenEntry
 from aioprefetch.cache.guard import CacheFailed, DiskCalls
 from aioprefetch.ranges import BlockGrid, Range
@@ -32,8 +33,6 @@ from aioprefetch.values import ReadHead
 
 # After this time a read lists the directory again, to find the files of other processes.
 LOOK_SECONDS = 10.0
-# Files of at most this size are read on the loop: a block of ``TURN_BYTES``, and the tail of all but a few.
-NOW_BYTES = TURN_BYTES + (4 << 10)
 # One job of a thread reads no longer than this, so that progress is seen.
 JOB_SECONDS = 0.02
 # Other processes see in the times of the files what was read on the loop, after this time at the latest.
@@ -107,26 +106,24 @@ class DiskTier:
         self._tenant = options.tenant
         self._identities: weakref.WeakKeyDictionary[BlockFile, BlockIdentity] = weakref.WeakKeyDictionary()
         self._scratch: list[memoryview] = []
-        # The kernel copies into it: fresh memory would cost more than the copy out of it.
-        self._room = memoryview(bytearray(NOW_BYTES))
         self._touch_seconds = touch_seconds
-        self._touching: asyncio.TimerHandle | None = None
+        self._is_touching = False
         runtime.before_close(self._finish)
         self._look_seconds = look_seconds
         self._look_at = float("-inf")
         self._look_when_due()
 
     @classmethod
-    def of(cls, runtime: Runtime, *, evictable: Evictable, evict: Evict) -> DiskTier | None:
+    def of(cls, runtime: Runtime, *, evictable: Evictable) -> DiskTier | None:
         """The disk tier of a runtime, ``None`` if none is configured.
 
-        ``evictable`` lists the blocks in memory that could be evicted, and ``evict`` evicts one of them.
+        ``evictable`` lists the blocks in memory that could be evicted.
         """
         options = runtime.options.disk_cache
         if options is None:
             return None
         tier = runtime.shared("disk_tier", lambda: cls(runtime, options))
-        tier.writer.serve(evictable, evict)
+        tier.writer.evictable = evictable
         return tier
 
     def close(self) -> None:
@@ -134,9 +131,6 @@ class DiskTier:
         self.writer.close()
         self.cache.close()
         self._scratch.clear()
-        if self._touching is not None:
-            self._touching.cancel()
-            self._touching = None
 
     # --- which blocks are on the disk ---------------------------------------------------------------------------
 
@@ -289,32 +283,24 @@ class DiskTier:
                 break
             if turn.left_bytes <= 0:
                 await turn.end()
-            data = cache.read_cached(key, self._room) if key.file_bytes <= NOW_BYTES else None
-            if data is not None:
-                self._deliver_now(fetch, file, data[position - low : stop - low])
-            elif not await self._deliver(fetch, file, key, position - low, stop - low):
+            if not await self._deliver(fetch, file, key, position - low, stop - low):
                 break
             self._runtime.counters["stream_read_block_disk_hits"] += 1
             self.writer.filter.hit()
             position = stop
         return fetch.head is not None
 
-    def _deliver_now(self, fetch: Fetch, file: BlockFile, data: memoryview) -> None:
-        """Deliver bytes that were read on the loop."""
-        self._runtime.turn.spend(len(data))
-        self.calls.succeeded()
-        self._begin(fetch, file)
-        fetch.feed(data)
-        if self._touching is None:
-            self._touching = self._runtime.loop.call_later(self._touch_seconds, self._touch_later)
-
     async def _deliver(self, fetch: Fetch, file: BlockFile, key: EntryKey, start: int, end: int) -> bool:
-        """Deliver the bytes ``[start, end)`` of a block by a thread. Returns whether all were delivered."""
+        """Deliver the bytes ``[start, end)`` of a block. Returns whether all were delivered."""
         block: OpenEntry | None = None
         self._begin(fetch, file)
         with contextlib.suppress(CacheFailed):
             while start < end:
                 memory = fetch.writable()[: end - start]
+                if block is None and self._read_now(key, start, memory):
+                    fetch.advance(len(memory))
+                    start += len(memory)
+                    continue
                 result = await self.calls.call("read", partial(self._read, key, block, start, memory))
                 if result is None:
                     break
@@ -335,6 +321,33 @@ class DiskTier:
                 ReadHead(start=fetch.start, size=size, total=None, etag=etag, version=version), path=fetch.label
             )
 
+    def _read_now(self, key: EntryKey, start: int, memory: memoryview) -> bool:
+        """Read a small part of a block on the loop, if the kernel has in memory what has to be verified."""
+        low, high = aligned(start, start + len(memory), key.data_bytes)
+        if len(memory) > TURN_BYTES or high - low > PIECE_BYTES:
+            return False
+        with self._borrowed_scratch() as scratch:
+            if not self.cache.read_cached(key, start, memory, scratch):
+                return False
+        self._runtime.turn.spend(high - low)
+        self.calls.succeeded()
+        if not self._is_touching:
+            self._is_touching = True
+            self._runtime.supervisor.spawn(self._touch_later(), name="note the use of block files")
+        return True
+
+    @contextlib.contextmanager
+    def _borrowed_scratch(self) -> Iterator[memoryview]:
+        """Memory for a read, used before where possible: new memory costs more than reading into it. Any thread."""
+        try:
+            scratch = self._scratch.pop()
+        except IndexError:
+            scratch = memoryview(bytearray(SCRATCH_BYTES))
+        try:
+            yield scratch
+        finally:
+            self._scratch.append(scratch)
+
     def _read(
         self, key: EntryKey, block: OpenEntry | None, start: int, memory: memoryview
     ) -> tuple[OpenEntry, int] | None:
@@ -343,31 +356,26 @@ class DiskTier:
         ``None`` if there is no such block. Runs in a thread.
         """
         try:
-            scratch = self._scratch.pop()  # Used before where possible: new memory costs more than reading into it.
-        except IndexError:
-            scratch = memoryview(bytearray(SCRATCH_BYTES))
-        try:
             opened = block if block is not None else self.cache.find(key)
             if opened is None:
                 return None
-            return opened, opened.read(start, memory, scratch, seconds_max=JOB_SECONDS)
+            with self._borrowed_scratch() as scratch:
+                return opened, opened.read(start, memory, scratch, seconds_max=JOB_SECONDS)
         except (BadEntry, OSError) as error:
             if isinstance(error, BadEntry) or error.errno == errno.EIO:
                 self.cache.drop(key.name)
             raise
-        finally:
-            self._scratch.append(scratch)
 
     # --- the order of use, for other processes ------------------------------------------------------------------
 
-    def _touch_later(self) -> None:
-        self._touching = None
-        if not self.calls.is_off:
-            self._runtime.supervisor.spawn(self._touch(), name="note the use of block files")
+    async def _touch_later(self) -> None:
+        await asyncio.sleep(self._touch_seconds)
+        self._is_touching = False
+        await self._touch()
 
     async def _touch(self) -> None:
         """Set the times of the files that were read on the loop."""
-        if self.cache.has_uses and not self.calls.is_off:
+        if self.cache.uses and not self.calls.is_off:
             with contextlib.suppress(CacheFailed):
                 await self.calls.call("write", self.cache.touch)
 

@@ -66,7 +66,7 @@ class BlockStore:
     def _open_disk(self) -> DiskTier | None:
         from aioprefetch.blocks.disk_tier import DiskTier  # few runtimes have a cache on disk
 
-        return DiskTier.of(self.runtime, evictable=self.eviction.evictable, evict=self.eviction.evict)
+        return DiskTier.of(self.runtime, evictable=self.eviction.evictable)
 
     async def aclose(self) -> None:
         """Release all memory except viewed blocks, even if closed readers still exist."""

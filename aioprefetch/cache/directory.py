@@ -19,6 +19,7 @@ import os
 import stat
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from aioprefetch.cache.entry import BadEntry
@@ -70,13 +71,14 @@ class SystemCalls:
         """The names in an open directory."""
         return os.listdir(directory)
 
-    def read_cached(self, descriptor: int, buffer: memoryview, position: int) -> int:
+    def read_cached(self, descriptor: int, parts: Sequence[bytearray | memoryview], position: int) -> int:
         """Read what the kernel has in memory; ``BlockingIOError`` for nothing. Never waits."""
-        return os.preadv(descriptor, [buffer], position, NOWAIT)
+        return os.preadv(descriptor, parts, position, NOWAIT)
 
     def answers_from_memory(self, descriptor: int) -> bool:
         """Whether the calls on what is cached may succeed on the file system of an open file. May wait."""
-        return KNOWS_NOWAIT and can_open() and answers(descriptor, self.read_cached)
+        read = self.read_cached
+        return KNOWS_NOWAIT and can_open() and answers(descriptor, lambda number, part, at: read(number, [part], at))
 
 
 class Descriptor:

@@ -12,8 +12,7 @@ import os
 import stat
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from aioprefetch.cache.directory import CLAIM, Descriptor, GuardedDirectory, SystemCalls
 from aioprefetch.cache.entry import (
@@ -57,12 +56,16 @@ class OpenEntry:
     The tail is read, and verified, with the first bytes.
     """
 
-    __slots__ = ("_calls", "_descriptor", "_key", "_tail")
+    __slots__ = ("_descriptor", "_key", "_read", "_seconds", "_tail")
 
-    def __init__(self, descriptor: Descriptor, file_bytes: int, key: EntryKey, calls: SystemCalls) -> None:
+    def __init__(
+        self, descriptor: Descriptor, file_bytes: int, key: EntryKey, calls: SystemCalls, *, is_cached: bool = False
+    ) -> None:
         self._descriptor = descriptor
         self._key = key
-        self._calls = calls
+        self._read: Callable[[int, Sequence[bytearray | memoryview], int], int]
+        self._read = calls.read_cached if is_cached else calls.read
+        self._seconds = calls.seconds
         self._tail: EntryTail | None = None
         if file_bytes != key.file_bytes:
             raise BadEntry(f"it has {file_bytes} bytes, not {key.file_bytes}")
@@ -74,7 +77,7 @@ class OpenEntry:
         rest of the pieces. Raises ``BadEntry``; what is in ``target`` beyond the returned number of bytes may be wrong.
         """
         position, end = start, start + len(target)
-        ends_at = self._calls.seconds() + seconds_max
+        ends_at = self._seconds() + seconds_max
         while position < end:
             low, high = aligned(position, end, self._key.data_bytes)
             high = min(high, low + READ_BYTES)
@@ -87,18 +90,9 @@ class OpenEntry:
                     raise
                 break  # What is verified is of use. The next call meets the failure.
             position = stop
-            if self._calls.seconds() >= ends_at:
+            if self._seconds() >= ends_at:
                 break
         return position - start
-
-    def read_cached(self, room: memoryview) -> memoryview | None:
-        """All of the data, verified, in ``room``, if the kernel has the file in memory. Never waits."""
-        key = self._key
-        whole = room[: key.file_bytes]
-        if self._calls.read_cached(self._descriptor.number, whole, 0) < len(whole):
-            return None
-        self._decoded(whole[key.data_bytes :]).verify(0, data := whole[: key.data_bytes])
-        return data
 
     def _read_pieces(self, low: int, high: int, parts: Sequence[memoryview]) -> None:
         tail = self._tail
@@ -109,7 +103,10 @@ class OpenEntry:
             else:
                 self._fill(self._key.data_bytes, [raw])
                 self._fill(low, parts)
-            tail = self._tail = self._decoded(raw)
+            tail = decode_tail(raw, identity=self._key.identity, file_bytes=self._key.file_bytes)
+            if tail.data_bytes != self._key.data_bytes:
+                raise BadEntry(f"it has {tail.data_bytes} bytes of data, not {self._key.data_bytes}")
+            self._tail = tail
         else:
             self._fill(low, parts)
         tail.verify(low, *parts)
@@ -117,18 +114,11 @@ class OpenEntry:
     def _fill(self, position: int, parts: Sequence[bytearray | memoryview]) -> None:
         left: Sequence[bytearray | memoryview] = [part for part in parts if part]
         while left:
-            count = self._calls.read(self._descriptor.number, left, position)
+            count = self._read(self._descriptor.number, left, position)
             if count == 0:
                 raise BadEntry(f"it ends at byte {position}")
             position += count
             left = drop_moved(left, count)
-
-    def _decoded(self, raw: bytearray | memoryview) -> EntryTail:
-        key = self._key
-        tail = decode_tail(raw, identity=key.identity, file_bytes=key.file_bytes)
-        if tail.data_bytes != key.data_bytes:
-            raise BadEntry(f"it has {tail.data_bytes} bytes of data, not {key.data_bytes}")
-        return tail
 
 
 class EntryFiles:
@@ -154,9 +144,8 @@ class EntryFiles:
         self._closed = threading.Event()
         self._changed_at = -1
         self._looks = Looks(capacity_bytes)
-        # The reads on the loop, by name and time, that the index and the times of the files do not know of yet.
-        self._uses: deque[tuple[str, float]] = deque()
-        self._untouched: dict[str, float] = {}
+        # When which entries were read on the loop, as far as the index and the times of the files do not know it yet.
+        self.uses: dict[str, float] = {}
         self._claims: dict[str, Descriptor] = {}
 
     # --- opening and closing ------------------------------------------------------------------------------------
@@ -252,49 +241,41 @@ class EntryFiles:
             self._index.use(key.name, now)
         return entry
 
-    def read_cached(self, key: EntryKey, room: memoryview) -> memoryview | None:
-        """The data of an entry, verified, in ``room``, if the kernel has its file in memory. Never waits.
+    def read_cached(self, key: EntryKey, start: int, target: memoryview, scratch: memoryview) -> bool:
+        """``find`` and ``OpenEntry.read``, as far as the kernel has the file in memory. Never waits.
 
-        ``None`` if not, and also for every failure, which ``find`` meets again. The use is noted; ``touch`` makes it
+        ``False`` if not, and also for every failure, which ``find`` meets again. The use is noted; ``touch`` makes it
         known to other processes.
         """
         directory = self._directory
         if directory is None or not directory.answers:
-            return None
+            return False
         try:
-            opened = directory.open_now(key.name)
-            data = None if opened is None else OpenEntry(*opened, key, self._calls).read_cached(room)
+            if (opened := directory.open_now(key.name)) is None:
+                return False
+            entry = OpenEntry(*opened, key, self._calls, is_cached=True)
+            if entry.read(start, target, scratch, seconds_max=1.0) < len(target):
+                return False
         except BadEntry:
-            return None
+            return False
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
                 directory.answers = False
-            return None
-        if data is not None:
-            self._uses.append((key.name, time.time()))
-        return data
-
-    @property
-    def has_uses(self) -> bool:
-        """Whether there is something for ``touch`` to do. From any thread."""
-        return bool(self._uses or self._untouched)
+            return False
+        self.uses[key.name] = time.time()
+        return True
 
     def touch(self) -> None:
-        """Set the times of the files that ``read_cached`` has read."""
+        """Bring the reads on the loop into the index, and into the times of the files."""
+        uses, self.uses = self.uses, {}
+        used = list(uses.items())  # At once: the loop may be adding one.
         with self._lock:
-            self._note_uses()
-            untouched, self._untouched = self._untouched, {}
+            for name, used_at in used:
+                self._index.use(name, used_at)
         directory = self._directory
         if directory is not None:
-            for name, used_at in untouched.items():
+            for name, used_at in used:
                 directory.touch(name, used_at)
-
-    def _note_uses(self) -> None:
-        """Put the reads on the loop into the index. With the lock of the index."""
-        while self._uses:
-            name, used_at = self._uses.popleft()
-            self._index.use(name, used_at)
-            self._untouched[name] = used_at
 
     def drop(self, name: str) -> None:
         """Remove a file that cannot be used."""
@@ -393,8 +374,9 @@ class EntryFiles:
 
     def _remove(self, directory: GuardedDirectory, need_bytes: int) -> int:
         """Remove the least used files until enough bytes are freed, or none is left. Returns the bytes freed."""
+        if need_bytes > 0:
+            self.touch()
         with self._lock:
-            self._note_uses()
             victims = {name: self._index.size(name) for name in self._index.victims(need_bytes)}
         for name in victims:
             directory.remove(name)

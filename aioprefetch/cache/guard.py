@@ -44,8 +44,8 @@ class CacheFailed(Exception):
         self.is_lasting = not is_transient
 
 
-class FailureGuard:
-    """Counts the failures of one cache and says when to leave it alone.
+class GuardedCalls:
+    """The calls of one cache in the background of a runtime, each of which a caller awaits for a limited time.
 
     ``subject`` names the cache in warnings; a failure counts as ``counter`` and publishes ``event``. After a
     cool-down one more failure is enough to leave the cache alone again, until a call succeeds.
@@ -53,46 +53,53 @@ class FailureGuard:
 
     def __init__(self, runtime: Runtime, *, subject: str, counter: str, event: str, cool_down_seconds: float) -> None:
         self.cool_down_seconds = cool_down_seconds
-        self._runtime = runtime
+        self.runtime = runtime
         self._subject = subject
         self._counter = counter
         self._event = event
         self._failures_in_a_row = 0
         # On the runtime's clock: the cache, or writing to it, is left alone until then.
-        self.off_until = float("-inf")
-        self.writing_off_until = float("-inf")
+        self._off_until = self._writing_off_until = float("-inf")
         self._warned: set[str] = set()
 
     @property
     def is_off(self) -> bool:
         """Whether the cache is to be left alone now."""
-        return self._runtime.now() < self.off_until
+        return self.runtime.now() < self._off_until
+
+    @property
+    def is_writing_off(self) -> bool:
+        """Whether nothing is to be written now, though entries may be read."""
+        return self.is_off or self.runtime.now() < self._writing_off_until
 
     def succeeded(self) -> None:
         """A call succeeded: the failures before it are forgotten."""
         self._failures_in_a_row = 0
 
-    def failed(self, call: str, error: Exception, consequence: Consequence) -> bool:
-        """Count a failure of a call. Returns whether the cache is left alone from now on because of it."""
-        self._runtime.counters[self._counter] += 1
-        self._runtime.events.publish(self._event, "", call=call, error=type(error).__name__)
-        seconds = self.cool_down_seconds
+    def failed(self, call: str, error: Exception, consequence: Consequence) -> None:
+        """Count a failure of a call, unless it is that of a closed operator."""
+        if isinstance(error, Closed):
+            return
+        runtime, seconds = self.runtime, self.cool_down_seconds
+        runtime.counters[self._counter] += 1
+        runtime.events.publish(self._event, "", call=call, error=type(error).__name__)
         if consequence == "entry":
-            return False
-        if consequence == "permanent":
-            self.off_until = float("inf")
-            self._warn(error, "left alone from now on and reads go to the store")
-            return True
+            return
         if consequence == "writes":
-            self.writing_off_until = self._runtime.now() + seconds
+            self._writing_off_until = runtime.now() + seconds
             self._warn(error, f"not written for {seconds:g} seconds")
-            return False
+            return
         self._failures_in_a_row += 1
-        if self.is_off or (consequence == "count" and self._failures_in_a_row < FAILURES_MAX):
-            return False
-        self.off_until = self._runtime.now() + seconds
-        self._warn(error, f"left alone for {seconds:g} seconds and reads go to the store")
-        return True
+        if consequence == "permanent":
+            self._off_until = float("inf")
+            self._warn(error, "left alone from now on and reads go to the store")
+        elif runtime.now() >= self._off_until and (consequence == "off" or self._failures_in_a_row >= FAILURES_MAX):
+            self._off_until = runtime.now() + seconds
+            self._warn(error, f"left alone for {seconds:g} seconds and reads go to the store")
+            self._left_alone()
+
+    def _left_alone(self) -> None:
+        """Called when the cache is left alone from now on."""
 
     def _warn(self, error: Exception, what: str) -> None:
         # One warning for each kind of failure: a disk that is full stays full.
@@ -101,13 +108,6 @@ class FailureGuard:
             self._warned.add(kind)
             reason = "it did not respond in time" if isinstance(error, TimeoutError) else str(error)
             logger.warning("%s are %s: %s", self._subject, what, reason)
-
-
-class BoundedCalls:
-    """Calls in the background of a runtime, each of which a caller awaits for a limited time."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
 
     async def run(
         self,
@@ -179,41 +179,30 @@ def _closed() -> Closed:
     return Closed("the operator is closed", operation="read")
 
 
-class DiskCalls:
+class DiskCalls(GuardedCalls):
     """All calls of one disk tier, which run in threads.
 
     ``hanging_count`` is the number of calls that took too long and whose threads have not come back yet.
     """
 
     def __init__(self, runtime: Runtime, options: DiskCache) -> None:
-        self.hanging_count = 0
-        self._runtime = runtime
-        self._calls = BoundedCalls(runtime)
-        self._read_seconds_max = options.read_timeout_seconds
-        # The other half of the threads stays free for the other users of the executor.
-        self._turns = asyncio.Semaphore(max(1, runtime.options.executor_threads // 2))
-        self._claim_turns = asyncio.Semaphore(1)  # A claim takes no time, and must not wait for those who do.
-        self._failures = FailureGuard(
+        super().__init__(
             runtime,
             subject=f"the block files in {options.directory}",
             counter="stream_file_cache_failures",
             event="disk.failed",
             cool_down_seconds=options.cool_down_seconds,
         )
+        self.hanging_count = 0
+        self._read_seconds_max = options.read_timeout_seconds
+        # The other half of the threads stays free for the other users of the executor.
+        self._turns = asyncio.Semaphore(max(1, runtime.options.executor_threads // 2))
+        self._claim_turns = asyncio.Semaphore(1)  # A claim takes no time, and must not wait for those who do.
 
     @property
     def is_off(self) -> bool:
         """Whether the disk is to be left alone now."""
-        return self.hanging_count > 0 or self._runtime.now() < self._failures.off_until or self._runtime.closed
-
-    @property
-    def is_writing_off(self) -> bool:
-        """Whether nothing is to be written now, though blocks may be read."""
-        return self.is_off or self._runtime.now() < self._failures.writing_off_until
-
-    def succeeded(self) -> None:
-        """A read without a thread succeeded."""
-        self._failures.succeeded()
+        return self.hanging_count > 0 or super().is_off or self.runtime.closed
 
     async def call(self, what: DiskCall, job: Callable[[], T]) -> T:
         """The result of a job. Raises ``CacheFailed`` alone.
@@ -230,18 +219,18 @@ class DiskCalls:
                     raise _closed()
                 is_running = True
                 try:
-                    return await self._runtime.run_blocking(job)
+                    return await self.runtime.run_blocking(job)
                 finally:
                     is_running = False
                     self.hanging_count -= is_overdue
 
         try:
             seconds = self._read_seconds_max if what in ("read", "claim") else WRITE_SECONDS_MAX
-            result = await self._calls.run(f"disk {what}", in_thread, seconds, cancels=False)
+            result = await self.run(f"disk {what}", in_thread, seconds, cancels=False)
         except Exception as error:
             is_overdue = is_running and isinstance(error, TimeoutError)
             self.hanging_count += is_overdue
-            self._failed(what, _without_frames(error))
+            self.failed(what, _without_frames(error), _consequence(what, error))
             raise CacheFailed(error) from None
         finally:
             is_left = True
@@ -249,18 +238,13 @@ class DiskCalls:
             self.succeeded()
         return result
 
-    def _failed(self, what: DiskCall, error: Exception) -> None:
-        if isinstance(error, Closed):
-            return
-        is_late = isinstance(error, TimeoutError)
-        consequence: Consequence = "off"
-        if isinstance(error, BadEntry):
-            consequence = "entry"
-        elif isinstance(error, ConfigInvalid):
-            consequence = "permanent"
-        elif what in ("write", "claim") and not is_late:
-            # A file system that became read-only, or is over its quota, still has its files.
-            consequence = "writes"
-        elif what == "claim" or (what == "read" and not is_late):
-            consequence = "count"
-        self._failures.failed(what, error, consequence)
+
+def _consequence(what: DiskCall, error: Exception) -> Consequence:
+    is_late = isinstance(error, TimeoutError)
+    if isinstance(error, BadEntry):
+        return "entry"
+    if isinstance(error, ConfigInvalid):
+        return "permanent"
+    if what in ("write", "claim") and not is_late:
+        return "writes"  # A file system that became read-only, or is over its quota, still has its files.
+    return "count" if what == "claim" or (what == "read" and not is_late) else "off"

@@ -21,6 +21,7 @@ from aioprefetch.ranges import resolve_range
 from aioprefetch.values import ReadHead, ReadRequest
 
 FOLDER = "objects/"
+_TEXTS = ("etag", "version", "content_type", "content_encoding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,94 +46,54 @@ def is_object_name(name: str) -> bool:
     return is_entry_name(last) and folder == FOLDER + last[:2]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectFacts:
-    """The metadata of an object in the store. ``version`` is the version id in the response."""
-
-    etag: str
-    version: str | None
-    last_modified: datetime | None
-    content_type: str | None
-    content_encoding: str | None = None
-    filled_at: datetime
-
-    def encode(self) -> bytes:
-        """The facts as JSON."""
-        fields = {
-            "etag": self.etag,
-            "version": self.version,
-            "last_modified": self.last_modified.isoformat() if self.last_modified else None,
-            "content_type": self.content_type,
-            "content_encoding": self.content_encoding,
-            "filled_at": self.filled_at.isoformat(timespec="microseconds"),
-        }
-        return json.dumps(fields, separators=(",", ":")).encode("ascii")
-
-    @classmethod
-    def decode(cls, text: bytes) -> ObjectFacts:
-        """The facts of an entry. Raises ``BadEntry``."""
-        try:
-            fields = json.loads(text)
-            last_modified = _text_or_none(fields["last_modified"])
-            return cls(
-                etag=_text(fields["etag"]),
-                version=_text_or_none(fields["version"]),
-                last_modified=None if last_modified is None else datetime.fromisoformat(last_modified),
-                content_type=_text_or_none(fields["content_type"]),
-                content_encoding=_text_or_none(fields["content_encoding"]),
-                filled_at=datetime.fromisoformat(_text(fields["filled_at"])),
-            )
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise BadEntry(f"its facts cannot be understood: {type(error).__name__}") from error
+def encode_facts(whole: ReadHead) -> bytes:
+    """The facts of an object, the head of a response with all of it, as JSON."""
+    fields = {name: getattr(whole, name) for name in _TEXTS}
+    fields["last_modified"] = whole.last_modified.isoformat() if whole.last_modified else None
+    return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
-
-
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else _text(value)
+def decode_facts(text: bytes, data_bytes: int) -> ReadHead:
+    """The head of a response with all of an object, out of the facts of its entry. Raises ``BadEntry``."""
+    try:
+        fields = json.loads(text)
+        texts = {name: fields[name] for name in _TEXTS}
+        if not all(isinstance(value, str | None) for value in texts.values()) or texts["etag"] is None:
+            raise TypeError("not a text")
+        modified = fields["last_modified"]
+        last_modified = None if modified is None else datetime.fromisoformat(modified)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadEntry(f"its facts cannot be understood: {type(error).__name__}") from error
+    return ReadHead(start=0, size=data_bytes, total=data_bytes, last_modified=last_modified, **texts)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CacheEntry:
     """An entry: its name and size in the cache, and the state of it in this process.
 
-    ``tail`` and ``facts`` are ``None`` until they were read and verified. ``store_etag`` and ``store_modified`` are
-    the metadata of the file in the cache's own store. ``validated_at`` is the time on the runtime's clock at which the
-    object's store last said that this is the current version.
+    ``head`` is that of a response with the whole object, and ``tail`` the verified tail: ``None`` until they are known.
+    ``store_etag`` and ``store_modified`` are the metadata of the file in the cache's own store. ``validated_at`` is the
+    time on the runtime's clock at which the object's store last said that this is the current version.
     """
 
     name: str
-    size_bytes: int
+    size_bytes: int = 0
     tail: EntryTail | None = None
-    facts: ObjectFacts | None = None
+    head: ReadHead | None = None
     store_etag: str | None = None
     store_modified: datetime | None = None
     validated_at: float | None = None
 
     @property
     def etag(self) -> str | None:
-        """The object's ETag, ``None`` until the tail was read."""
-        return None if self.facts is None else self.facts.etag
+        """The object's ETag, ``None`` until it is known."""
+        return None if self.head is None else self.head.etag
 
+    @property
     def whole(self) -> ReadHead:
-        """The head of a response with the whole object. Only after the tail was read."""
-        assert self.tail is not None
-        assert self.facts is not None
-        total = self.tail.data_bytes
-        return ReadHead(
-            start=0,
-            size=total,
-            total=total,
-            etag=self.facts.etag,
-            version=self.facts.version,
-            last_modified=self.facts.last_modified,
-            content_type=self.facts.content_type,
-            content_encoding=self.facts.content_encoding,
-        )
+        """The head, of an entry that was read or written."""
+        assert self.head is not None
+        return self.head
 
 
 def pin_of(request: ReadRequest) -> str | None:

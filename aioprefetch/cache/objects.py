@@ -14,6 +14,7 @@ import itertools
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Protocol, TypeVar
 
 from aioprefetch.accessor.http_headers import is_weak
@@ -21,11 +22,27 @@ from aioprefetch.accessor.list_pages import Paging
 from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.cache.entry import BadEntry, Checksums, EntryTail, claimed_length, decode_tail, encode_tail
-from aioprefetch.cache.guard import BoundedCalls, CacheFailed, Consequence, FailureGuard
+from aioprefetch.cache.entry import (
+    TAIL_BYTES_MAX,
+    BadEntry,
+    Checksums,
+    EntryTail,
+    claimed_length,
+    decode_tail,
+    encode_tail,
+    tail_length,
+)
+from aioprefetch.cache.guard import CacheFailed, GuardedCalls
 from aioprefetch.cache.index import Looks, LruIndex
-from aioprefetch.cache.object_entry import FOLDER, CacheEntry, ObjectFacts, Slot, is_object_name
-from aioprefetch.errors import Closed, ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
+from aioprefetch.cache.object_entry import (
+    FOLDER,
+    CacheEntry,
+    Slot,
+    decode_facts,
+    encode_facts,
+    is_object_name,
+)
+from aioprefetch.errors import ConditionNotMatch, NotFound, ObjectChanged, RangeNotSatisfied
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import DeleteRequest, Entry, ListRequest, ReadHead, ReadRequest, WriteRequest
 
@@ -54,26 +71,22 @@ class CacheSource(Protocol):
         ...
 
 
-class CacheCalls:
+class CacheCalls(GuardedCalls):
     """Calls of the cache's store: bounded in time, and none for a while after too many failures."""
 
     def __init__(self, source: CacheSource, runtime: Runtime, timeout_seconds: float) -> None:
-        self.timeout_seconds = timeout_seconds
-        self._source = source
-        self._runtime = runtime
-        self._calls = BoundedCalls(runtime)
-        self._failures = FailureGuard(
+        super().__init__(
             runtime,
             subject="the entries of the cache",
             counter="cache_failures",
             event="cache.failed",
             cool_down_seconds=COOL_DOWN_SECONDS,
         )
+        self.timeout_seconds = timeout_seconds
+        self._source = source
 
-    @property
-    def is_off(self) -> bool:
-        """Whether the cache is to be left alone for now."""
-        return self._failures.is_off
+    def _left_alone(self) -> None:
+        self.runtime.events.publish("cache.bypassed", "", seconds=self.cool_down_seconds)
 
     async def call(
         self,
@@ -91,19 +104,13 @@ class CacheCalls:
             return await call(self._source.accessor())
 
         try:
-            result = await self._calls.run(f"cache {what}", made, self.timeout_seconds, dispose=dispose)
+            result = await self.run(f"cache {what}", made, self.timeout_seconds, dispose=dispose)
         except Exception as error:
-            self.failed(what, error)
+            # One that concerns a single entry says nothing of the store.
+            self.failed(what, error, "entry" if what == "read" and isinstance(error, BadEntry) else "count")
             raise CacheFailed(error) from error
-        self._failures.succeeded()
+        self.succeeded()
         return result
-
-    def failed(self, what: str, error: Exception) -> None:
-        """Count a failure. One that concerns a single entry says nothing of the store."""
-        is_entrys = isinstance(error, Closed) or (what == "read" and isinstance(error, BadEntry))
-        consequence: Consequence = "entry" if is_entrys else "count"
-        if self._failures.failed(what, error, consequence):
-            self._runtime.events.publish("cache.bypassed", "", seconds=self._failures.cool_down_seconds)
 
 
 class EntryObjects:
@@ -113,7 +120,6 @@ class EntryObjects:
         self.calls = calls
         self.capacity_bytes = capacity_bytes
         self.index: LruIndex[CacheEntry] = LruIndex()
-        self.reserved_bytes = 0
         self._runtime = runtime
         self._last_read = 0.0
         self._is_loaded = False
@@ -121,8 +127,8 @@ class EntryObjects:
         self._pins: tuple[Accessor, bool] | None = None
         self._loading: asyncio.Event | None = None
         self._looks = Looks(capacity_bytes)
-        # Of the entries that are being written: an event that ends each write, and their times of last use.
-        self._writing: list[EntryWriter] = []
+        # Size and time of last use of the entries that are being written, and an event that ends each write.
+        self._writing: dict[str, tuple[int, Callable[[], float]]] = {}
         self._written = asyncio.Event()
         # Files that are out of the index and still have to be deleted, one sweep at a time: a write waits for the
         # sweep before it, so that no late deletion hits a file that was written again.
@@ -182,7 +188,7 @@ class EntryObjects:
                 entry = CacheEntry(name=name, size_bytes=listed[name].size or 0)
                 self.index.add(name, entry.size_bytes, entry, used_at=min(modified, now))
             self._is_loaded = True
-            self._delete_later(self._evict(self.index.total_bytes + self.reserved_bytes - self.capacity_bytes))
+            self._delete_later(self._evict(self._excess()))
         finally:
             self._looks.ended(began_at, self._runtime.now())
             self._loading = None
@@ -257,7 +263,7 @@ class EntryObjects:
             name=slot.name,
             size_bytes=head.end,
             tail=tail,
-            facts=ObjectFacts.decode(tail.facts),
+            head=decode_facts(tail.facts, tail.data_bytes),
             store_etag=head.etag,
             store_modified=head.last_modified,
         )
@@ -288,7 +294,7 @@ class EntryObjects:
             else:
                 await self._runtime.run_blocking(tail.verify, low, view)
         except BadEntry as error:
-            self.calls.failed("read", error)
+            self.calls.failed("read", error, "entry")
             raise CacheFailed(error) from error
         return view
 
@@ -349,38 +355,78 @@ class EntryObjects:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    async def begin(
-        self, slot: Slot, facts: ObjectFacts, data_bytes: int, size_bytes: int, last_read: Callable[[], float]
-    ) -> EntryWriter | None:
-        """Begin to write an entry; ``None`` if there is no room. Raises ``CacheFailed``.
+    async def write(
+        self,
+        slot: Slot,
+        entry: CacheEntry,
+        arrived: Callable[[CacheEntry, int], Awaitable[memoryview | None]],
+        last_read: Callable[[], float],
+    ) -> bool:
+        """Write an entry while its data arrive; whether it is there then. Raises ``CacheFailed``.
 
-        Evicts entries that were read before this one; waits for other writes where only they leave no room.
+        ``arrived`` waits for the bytes from a position on: none at the end, ``None`` to give up. Entries that were read
+        before this one are evicted; where only other writes leave no room it waits for them.
         """
-        while any(writer.slot.name == slot.name for writer in self._writing):
+        facts, data_bytes = encode_facts(entry.whole), entry.whole.size
+        size_bytes = data_bytes + tail_length(slot.identity, facts, data_bytes)
+        if size_bytes - data_bytes > TAIL_BYTES_MAX:
+            return False
+        while slot.name in self._writing:
             await self._written.wait()
         replaced = self.index.discard(slot.name)
         evicted = await self._make_room(size_bytes, last_read)
         if evicted is None:
             self._delete_later([] if replaced is None else [slot.name])
-            return None
-        writer = EntryWriter(self, slot, facts, data_bytes, size_bytes, last_read)
-        self.reserved_bytes += size_bytes
-        self._writing.append(writer)
+            return False
+        self._writing[slot.name] = size_bytes, last_read
+        is_written = False
         try:
             await self._delete(evicted)
             self._to_delete.pop(slot.name, None)
-            await writer.open()
-        except BaseException:
-            self.ended(writer, is_left=True)
-            raise
-        return writer
+            body = await self.calls.call("open_write", partial(_open_body, slot.name), _discard)
+            try:
+                sums = await self._write_data(body, entry, arrived)
+                if sums is not None:
+                    tail = encode_tail(slot.identity, facts, data_bytes, sums)
+                    await self.calls.call("write", lambda _: body.write(tail))
+                    metadata = await self.calls.call("close", lambda _: body.close())
+                    is_written = True
+            finally:
+                if not is_written:
+                    await self._abort(body)
+        finally:
+            self._ended(slot.name, is_left=not is_written)
+        if sums is not None:
+            entry.size_bytes, entry.tail = size_bytes, EntryTail(facts, data_bytes, sums)
+            entry.store_etag = metadata.etag
+            self._wrote(entry, last_read())
+        return is_written
+
+    async def _write_data(
+        self, body: WriteBody, entry: CacheEntry, arrived: Callable[[CacheEntry, int], Awaitable[memoryview | None]]
+    ) -> tuple[int, ...] | None:
+        """Write the data as they arrive; their checksums, ``None`` to give up."""
+        sums, position = Checksums(), 0
+        while data := await arrived(entry, position):
+            sums.add(data)
+            await self.calls.call("write", partial(_write_to, body, data))
+            position += len(data)
+        return None if data is None else sums.all()
+
+    async def _abort(self, body: WriteBody) -> None:
+        """Leave no file behind. Not a guarded call: this has to be done at the end of the supervisor too."""
+        try:
+            async with asyncio.timeout(self.calls.timeout_seconds):
+                await body.abort()
+        except Exception as error:
+            self.calls.failed("abort", error, "count")
 
     async def _make_room(self, size_bytes: int, last_read: Callable[[], float]) -> list[str] | None:
         """Evict entries until ``size_bytes`` fit; ``None`` when only entries that were read later could go."""
         while size_bytes <= self.capacity_bytes:
-            need_bytes = self.index.total_bytes + self.reserved_bytes + size_bytes - self.capacity_bytes
+            need_bytes = self._excess() + size_bytes
             # An entry that is being written may be the one to go, if it was read before those in the index.
-            used_before = min([last_read(), *(writer.last_read() for writer in self._writing)])
+            used_before = min([last_read(), *(read_at() for _, read_at in self._writing.values())])
             victims = self.index.victims(need_bytes, used_before=used_before)
             if sum(map(self.index.size, victims)) >= need_bytes:
                 return self._evict(need_bytes)
@@ -389,88 +435,25 @@ class EntryObjects:
             await self._written.wait()
         return None
 
-    def ended(self, writer: EntryWriter, *, is_left: bool) -> None:
+    def _excess(self) -> int:
+        """The bytes of all entries, of those that are being written too, above the capacity; below it is negative."""
+        return self.index.total_bytes + sum(size for size, _ in self._writing.values()) - self.capacity_bytes
+
+    def _ended(self, name: str, *, is_left: bool) -> None:
         """A write has ended; ``is_left``: a file of it may have appeared, and has to be deleted."""
-        self.reserved_bytes -= writer.size_bytes
-        self._writing.remove(writer)
+        del self._writing[name]
         written, self._written = self._written, asyncio.Event()
         written.set()
         if is_left:
-            self._to_delete[writer.slot.name] = None
+            self._to_delete[name] = None
 
-    def wrote(self, entry: CacheEntry, used_at: float) -> None:
+    def _wrote(self, entry: CacheEntry, used_at: float) -> None:
         """Add an entry that was written to the index, by the time of its last read."""
         self.index.add(entry.name, entry.size_bytes, entry, used_at=used_at)
         looks = self._looks
         looks.wrote(entry.size_bytes)
         if self._loading is None and looks.has_written_much and looks.is_cheap(self._runtime.now()):
             self._load_later()
-
-
-class EntryWriter:
-    """An entry that is being written while its data arrive. Ends by ``finish`` or ``abort``; both may fail."""
-
-    def __init__(
-        self,
-        objects: EntryObjects,
-        slot: Slot,
-        facts: ObjectFacts,
-        data_bytes: int,
-        size_bytes: int,
-        last_read: Callable[[], float],
-    ) -> None:
-        self.slot = slot
-        self.size_bytes = size_bytes
-        self.last_read = last_read
-        self._objects = objects
-        self._calls = objects.calls
-        self._facts = facts
-        self._data_bytes = data_bytes
-        self._sums = Checksums()
-        self._body: WriteBody | None = None
-
-    async def open(self) -> None:
-        """Open the body. Raises ``CacheFailed``, as the methods below do."""
-        request = WriteRequest(path=self.slot.name, content_type="application/octet-stream")
-        self._body = await self._calls.call("open_write", lambda cache: cache.open_write(request), _discard)
-
-    async def write(self, data: memoryview) -> None:
-        """Write the next bytes of the data."""
-        body = self._body
-        assert body is not None
-        self._sums.add(data)
-        await self._calls.call("write", lambda _: body.write(data))
-
-    async def finish(self) -> CacheEntry:
-        """Write the tail: the entry is there now."""
-        body, facts = self._body, self._facts.encode()
-        assert body is not None
-        sums = self._sums.all()
-        tail = encode_tail(self.slot.identity, facts, self._data_bytes, sums)
-        await self._calls.call("write", lambda _: body.write(tail))
-        metadata = await self._calls.call("close", lambda _: body.close())
-        self._body = None
-        self._objects.ended(self, is_left=False)
-        return CacheEntry(
-            name=self.slot.name,
-            size_bytes=self.size_bytes,
-            tail=EntryTail(facts, self._data_bytes, sums),
-            facts=self._facts,
-            store_etag=metadata.etag,
-        )
-
-    async def abort(self) -> None:
-        """Leave no file behind, unless ``finish`` has made one."""
-        body, self._body = self._body, None
-        if body is None:
-            return
-        self._objects.ended(self, is_left=True)  # A close that was given up may have made the file appear.
-        # Not a guarded call: this has to be done at the end of the supervisor too.
-        try:
-            async with asyncio.timeout(self._calls.timeout_seconds):
-                await body.abort()
-        except Exception as error:
-            self._calls.failed("abort", error)
 
 
 class EntrySink(CollectSink):
@@ -497,6 +480,14 @@ class EntrySink(CollectSink):
             raise pin.changed(head.etag, "the file of a cache entry was replaced")
         if entry.store_etag is None:
             entry.store_etag, entry.store_modified = head.etag, head.last_modified
+
+
+async def _open_body(name: str, cache: Accessor) -> WriteBody:
+    return await cache.open_write(WriteRequest(path=name, content_type="application/octet-stream"))
+
+
+async def _write_to(body: WriteBody, data: memoryview, _: Accessor) -> None:
+    await body.write(data)
 
 
 async def _discard(body: WriteBody) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,8 @@ class StillCalls(SystemCalls):
         except OSError:
             return None
 
-    def read_cached(self, descriptor: int, buffer: memoryview, position: int) -> int:
-        return os.preadv(descriptor, [buffer], position)
+    def read_cached(self, descriptor: int, parts: Sequence[bytearray | memoryview], position: int) -> int:
+        return os.preadv(descriptor, parts, position)
 
     def answers_from_memory(self, descriptor: int) -> bool:
         return self.is_warm
@@ -95,8 +95,8 @@ class WarmCalls(FailingCalls):
         super().__init__(before)
         self.counts: list[int] = []
 
-    def read_cached(self, descriptor: int, buffer: memoryview, position: int) -> int:
-        count = super().read_cached(descriptor, buffer, position)
+    def read_cached(self, descriptor: int, parts: Sequence[bytearray | memoryview], position: int) -> int:
+        count = super().read_cached(descriptor, parts, position)
         return min(count, self.counts.pop(0)) if self.counts else count
 
 

@@ -5,10 +5,10 @@ The outermost layer. A read may be served from:
 * an **entry**, when path, version and conditions fit. A read that is pinned (by ``if_match`` or ``version``) takes
   the entry of that version as it is. Another read first asks the store whether the entry is still current (a
   conditional GET), unless ``revalidate_seconds`` lets it trust the entry.
-* a **fill** that is in progress, whose bytes are taken as they arrive, or passed on if the object turns out to be
-  too large or to have no ETag. Once its response has begun it is joined as an entry is used: a read that is not pinned
-  asks first.
-* the store itself: objects that are too large or have no ETag, and everything while the cache keeps failing.
+* a **fill** that is in progress, whose bytes are taken as they arrive. Once its response has begun it is joined as an
+  entry is used: a read that is not pinned asks first.
+* the store itself: objects that turn out to be too large or to have no ETag, and everything while the cache keeps
+  failing.
 
 No failure of the cache fails a read: nothing is delivered before all of its part is there and verified, so the store
 can always serve the read instead.
@@ -19,20 +19,18 @@ after it, for entries of reads in between.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
-from aioprefetch.accessor.response_check import VersionPin
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.cache.entry import aligned
 from aioprefetch.cache.guard import CacheFailed
 from aioprefetch.cache.object_entry import CacheEntry, part_of, slot_of
 from aioprefetch.cache.objects import CacheCalls, CacheSource, EntryGone, EntryObjects
 from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNotSatisfied, Unavailable
-from aioprefetch.layers.lru_cache.fill import FillReader, late_error
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
+from aioprefetch.layers.retry import UNPROVEN
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import SECONDS, SIZE, check, checked_seconds, option
 from aioprefetch.ranges import ByteCount
@@ -127,17 +125,15 @@ class LruCacheAccessor(WrappedAccessor):
         try:
             tier = await self._read_cached(request, sink)
             if tier is None:
-                rest = _rest_of(request, sink)
-                response = await self._read_store(rest, sink)
+                response = await self._read_store(request, sink)
                 self._lookup.check_bypassed(request, response.head)
-                if rest is request:
-                    return response
+                return response
         except Error as error:
             error.add_context(service=self.inner.info.location)  # Those of the cache have it from no inner layer.
             raise
         head = sink.head
         assert head is not None
-        return ReadReply(head=head, received=head.size, tier=tier or "store")
+        return ReadReply(head=head, received=head.size, tier=tier)
 
     async def _read_store(self, request: ReadRequest, sink: Sink) -> ReadReply:
         """Read from the store: a miss, unless the response is that the caller has the current version already."""
@@ -157,15 +153,12 @@ class LruCacheAccessor(WrappedAccessor):
     async def _read_cached(self, request: ReadRequest, sink: Sink) -> str | None:
         """Read from the cache or a fill; the tier that had it, or ``None`` when the store has to serve the read."""
         for _ in range(2):  # An entry that cannot be used is dropped: the second time the object comes by a fill.
-            source = await self._lookup.source(request, sink)
-            while isinstance(source, JoinedFill):
-                if await self._read_fill(source, sink) is not None:
-                    return "cache" if source.is_hit else "store"
-                source.reader.request = request = _rest_of(request, sink)
-                source = await self._lookup.opened(source.fill, source.reader)
+            source = await self._lookup.source(request)
+            if isinstance(source, JoinedFill):
+                return await self._read_fill(source, request, sink)
             if source is None:
                 return None
-            part = self._part(request, source.whole(), "cache_hits")
+            part = self._part(request, source.whole, "cache_hits")
             try:
                 if await self._read_entry(source, part, request, sink):
                     return "cache"
@@ -182,7 +175,7 @@ class LruCacheAccessor(WrappedAccessor):
             sink.begin(part, path=request.path)
             return True
         start, end = part.start, part.end
-        low, high = aligned(start, end, entry.whole().size)
+        low, high = aligned(start, end, entry.whole.size)
         turn = self._runtime.turn
         if turn.left_bytes <= 0:
             await turn.end()
@@ -205,72 +198,46 @@ class LruCacheAccessor(WrappedAccessor):
                 reservation.release()
         return True
 
-    async def _read_fill(self, source: JoinedFill, sink: Sink) -> ReadHead | None:
-        """Deliver a part of an object as it arrives.
-
-        ``None`` if the response was cut off and the next one is the first. The reader stays in the fill.
-        """
-        fill, reader = source.fill, source.reader
-        served = stays = False
+    async def _read_fill(self, source: JoinedFill, request: ReadRequest, sink: Sink) -> str:
+        """Deliver a part of an object as it arrives, and leave its fill. Returns the tier that had it."""
+        fill, counter = source.fill, "cache_hits" if source.is_hit else "cache_misses"
+        served = False
         try:
-            reading = self._read_arriving(source, sink) if reader.relay is None else self._read_relay(reader, sink)
-            part = await reading
-            if part is None:
-                await _begin_again(reader.request, sink)
-                stays = True
+            assert fill.head is not None
+            part = self._part(request, fill.head, counter)
+            self._count(counter, request.path)
+            sink.begin(part, path=request.path)
+            position = part.start
+            while position < part.end:
+                await fill.wait_until(position + 1, deadline=request.deadline)
+                if fill.state == "bypassed":
+                    break
+                end = min(fill.received, part.end)
+                await sink.pour(memoryview(fill.buffer)[position:end])
+                position = end
             served = True
-            return part
         except (RangeNotSatisfied, ConditionNotMatch):
             served = True  # This is the response, and other readers want the object.
             raise
         finally:
-            if not stays:
-                fill.leave(reader, served=served)
+            fill.leave(served=served)
+        if position < part.end:
+            await self._read_again(request, sink)
+        return "cache" if source.is_hit else "store"
 
-    async def _read_arriving(self, source: JoinedFill, sink: Sink) -> ReadHead | None:
-        """Deliver from the memory of a fill; ``None`` when its response was dropped."""
-        fill, reader = source.fill, source.reader
-        request, response, whole = reader.request, reader.response, fill.head
-        assert whole is not None
-        counter = "cache_hits" if source.is_hit else "cache_misses"
-        part = self._part(request, whole, counter)
-        if response == 0:
-            self._count(counter, request.path)
-        sink.begin(part, path=request.path)
-        position = part.start
-        while position < part.end:
-            await fill.wait_until(position + 1, deadline=request.deadline, response=response)
-            if fill.response != response:
-                return None
-            end = min(fill.received, part.end)
-            await sink.pour(memoryview(fill.buffer)[position:end])
-            position = end
-        return part
-
-    async def _read_relay(self, reader: FillReader, sink: Sink) -> ReadHead | None:
-        """Wait for the response that goes into the sink already; one more request brings the rest of the part.
-
-        ``None`` when the response was dropped.
-        """
-        request, relay = reader.request, reader.relay
-        assert relay is not None
-        if reader.response == 0:
-            self._count("cache_misses", request.path)
-        try:
-            async with asyncio.timeout_at(request.deadline):
-                await asyncio.shield(relay.finished)
-        except TimeoutError as late:
-            late.__traceback__ = None  # Its frames hold the task, whose error it becomes the context of.
-            raise late_error(request) from None
-        if reader.relay is None:
-            return None
-        part = relay.part
-        if relay.end < part.end:
-            try:
-                await self.inner.read(request.resume(part, relay.end - part.start), sink)
-            except ConditionNotMatch as error:
-                raise VersionPin(part.etag, path=request.path).explain(error) from error
-        return part
+    async def _read_again(self, request: ReadRequest, sink: Sink) -> None:
+        """Read from the store what a fill has begun to deliver. Nothing proves that it is still of that version."""
+        if not await sink.begin_again() and sink.received:
+            raise Unavailable(
+                f"the body was cut off, and {UNPROVEN}",
+                operation="read",
+                path=request.path,
+                status="persistent",
+                head=sink.head,
+                received=sink.received,
+            )
+        rest = request if sink.head is None else request.resume(sink.head, sink.received)
+        await self.inner.read(rest, sink)
 
     def _part(self, request: ReadRequest, whole: ReadHead, counter: str) -> ReadHead:
         try:
@@ -309,7 +276,7 @@ class LruCacheAccessor(WrappedAccessor):
     def _stop_fills(self, names: list[str]) -> None:
         for name in names:
             self._state.fills.invalidate(name)
-            self._state.bypassed.forget(name)
+            self._state.bypassed.discard(name)
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
         return await self.changing(lambda: self.inner.write(request, data), (request.path,))
@@ -328,25 +295,6 @@ class LruCacheAccessor(WrappedAccessor):
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
         return InvalidatingWriteBody(await self.inner.open_write(request), self, request.path)
-
-
-def _rest_of(request: ReadRequest, sink: Sink) -> ReadRequest:
-    """The missing rest of a read, whose first response may have been dropped."""
-    return request if sink.head is None else request.resume(sink.head, sink.received)
-
-
-async def _begin_again(request: ReadRequest, sink: Sink) -> None:
-    """Prepare a sink for a response that nothing proves to be of the version in it, as Retry does."""
-    if sink.head is not None and not await sink.begin_again() and sink.received:
-        raise Unavailable(
-            "the body was cut off, and nothing proves that the rest is of the same version: there is neither a strong "
-            "ETag nor a version id",
-            operation="read",
-            path=request.path,
-            status="persistent",
-            head=sink.head,
-            received=sink.received,
-        )
 
 
 class InvalidatingWriteBody:

@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.accessor.sink import Sink
+from aioprefetch.cache.index import LruIndex
 from aioprefetch.cache.object_entry import CacheEntry, Slot, is_excluded, pin_of, slot_of
 from aioprefetch.cache.objects import EntryObjects
 from aioprefetch.errors import Closed
-from aioprefetch.layers.lru_cache.fill import Fill, FillReader
+from aioprefetch.layers.lru_cache.fill import Fill
 from aioprefetch.layers.lru_cache.object_memory import ObjectMemory
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ReadHead, ReadRequest
 
+# The most objects of which it is remembered that they are not cached: the next read does not try again.
 BYPASSED_MAX = 10_000
-
-
-class BypassedObjects:
-    """The objects that are not cached (too large, or without an ETag), so that the next read does not try again.
-
-    Remembers size and ETag of ``names_max`` objects and forgets the least recently read.
-    """
-
-    def __init__(self, names_max: int = BYPASSED_MAX) -> None:
-        self._names_max = names_max
-        self._objects: OrderedDict[str, tuple[int | None, str | None]] = OrderedDict()
-
-    def __contains__(self, name: str) -> bool:
-        if name not in self._objects:
-            return False
-        self._objects.move_to_end(name)
-        return True
-
-    def remember(self, name: str, total: int | None, etag: str | None) -> None:
-        """The object of this slot has this size and ETag, and is not cached."""
-        self._objects[name] = (total, etag)
-        self._objects.move_to_end(name)
-        if len(self._objects) > self._names_max:
-            self._objects.popitem(last=False)
-
-    def check(self, name: str, total: int | None, etag: str | None) -> None:
-        """Forget the slot when a response shows another object than the remembered one."""
-        if self._objects.get(name, (total, etag)) != (total, etag):
-            self.forget(name)
-
-    def forget(self, name: str) -> None:
-        """The object may have changed."""
-        self._objects.pop(name, None)
 
 
 class Fills:
@@ -110,7 +77,8 @@ class CacheState:
         self.runtime = runtime
         self.cache = cache
         self.memory = ObjectMemory(runtime.budget, wait_seconds=runtime.options.budget_wait_seconds)
-        self.bypassed = BypassedObjects()
+        # Size and ETag of the objects that are too large, or have no ETag, by the name of their slot.
+        self.bypassed: LruIndex[tuple[int | None, str | None]] = LruIndex()
         self.fills = Fills()
         self._closes_fills = False
 
@@ -125,13 +93,12 @@ class CacheState:
 
 @dataclass(frozen=True, slots=True)
 class JoinedFill:
-    """A fill that was joined: ``reader`` has to leave it.
+    """A fill that was joined, and has to be left.
 
     ``is_hit``: the object was complete by then, only its writing went on.
     """
 
     fill: Fill
-    reader: FillReader
     is_hit: bool
 
 
@@ -154,7 +121,9 @@ class Lookup:
 
     def check_bypassed(self, request: ReadRequest, head: ReadHead) -> None:
         """The store served a read itself: forget that its object is bypassed if it is another one now."""
-        self._state.bypassed.check(self._slots(request)[0].name, head.total, head.etag)
+        bypassed, name = self._state.bypassed, self._slots(request)[0].name
+        if bypassed.get(name) not in (None, (head.total, head.etag)):
+            bypassed.discard(name)
 
     def _slots(self, request: ReadRequest) -> tuple[Slot, ...]:
         """The slots that may have an entry for this read, that of exactly this request first."""
@@ -163,7 +132,7 @@ class Lookup:
             return (current,)
         return slot_of(self._namespace, request.path, request.version), current
 
-    async def source(self, request: ReadRequest, sink: Sink) -> Source:
+    async def source(self, request: ReadRequest) -> Source:
         """The fill or the entry to read from; ``None`` for the store itself.
 
         Raises the store's error when the object cannot be opened.
@@ -172,7 +141,10 @@ class Lookup:
         is_empty = request.size == 0 or request.suffix == 0
         if not (request.if_modified_since is request.if_unmodified_since is None):
             return None  # The store knows when the object was modified.
-        if is_empty or request.offset >= self._object_bytes_max or slots[0].name in self._state.bypassed:
+        if is_empty or request.offset >= self._object_bytes_max:
+            return None
+        if slots[0].name in self._state.bypassed:
+            self._state.bypassed.use(slots[0].name, 0.0)
             return None
         if not (self._cache.is_ready or await self._cache.ready()):
             return None
@@ -180,13 +152,13 @@ class Lookup:
         if fill is None:
             entry = self._entry(slots, request)
             if entry is not None and self._is_trusted(entry, request):
-                return self._holder(entry, request, sink)
+                return self._holder(entry)
             if request.if_none_match is not None and (
                 entry is None or is_excluded(request, entry.etag if entry.tail else None)
             ):
                 return None  # The caller's own condition is the revalidation.
             fill = self._start(slots, request, entry)
-        return await self.opened(fill, fill.join(request, sink))
+        return await self._opened(fill, request)
 
     def _joinable(self, slots: tuple[Slot, ...], request: ReadRequest) -> Fill | None:
         for slot in slots:
@@ -219,11 +191,12 @@ class Lookup:
                 return fill.entry
         return None
 
-    def _holder(self, entry: CacheEntry, request: ReadRequest, sink: Sink) -> Source:
+    def _holder(self, entry: CacheEntry) -> Source:
         """The entry, or the fill that still has it in memory (joined); ``None`` if that fill has failed."""
         for fill in self._state.fills.of(entry.name):
             if fill.entry is entry:
-                return JoinedFill(fill, fill.join(request, sink), is_hit=fill.state == "complete")
+                fill.join()
+                return JoinedFill(fill, is_hit=fill.state == "complete")
         if entry.tail is None:
             return None
         self._cache.index.use(entry.name, self._cache.read_time())
@@ -244,9 +217,8 @@ class Lookup:
             entry.validated_at = asked_at
 
     def _start(self, slots: tuple[Slot, ...], request: ReadRequest, stale: CacheEntry | None) -> Fill:
-        def judge(slot: Slot, entry: CacheEntry) -> bool | None:
-            fits = _fits(entry, None if slot is slots[0] else request.version, pin_of(request))
-            return self._is_trusted(entry, request) if fits else None
+        async def look_up(fill: Fill) -> bool:
+            return await self._look_up(fill, slots, request)
 
         fill = Fill(
             ReadRequest(
@@ -255,10 +227,10 @@ class Lookup:
                 if_match=pin_of(request),
                 version=request.version,
             ),
-            slots=slots,
+            slots[0],
             object_bytes_max=self._object_bytes_max,
             stale=stale,
-            judge=judge,
+            look_up=look_up,
             inner=self._inner,
             cache=self._cache,
             memory=self._state.memory,
@@ -267,35 +239,50 @@ class Lookup:
         self._state.start(fill)
         return fill
 
-    async def opened(self, fill: Fill, reader: FillReader) -> Source:
-        """The source of a reader that has joined a fill, once the head of the response is there.
+    async def _look_up(self, fill: Fill, slots: tuple[Slot, ...], request: ReadRequest) -> bool:
+        """Look whether another process has put an entry into the cache; whether it may serve as it is."""
+        for slot in slots:
+            entry = await self._cache.find(slot)
+            if fill.is_invalidated:
+                return False
+            self._cache.found(slot.name, entry)
+            if entry is not None and _fits(entry, None if slot is slots[0] else request.version, pin_of(request)):
+                fill.stale = entry
+                return self._is_trusted(entry, request)
+        return False
 
-        The reader has left the fill if that is an entry or the store. Raises the store's error.
+    async def _opened(self, fill: Fill, request: ReadRequest) -> Source:
+        """The source of a read that joins a fill, once the head of the response is there.
+
+        The fill is left again if that is an entry or the store. Raises the store's error.
         """
-        reader.rewound()
-        request, is_hit = reader.request, fill.state == "complete"
+        is_hit = fill.state == "complete"
+        fill.join()
         try:
             await fill.wait_until(0, deadline=request.deadline)
         except BaseException:
-            fill.leave(reader, served=False)
+            fill.leave(served=False)
             self._runtime.counters["cache_misses"] += 1
             raise
         if fill.state == "current":
-            fill.leave(reader, served=True)
-            return None if fill.stale is None else self._holder(fill.stale, request, reader.sink)
+            fill.leave(served=True)
+            return None if fill.stale is None else self._holder(fill.stale)
         if fill.state == "bypassed":
+            fill.leave(served=True)
             if fill.head is not None:
-                self._state.bypassed.remember(fill.slot.name, fill.head.total, fill.head.etag)
-            if reader.relay is None:
-                fill.leave(reader, served=True)
-                return None
-        else:
-            self._state.fills.invalidate_older(fill)
-        reader.response = fill.response
-        return JoinedFill(fill, reader, is_hit)
+                self._bypass(fill.slot.name, fill.head)
+            return None
+        self._state.fills.invalidate_older(fill)
+        return JoinedFill(fill, is_hit)
+
+    def _bypass(self, name: str, head: ReadHead) -> None:
+        bypassed = self._state.bypassed
+        bypassed.add(name, 1, (head.total, head.etag), used_at=0.0)
+        for other in bypassed.victims(len(bypassed) - BYPASSED_MAX):
+            bypassed.discard(other)
 
 
 def _fits(entry: CacheEntry, version: str | None, pin: str | None) -> bool:
     """Whether an entry is of this version id and ETag, if they are given."""
-    facts = entry.facts
-    return facts is not None and version in (None, facts.version) and pin in (None, facts.etag)
+    head = entry.head
+    return head is not None and version in (None, head.version) and pin in (None, head.etag)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.blocks.disk_tier import NOW_BYTES
 from aioprefetch.cache.directory import SystemCalls
+from aioprefetch.cache.entry import PIECE_BYTES
+from aioprefetch.cache.files import SCRATCH_BYTES
 from aioprefetch.reader.reader import RangeReader
-from aioprefetch.runtime.page_cache import KNOWS_NOWAIT, answers, can_open
+from aioprefetch.runtime.page_cache import KNOWS_NOWAIT
 from aioprefetch.testing.conformance.suite import checks
 from tests.probes.calls import counted_calls
 from tests.stores.disk_tier import (
@@ -118,7 +119,7 @@ async def test_the_page_cache_of_the_system(tmp_path: Path) -> None:
         await read_block(b, reader, 1)
         descriptor = os.open(file_of(tmp_path, key_in(b, reader, 1)), os.O_RDONLY)
         try:
-            is_answered = can_open() and answers(descriptor, calls.read_cached)
+            is_answered = calls.answers_from_memory(descriptor)
         finally:
             os.close(descriptor)
         assert calls.reads == (0 if is_answered else 1)
@@ -147,12 +148,14 @@ async def test_a_thread_reads_what_is_not_cached(tmp_path: Path, operation: str,
 
 
 @pytest.mark.parametrize("count", [0, 1, 100, BLOCK - 1, BLOCK])
-async def test_a_thread_reads_all_after_a_short_answer(tmp_path: Path, count: int) -> None:
+async def test_a_short_answer_is_carried_on_and_a_thread_reads_all_after_an_empty_one(
+    tmp_path: Path, count: int
+) -> None:
     calls = WarmCalls()
     async with warm_bench(tmp_path, calls) as (b, reader):
         calls.counts = [count]
         await read_block(b, reader, 1)
-        assert (calls.made.count("read_cached"), calls.made.count("read")) == (1, 1)
+        assert (calls.made.count("read_cached"), calls.made.count("read")) == ((2, 0) if count else (1, 1))
         assert b.calls == []
         assert counts(b)[2] == 0
 
@@ -175,7 +178,6 @@ async def test_a_block_that_would_hold_the_loop_is_left_to_a_thread(tmp_path: Pa
         for index in range(8):
             assert await reader.read_at(2 * index * BLOCK, BLOCK) == b.data[2 * index * BLOCK :][:BLOCK]
             await written(b)
-        assert key_in(b, reader, 0).file_bytes > NOW_BYTES
         calls.made.clear()
         b.calls.clear()
         assert await reader.read_at(0, BLOCK) == b.data[:BLOCK]
@@ -183,6 +185,26 @@ async def test_a_block_that_would_hold_the_loop_is_left_to_a_thread(tmp_path: Pa
         assert b.calls == []
         assert calls.made.count("read") == 2
         assert "read_cached" not in calls.made
+
+
+async def test_a_part_of_a_large_block(tmp_path: Path) -> None:
+    """Its piece and the tail are read on the loop. One that crosses two pieces is left to a thread."""
+    calls, large = WarmCalls(), 3 * PIECE_BYTES
+    more: dict[str, Any] = {"block_bytes": large, "memory_bytes": large, "blocks": 2 * large // BLOCK}
+    async with (
+        disk_bench(tmp_path, calls=calls, disk={"capacity_bytes": MIB * 64}, **more) as b,
+        reader_of(b) as reader,
+    ):
+        for start in (0, large):
+            await reader.read_at(start, large)
+            await written(b)
+        reader.set_policy("random")
+        b.calls.clear()
+        for start, on_loop, by_thread in ((100, 0, 2), (PIECE_BYTES + 100, 2, 0), (2 * PIECE_BYTES - 100, 0, 1)):
+            calls.made.clear()
+            assert await reader.read_at(start, 200) == b.data[start : start + 200]
+            assert (calls.made.count("read_cached"), calls.made.count("read")) == (on_loop, by_thread)
+        assert b.calls == []
 
 
 # --- files that are not as they were --------------------------------------------------------------------------------
@@ -342,9 +364,9 @@ def test_a_read_on_the_loop_counts_as_a_use(tmp_path: Path) -> None:
     for key in keys[:3]:
         put(cache, key)
     assert cache.find(keys[2]) is not None
-    data = cache.read_cached(keys[0], memoryview(bytearray(NOW_BYTES)))
-    assert data is not None
-    assert bytes(data) == data_of(keys[0])
+    data = bytearray(keys[0].data_bytes)
+    assert cache.read_cached(keys[0], 0, memoryview(data), memoryview(bytearray(SCRATCH_BYTES)))
+    assert data == data_of(keys[0])
     put(cache, keys[3])
     assert sorted(files_in(tmp_path)) == sorted(keys[index].name for index in (0, 2, 3))
 

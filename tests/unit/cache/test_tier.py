@@ -273,17 +273,18 @@ async def test_memory_comes_back_when_blocks_are_written(tmp_path: Path) -> None
 
 
 async def test_unbuffer_gives_back_what_is_being_written(tmp_path: Path) -> None:
-    go_on = threading.Event()
+    writing, go_on = threading.Event(), threading.Event()
 
     def before(operation: str) -> None:
         if operation == "write":
+            writing.set()
             go_on.wait(20)
 
     async with disk_bench(tmp_path, calls=FailingCalls(before)) as b:
         reader = reader_of(b)
         await read_block(b, reader, 0)
         await read_block(b, reader, 1)
-        assert tier_of(b).writer.writing_bytes == BLOCK
+        await until(writing.is_set)
         await reader.unbuffer()
         assert b.runtime.budget.used_bytes == BLOCK
         go_on.set()

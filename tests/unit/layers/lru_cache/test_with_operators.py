@@ -12,7 +12,6 @@ from typing import Any
 
 import aioprefetch as ap
 from aioprefetch.runtime.events import Event
-from aioprefetch.testing.fault_server import FaultServer
 from aioprefetch.values import WriteRequest
 
 DATA = os.urandom(3 << 20)
@@ -147,17 +146,6 @@ async def test_no_read_of_any_kind_gets_a_damaged_byte(tmp_path: Path) -> None:
                 await use(op)
                 assert op.statistics["cache_failures"] == 1
             assert path.read_bytes() != damaged
-
-
-async def test_a_large_object_of_a_server_comes_over_one_connection() -> None:
-    """By the response that shows how large it is, and one for what lies behind that."""
-    async with FaultServer({"k": DATA}) as server, ap.Operator.from_uri("memory://") as cache:
-        layer = ap.layers.LruCacheLayer(cache=cache, object_bytes_max=1 << 20)
-        async with ap.Operator.from_uri(server.url).layer(layer) as op:
-            assert await op.read("k") == DATA
-            assert (len(server.requests), server.connections) == (2, 1)
-            assert await op.read("k") == DATA
-            assert (len(server.requests), server.connections) == (3, 1)
 
 
 KILLED = """
