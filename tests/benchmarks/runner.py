@@ -149,9 +149,7 @@ def _numbers_of(
     if items:
         numbers["requests_per_item"] = len(requests) / items
     if received:
-        unread = traffic["sent_bytes"] - received
-        numbers |= {"sent_over_read": traffic["sent_bytes"] / received, "wasted_bytes": unread}
-        numbers["wasted_percent"] = 100 * unread / received
+        numbers["sent_over_read"] = traffic["sent_bytes"] / received
     if items and received and "workers" in numbers:
         numbers["request_seconds"] = wall * numbers["workers"] / items
         numbers["nominal_seconds"] = conditions.request_seconds(received / items)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -401,25 +400,12 @@ class Question:
     response: Callable[[pa.Table], pa.Table]
 
 
-def rows_at_random(rows: int) -> list[int]:
-    """A thousand rows in order, none twice."""
-    return sorted(random.Random("take").sample(range(rows), 1000))
-
-
 QUESTIONS = {
     "scan": Question("the whole file", lambda rows: {}, lambda table: table),
     "range": Question(
         "1000 rows from the middle",
         lambda rows: {"rows": (rows // 2, rows // 2 + 1000)},
         lambda table: table.slice(table.num_rows // 2, 1000),
-    ),
-    "take": Question(
-        "1000 rows at random",
-        lambda rows: {"take": rows_at_random(rows)},
-        lambda table: table.take(rows_at_random(table.num_rows)),
-    ),
-    "columns": Question(
-        "one of four columns", lambda rows: {"columns": ["value"]}, lambda table: table.select(["value"])
     ),
 }
 PYLANCE_WORDS = ("endpoint", "region", "aws_access_key_id", "aws_secret_access_key")

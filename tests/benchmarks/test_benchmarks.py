@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import page, records, report, run
-from tests.benchmarks.job import Bar, is_ours
+from tests.benchmarks import page, records, report
+from tests.benchmarks.job import is_ours
 from tests.benchmarks.jobs import JOBS
 from tests.benchmarks.nginx import ready_nginx
 from tests.benchmarks.runner import run_job
@@ -48,22 +48,9 @@ def test_every_bar_names_contestants_of_its_job() -> None:
             assert bar.reaches(bar.aim, bar.bar), f"the aim of {bar.shape} is beyond its bar"
 
 
-def test_a_bar_is_judged_beside_the_base_that_is_best_round_by_round() -> None:
-    bar = Bar("all of it", "us", "wall_seconds", 1.0, 0.5, ("fast", "slow"))
-    walls = {"us": [1.0, 10.0, 3.0], "fast": [2.0, 20.0, 4.0], "slow": [4.0, 40.0, 12.0]}
-    samples = {name: [{"wall_seconds": wall} for wall in found] for name, found in walls.items()}
-    assert bar.value(samples) == 0.5
-    assert [bar.verdict(value) for value in (0.5, 0.51, 1.0, 1.01, None)] == ["aim", "met", "met", "missed", "–"]
-
-
 def test_the_page_and_its_plots_show_the_results_beside_them(tmp_path: Path) -> None:
     kept = records.load(page.RESULTS)
     text = page.PAGE.read_text("utf-8")
     assert page.filled(text, kept) == text, "refresh it: python -m tests.benchmarks.run --page"
     drawn = {path.name: path.read_text("utf-8") for path in page.write_plots(tmp_path, kept)}
     assert drawn == {path.name: path.read_text("utf-8") for path in page.PLOTS.glob("*.svg")}
-
-
-def test_unknown_jobs_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["nonsense"]) == 2
-    assert "there is no job 'nonsense'" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import inspect
 import random
 import time
 import zipfile
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -336,23 +336,14 @@ def readers(name: str, count: int, read_bytes: int = MIB, **options: Any) -> Con
     """Many readers at once, each through an object of its own in order. Where one blocks, each has a thread."""
 
     async def run(target: Target) -> Sample:
-        first: list[float] = []
         ends: list[float] = []
-        longest = 0.0
         async with CLIENTS[name](target, count, read_bytes, **options) as client:
             with ThreadPoolExecutor(count) as threads:
                 await read_through(iterated(client, WARM_OBJECT, MIB, threads), WARM_BYTES)
                 meter, began = Meter(target.server_pid), time.perf_counter()
 
                 async def read(number: int) -> None:
-                    before = time.perf_counter()
-
                     def look(chunk: ReadableBuffer, offset: int) -> int:
-                        nonlocal before, longest
-                        now = time.perf_counter()
-                        if offset == 0:
-                            first.append(now - before)
-                        longest, before = max(longest, now - before), now
                         return check(chunk, offset, every_byte=target.every_byte)
 
                     chunks = iterated(client, f"{target.key}-{number}", read_bytes, threads)
@@ -361,15 +352,10 @@ def readers(name: str, count: int, read_bytes: int = MIB, **options: Any) -> Con
 
                 await each(read, range(count), count)
                 usage = meter.stop()
-                operator = getattr(client, "operator", None)
-                gauge = operator.runtime().budget.peak_bytes if name.startswith("aioprefetch") and operator else 0
         return {
             **usage,
             "received_bytes": count * target.size_bytes,
-            "first_seconds": max(first),
-            "longest_seconds": longest,
             "slowest_over_median": max(ends) / sorted(ends)[len(ends) // 2],
-            "peak_bytes": gauge,
         }
 
     return run
@@ -393,44 +379,7 @@ def openings(count: int, at_once: int, read_bytes: int, options: Mapping[str, An
     return run
 
 
-# --- patterns of reading, and where the bytes are ---------------------------------------------------------------------
-
-ReadAt = Callable[[int, int], Awaitable[bytes]]
-
-
-def sequential(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """From the start to the end, 1 MiB at a time."""
-    yield from ((start, MIB) for start in range(0, size_bytes, MIB))
-
-
-def runs(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """3 MiB in order, then a jump; again and again."""
-    for place in random.Random(3).sample(range(0, size_bytes - 3 * MIB, 3 * MIB), size_bytes // (10 * MIB)):
-        yield from ((start, MIB >> 2) for start in range(place, place + 3 * MIB, MIB >> 2))
-
-
-def interleaved(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Two places of the object read in order, in turns."""
-    half = size_bytes // 2
-    for start in range(0, half, MIB):
-        yield from ((start, MIB), (half + start, MIB))
-
-
-def pattern(reads: Callable[[int], Iterator[tuple[int, int]]], options: Mapping[str, Any]) -> Contestant:
-    """Reads at some places, one after another, by one reader with these options."""
-
-    async def run(target: Target) -> Sample:
-        received = 0
-        async with CLIENTS["aioprefetch reader"](target, **options) as client:
-            await client.get(WARM_OBJECT, 0, 1)
-            meter = Meter(target.server_pid)
-            for start, length in reads(target.size_bytes):
-                data = await client.get(target.key, start, start + length)
-                received += check(data, start, every_byte=target.every_byte)
-            usage = meter.stop()
-        return {**usage, "received_bytes": received}
-
-    return run
+# --- where the bytes are ----------------------------------------------------------------------------------------------
 
 
 def tier(before: int, *, memory_bytes: int = 96 * MIB, on_disk: bool = False, is_another: bool = False) -> Contestant:

@@ -15,10 +15,10 @@ import pytest
 
 from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.layers import WrappedAccessor
 from aioprefetch.operator.operator import Operator
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, ReadReply, ReadRequest
+from tests.stores.verb_layer import VerbLayer
 
 lance_file: Any = pytest.importorskip("lance.file")
 
@@ -72,27 +72,18 @@ def peer_reader(data: bytes, directory: Path) -> Any:
 
 
 @dataclass(frozen=True)
-class LoggingLayer(Layer):
+class LoggingLayer(VerbLayer):
     """Records every read that reaches the store: path, first byte, byte after the last (for a suffix: ``-size``)."""
 
     log: list[tuple[str, int, int | None]] = field(default_factory=list)
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _LoggingAccessor(inner, self.log)
-
-
-class _LoggingAccessor(WrappedAccessor):
-    def __init__(self, inner: Accessor, log: list[tuple[str, int, int | None]]) -> None:
-        super().__init__(inner)
-        self._log = log
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
         if request.suffix is not None:
-            self._log.append((request.path, -request.suffix, None))
+            self.log.append((request.path, -request.suffix, None))
         else:
             end = None if request.size is None else request.offset + request.size
-            self._log.append((request.path, request.offset, end))
-        return await self.inner.read(request, sink)
+            self.log.append((request.path, request.offset, end))
+        return await inner.read(request, sink)
 
 
 @asynccontextmanager

@@ -29,11 +29,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.layers import WrappedAccessor
 from aioprefetch.ranges import intersected, total_length
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.sync import SyncFile
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection
 from aioprefetch.values import ReadReply, ReadRequest, WriteRequest
@@ -44,6 +42,7 @@ from tests.profile import chosen
 from tests.stores.arrow_stores import STORES, filesystem_over, s3_options
 from tests.stores.computed_store import KIB, MIB, repeated
 from tests.stores.stored_object import StoredObject
+from tests.stores.verb_layer import VerbLayer
 
 TABLE = pa.table(
     {
@@ -417,7 +416,7 @@ def parquet_of(table: pa.Table) -> bytes:
     return packed.getvalue()
 
 
-class Overwriting(Layer):
+class Overwriting(VerbLayer):
     """Before its read number ``number``, the object is overwritten by other bytes."""
 
     def __init__(self, number: int, data: bytes) -> None:
@@ -425,22 +424,11 @@ class Overwriting(Layer):
         self.data = data
         self.reads = 0
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return OverwritingAccessor(inner, self)
-
-
-class OverwritingAccessor(WrappedAccessor):
-    """The live layer."""
-
-    def __init__(self, inner: Accessor, layer: Overwriting) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        self._layer.reads += 1
-        if self._layer.reads == self._layer.number:
-            await self.inner.write(WriteRequest(path=request.path), self._layer.data)
-        return await self.inner.read(request, sink)
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
+        self.reads += 1
+        if self.reads == self.number:
+            await inner.write(WriteRequest(path=request.path), self.data)
+        return await inner.read(request, sink)
 
 
 @pytest.mark.parametrize("pre_buffer", [True, False])

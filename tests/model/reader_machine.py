@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied, SizeUnknown, Unavailable
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.growth import GrowthName
 from aioprefetch.reader.policy import PolicyName
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes
 from aioprefetch.values import ReadRequest, Request
+from tests.stores.verb_layer import VerbLayer
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -41,7 +40,7 @@ POLICIES: tuple[Any, ...] = (
 Step = tuple[Any, ...]
 
 
-class Weather(Layer):
+class Weather(VerbLayer):
     """Delays each read by a random time and fails some, all drawn from a seed.
 
     ``requests`` are the reads so far, without those that were broken off: they brought nothing.
@@ -52,26 +51,16 @@ class Weather(Layer):
         self.failure_rate = failure_rate
         self.requests: list[ReadRequest] = []
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Weathered(inner, self)
-
-
-class _Weathered(WrappedAccessor):
-    def __init__(self, inner: Accessor, weather: Weather) -> None:
-        super().__init__(inner)
-        self._weather = weather
-
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        weather = self._weather
         if isinstance(request, ReadRequest):
-            weather.requests.append(request)
+            self.requests.append(request)
         try:
-            await asyncio.sleep(weather.random.choice((0, 0, 0.1, 1.0)))
-            if weather.random.random() < weather.failure_rate:
+            await asyncio.sleep(self.random.choice((0, 0, 0.1, 1.0)))
+            if self.random.random() < self.failure_rate:
                 raise Unavailable("bad weather", operation=request.operation, path=request.path)
             return await forward(request)
         except asyncio.CancelledError:
-            weather.requests = [one for one in weather.requests if one is not request]
+            self.requests = [one for one in self.requests if one is not request]
             raise
 
 

@@ -15,20 +15,20 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.errors import ObjectChanged, RangeNotSatisfied, Unavailable
 from aioprefetch.layers import ErrorContextLayer, RetryLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader import RangeReader
 from aioprefetch.reader.policy import PolicyName
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadReply, ReadRequest, WriteRequest
 from tests.probes.search import scenario_seeds
 from tests.stores.gated_reader import in_case
+from tests.stores.verb_layer import VerbLayer
 
 BLOCK = 64
 SIZES = (1, BLOCK, 3 * BLOCK + 7, 20 * BLOCK, 50 * BLOCK + 1)
@@ -37,7 +37,7 @@ STEPS = 14
 
 
 @dataclass
-class Sea(Layer):
+class Sea(VerbLayer):
     """A store that takes its time for heads and for each piece of a body, and breaks off some of both.
 
     ``of_readers`` counts the requests of readers, ``in_flight`` all that have not ended.
@@ -49,25 +49,16 @@ class Sea(Layer):
     in_flight: int = 0
     in_flight_peak: int = 0
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _SeaAccessor(inner, self)
-
-
-class _SeaAccessor(WrappedAccessor):
-    def __init__(self, inner: Accessor, sea: Sea) -> None:
-        super().__init__(inner)
-        self._sea = sea
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        sea, dice = self._sea, self._sea.dice
-        sea.of_readers += request.session is not None
-        sea.in_flight += 1
-        sea.in_flight_peak = max(sea.in_flight_peak, sea.in_flight)
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
+        dice = self.dice
+        self.of_readers += request.session is not None
+        self.in_flight += 1
+        self.in_flight_peak = max(self.in_flight_peak, self.in_flight)
         try:
             await asyncio.sleep(dice.choice((0, 0, 0.01, 0.03, 0.2)))
             self._fail(request)
             whole = CollectSink()
-            reply = await self.inner.read(request, whole)
+            reply = await inner.read(request, whole)
             body = whole.to_view()
             sink.begin(reply.head, path=request.path)
             while body:
@@ -78,10 +69,10 @@ class _SeaAccessor(WrappedAccessor):
                 body = body[count:]
             return reply
         finally:
-            sea.in_flight -= 1
+            self.in_flight -= 1
 
     def _fail(self, request: ReadRequest) -> None:
-        if self._sea.dice.random() < self._sea.failure_rate:
+        if self.dice.random() < self.failure_rate:
             raise Unavailable("it broke off", operation="read", path=request.path)
 
 

@@ -13,11 +13,10 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch import Operator
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.fsspec import AioPrefetchFileSystem
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Request
+from tests.stores.verb_layer import VerbLayer
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -25,35 +24,23 @@ T = TypeVar("T")
 OLD, NEW = b"old", b"old and new"
 
 
-class Interrupting(WrappedAccessor):
+class InterruptLayer(VerbLayer):
     """Interrupts the process at a request, which waits from then on."""
 
-    def __init__(self, inner: Accessor, layer: InterruptLayer) -> None:
-        super().__init__(inner)
-        self._layer = layer
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.at, self.after, self.requests = at, after, 0
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        number, self._layer.requests = self._layer.requests, self._layer.requests + 1
-        if number != self._layer.at:
+        number, self.requests = self.requests, self.requests + 1
+        if number != self.at:
             return await forward(request)
-        result = await forward(request) if self._layer.after else None
+        result = await forward(request) if self.after else None
         os.kill(os.getpid(), signal.SIGINT)
         try:
             return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
         finally:
             if abort := getattr(result, "abort", None):  # A layer that keeps a body ends it.
                 await abort()
-
-
-class InterruptLayer(Layer):
-    """The layer of it."""
-
-    def __init__(self, at: int, *, after: bool) -> None:
-        self.at, self.after, self.requests = at, after, 0
-
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        """The live layer."""
-        return Interrupting(inner, self)
 
 
 @pytest.fixture(autouse=True)

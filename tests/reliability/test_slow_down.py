@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import BudgetExhausted, Error, Throttled
 from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer, TimeoutLayer
 from aioprefetch.operator.operator import Operator
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest, Request
+from tests.stores.verb_layer import VerbLayer
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -31,8 +30,8 @@ READERS = 64
 DATA = content(1000)
 
 
-@dataclass(frozen=True, slots=True)
-class SlowDown(Layer):
+@dataclass(eq=False)
+class SlowDown(VerbLayer):
     """A store that throttles everything until a time of the loop's clock. ``sent`` are the times of all requests.
 
     Each takes ``answer_seconds``. ``in_flight`` is how many were under way when each of them came, itself included.
@@ -42,35 +41,20 @@ class SlowDown(Layer):
     sent: list[float]
     response_seconds: float = 0.0
     in_flight: list[int] = field(default_factory=list)
+    now_in_flight: int = 0
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return ThrottlingAccessor(self, inner, runtime)
-
-
-class ThrottlingAccessor(WrappedAccessor):
-    """The live layer."""
-
-    def __init__(self, layer: SlowDown, inner: Accessor, runtime: Runtime) -> None:
-        super().__init__(inner)
-        self._layer = layer
-        self._now = runtime.loop.time
-        self._in_flight = 0
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        self._in_flight += 1
-        self._layer.sent.append(self._now())
-        self._layer.in_flight.append(self._in_flight)
-        refuses = self._now() < self._layer.until_seconds
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
+        now = asyncio.get_running_loop().time()
+        self.now_in_flight += 1
+        self.sent.append(now)
+        self.in_flight.append(self.now_in_flight)
         try:
-            await asyncio.sleep(self._layer.response_seconds)
-            if refuses:
+            await asyncio.sleep(self.response_seconds)
+            if now < self.until_seconds:
                 raise Throttled("SlowDown", operation="read", path=request.path)
-            return await self.inner.read(request, sink)
+            return await inner.read(request, sink)
         finally:
-            self._in_flight -= 1
-
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        return await forward(request)
+            self.now_in_flight -= 1
 
 
 @pytest.mark.virtual

@@ -6,7 +6,7 @@
 | `disk_tier`, `failing_disk` | the same with a disk tier below it, and with each system call of the disk failing |
 | `computed_store` | how many GETs of which ranges, over near and far stores, for objects of any size? |
 | `stacks`, `arrow_stores` | does each store keep its promises, under each stack, as a file system of Arrow? |
-| `layer_stack`, `part_store` | what does a layer or an upload do when the store below it fails by plan? |
+| `verb_layer`, `layer_stack`, `part_store` | what does a layer or an upload do when the store below it has a fault? |
 | `faulty_bucket`, `key_server`, `directory_bucket` | what does a verb do when S3's responses are spoiled or bent? |
 | `scan_service`, `pretended_format` | what does the scheduler send, and when does it decode? |
 | `wire` | does a connection parse and end well, driven by hand? |

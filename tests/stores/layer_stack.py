@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, WriteBody
+from aioprefetch.accessor.protocols import Accessor, Layer, WriteBody
 from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.layers.complete import CompleteLayer
 from aioprefetch.layers.concurrent_limit import ConcurrentLimitAccessor, SlotQueue
@@ -18,6 +18,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory, Store
 from aioprefetch.testing.fault_layer import FaultAccessor, FaultLayer, Injection
 from aioprefetch.values import Metadata, ReadRequest, WriteRequest
+from tests.stores.verb_layer import VerbLayer
 
 T = TypeVar("T")
 
@@ -89,22 +90,13 @@ Step = Literal["write", "close", "abort"]
 
 
 @dataclass(frozen=True)
-class BodyLayer(Layer):
+class BodyLayer(VerbLayer):
     """Calls ``before`` at each step of a body that is written piece by piece; it may raise, or hang."""
 
     before: Callable[[Step], Awaitable[None]]
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _BodyAccessor(inner, self.before)
-
-
-class _BodyAccessor(WrappedAccessor):
-    def __init__(self, inner: Accessor, before: Callable[[Step], Awaitable[None]]) -> None:
-        super().__init__(inner)
-        self._before = before
-
-    async def open_write(self, request: WriteRequest) -> WriteBody:
-        return _StepBody(await self.inner.open_write(request), self._before)
+    async def open_write(self, inner: Accessor, request: WriteRequest) -> WriteBody:
+        return _StepBody(await inner.open_write(request), self.before)
 
 
 class _StepBody:

@@ -148,12 +148,14 @@ def answering(*replies: bytes) -> Handler:
 
 @asynccontextmanager
 async def client_of(runtime: Runtime | None = None, **options: Any) -> AsyncIterator[HttpClient]:
-    """A client of a runtime, by default of one of its own, which is closed with it."""
+    """A client of a runtime, by default of one of its own, which is closed with it; no connection is left."""
     runtime = runtime or Runtime(RuntimeOptions())
+    client = HttpClient(runtime, ClientOptions(**options))
     try:
-        yield HttpClient(runtime, ClientOptions(**options))
+        yield client
     finally:
         await runtime.aclose()
+        assert client.snapshot().open == 0
 
 
 async def get(client: HttpClient, target: Target, fields: bytes = b"") -> bytes:

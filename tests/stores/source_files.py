@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error
 from aioprefetch.operator.operator import Operator
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.source.reading import ReadTask, read_items
 from aioprefetch.source.values import FetchItem, SourceFile
 from aioprefetch.values import ReadReply, ReadRequest
+from tests.stores.verb_layer import VerbLayer
 
 URL = "s3://bucket/landing"
 
@@ -35,12 +35,11 @@ class Seen:
     most_in_flight: int = 0
 
 
-class SeenAccessor(WrappedAccessor):
+@dataclass(frozen=True)
+class SeenLayer(VerbLayer):
     """Counts reads and delays them."""
 
-    def __init__(self, inner: Accessor, seen: Seen) -> None:
-        super().__init__(inner)
-        self.seen = seen
+    seen: Seen
 
     async def _wait(self, path: str) -> None:
         seen = self.seen
@@ -54,19 +53,9 @@ class SeenAccessor(WrappedAccessor):
         if path in seen.failing:
             raise seen.failing[path]
 
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
         await self._wait(request.path)
-        return await self.inner.read(request, sink)
-
-
-@dataclass(frozen=True)
-class SeenLayer(Layer):
-    """The recipe."""
-
-    seen: Seen
-
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return SeenAccessor(inner, self.seen)
+        return await inner.read(request, sink)
 
 
 class Shelf:

@@ -6,13 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aioprefetch.runtime.options import RuntimeOptions
-from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.transport.connection import Connection
-from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Origin, Proxy, Target
 from aioprefetch.transport.pool import HttpClient
-from aioprefetch.transport.responses import ResponseHead
 from tests.stores.wire import PausingTaker
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -48,57 +43,12 @@ async def serving(serve: Serve, host: str = "127.0.0.1", **options: Any) -> Asyn
         await server.wait_closed()
 
 
-@asynccontextmanager
-async def client(runtime: Runtime | None = None, **options: Any) -> AsyncIterator[HttpClient]:
-    """A client of a runtime, by default of one of its own, which is closed with it; no connection is left."""
-    runtime = runtime or Runtime(RuntimeOptions())
-    made = HttpClient(runtime, ClientOptions(**options))
-    try:
-        yield made
-    finally:
-        await runtime.aclose()
-        assert made.snapshot().open == 0
-
-
 def target_of(url: str, proxy: Proxy | None = None, **options: Any) -> Target:
     """What a GET asks for, from ``scheme://host:port/path``."""
     scheme, _, rest = url.partition("://")
     netloc, _, path = rest.partition("/")
     host, _, port = netloc.rpartition(":")
     return Target(Origin(scheme, host.strip("[]"), int(port)), f"/{path}", proxy=proxy, **options)
-
-
-class Collected:
-    """The receiver of one response with a length, in memory of its own."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.received = 0
-        self.head: ResponseHead | None = None
-
-    def begin(self, head: ResponseHead, connection: Connection) -> "Collected":
-        self.head = head
-        self.data = bytearray(head.length or 0)
-        return self
-
-    def writable(self) -> memoryview:
-        return memoryview(self.data)[self.received :]
-
-    def advance(self, count: int) -> None:
-        self.received += count
-
-    def feed(self, chunk: memoryview) -> int:
-        self.data[self.received : self.received + len(chunk)] = chunk
-        self.received += len(chunk)
-        return len(chunk)
-
-
-async def get(client: HttpClient, target: Target, fields: bytes = b"") -> bytes:
-    """The body of a response, received in place."""
-    response = Collected()
-    await client.fetch(target, fields, response)
-    assert response.received == len(response.data)
-    return bytes(response.data)
 
 
 async def get_with_pauses(client: HttpClient, target: Target, fields: bytes = b"") -> bytes:

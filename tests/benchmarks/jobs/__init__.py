@@ -22,7 +22,6 @@ from tests.benchmarks.jobs.machine import (
     sync_job,
 )
 from tests.benchmarks.jobs.objects import (
-    GROWTH,
     LONG_STREAM,
     OPENINGS,
     PRESSURE,
@@ -30,7 +29,6 @@ from tests.benchmarks.jobs.objects import (
     STREAM,
     WHOLE,
     connection_job,
-    memory_job,
     new_objects,
 )
 from tests.benchmarks.jobs.ranges import (
@@ -113,7 +111,6 @@ ROWS: Sequence[tuple[Any, ...]] = (
     ("archives", "Archives", ZIP),
     ("lance", "Lance files", *(job for far in LANCE for job in (far, near(far)))),
     ("hits", "Bytes that are in memory", HITS),
-    ("memory", "Memory under many readers", *map(memory_job, (16, 100))),
     ("pressure", "Many readers under one budget", PRESSURE),
     (
         *("connections", "Readers that open and close"),
@@ -136,7 +133,6 @@ ROWS: Sequence[tuple[Any, ...]] = (
         cold_job("first-byte", LOOPBACK, "plain", READ, IN_ENVIRONMENT, "aioprefetch file"),
         cold_job("first-byte-tls", LOOPBACK_TLS, "TLS", READ, IN_ENVIRONMENT),
     ),
-    ("growth", "How windows grow", *GROWTH),
     ("disk", "The disk tier", *DISK),
     ("local", "Files of the machine", *LOCAL_JOBS),
     ("sync", "Many small files", sync_job("up", 1.0), sync_job("down", 1.2)),

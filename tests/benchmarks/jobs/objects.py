@@ -164,57 +164,7 @@ LONG_STREAM = Job(
         ),
     ),
 )
-STRATEGIES: Mapping[str, Mapping[str, Any]] = {
-    **{f"aioprefetch, {name}": {"prefetch_growth": name} for name in ("stall", "geometric", "linear", "step")},
-    "aioprefetch, prefetch off": {"prefetch_enabled": False},
-}
-GROWTH = [
-    Job(
-        name=f"growth-{reads.__name__}",
-        title=(reads.__doc__ or "").rstrip("."),
-        conditions=AT_A_DISTANCE,
-        size_bytes=256 * MIB,
-        quick_size_bytes=32 * MIB,
-        contestants={name: works.pattern(reads, options) for name, options in STRATEGIES.items()},
-        columns=(
-            *(WALL, CPU, GETS, IN_FLIGHT, SENT, Column(name="wasted_bytes", heading="wasted MiB", unit=MIB, digits=1)),
-            Column(name="wasted_percent", heading="wasted %", digits=1),
-        ),
-        checked_apart=True,
-    )
-    for reads in (works.sequential, works.runs, works.interleaved)
-]
-
-
 BUDGET_BYTES = 256 * MIB
-
-
-def memory_job(count: int) -> Job:
-    """Readers at once, each through an object of its own, beside peers: the memory that they take."""
-    peers = ("obstore reader", "opendal", "s3fs readahead", "s3fs adaptive", "smart_open", "pyarrow input stream")
-    return Job(
-        name=f"memory-{count}",
-        title=f"{count} readers at once, each through an object of its own",
-        conditions=AT_A_DISTANCE,
-        size_bytes=16 * MIB,
-        quick_size_bytes=2 * MIB,
-        copies=count,
-        rounds_max=3,
-        checked_apart=True,
-        contestants={
-            **{
-                f"aioprefetch, {budget >> 20} MiB": works.readers(READER, count, memory_bytes=budget)
-                for budget in (BUDGET_BYTES, BUDGET_BYTES // 4)
-            },
-            **{name: works.readers(name, count) for name in peers},
-        },
-        columns=(
-            *(PEAK_RATIO, MEMORY, Column(name="peak_bytes", heading="gauge MiB", unit=MIB, digits=1), RATE, WALL, CPU),
-            *(GETS, SENT, IN_FLIGHT, Column(name="first_seconds", heading="last first s")),
-            Column(name="longest_seconds", heading="longest wait s"),
-        ),
-        quick="all",
-    )
 
 
 PRESSED = (10, 100, 1000)

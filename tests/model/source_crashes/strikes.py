@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.errors import Unavailable
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ListRequest, Request
+from tests.stores.verb_layer import VerbLayer
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -90,26 +89,15 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class StrikeLayer(Layer):
+class StrikeLayer(VerbLayer):
     """Makes each request a step of a process, and pages of a listing small."""
 
     name: str
     process: Process
     page_entries: int = 5
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return StrikeAccessor(inner, self)
-
-
-class StrikeAccessor(WrappedAccessor):
-    """The live layer."""
-
-    def __init__(self, inner: Accessor, layer: StrikeLayer) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
         if isinstance(request, ListRequest):
-            request = replace(request, page_entries_max=self._layer.page_entries)
-        name = f"{request.operation} {self._layer.name} {request.path}"
-        return await self._layer.process.step(name, lambda: forward(request))
+            request = replace(request, page_entries_max=self.page_entries)
+        name = f"{request.operation} {self.name} {request.path}"
+        return await self.process.step(name, lambda: forward(request))

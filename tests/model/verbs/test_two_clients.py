@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch import Operator
-from aioprefetch.accessor.protocols import Accessor, WrappedAccessor
 from aioprefetch.errors import Error
-from aioprefetch.layers import Layer
 from aioprefetch.layers.lru_cache import LruCacheLayer
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import VirtualClockLoop
 from aioprefetch.values import Request
 from tests.model.verbs.doors import by_operator
@@ -24,6 +21,7 @@ from tests.model.verbs.interleaved import Ended, killed_values, possible_trees
 from tests.model.verbs.places import MemoryPlace, opened
 from tests.model.verbs.tree import Step, Tree
 from tests.probes.search import searched
+from tests.stores.verb_layer import VerbLayer
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -39,26 +37,17 @@ EXAMPLES = 60
 
 
 @dataclass(frozen=True)
-class DelayLayer(Layer):
+class DelayLayer(VerbLayer):
     """Each request waits before it is carried out, and its response after that, by the next of some times."""
 
     waits: Iterator[int] = field(compare=False)
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Delayed(inner, self.waits)
-
-
-class _Delayed(WrappedAccessor):
-    def __init__(self, inner: Accessor, waits: Iterator[int]) -> None:
-        super().__init__(inner)
-        self._waits = waits
-
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        await asyncio.sleep(next(self._waits, 0))
+        await asyncio.sleep(next(self.waits, 0))
         try:
             return await forward(request)
         finally:
-            await asyncio.sleep(next(self._waits, 0))
+            await asyncio.sleep(next(self.waits, 0))
 
 
 @st.composite

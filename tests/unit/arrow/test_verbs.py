@@ -17,14 +17,13 @@ import pytest
 from pyarrow.fs import FileSelector, FileType
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.arrow.handler import Footers, ReadFile, WriteFile, wait_for_dropped
-from aioprefetch.layers import WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, ListRequest, Metadata, ReadRequest, RenameRequest, StatRequest, WriteRequest
 from tests.stores.arrow_stores import STORES, filesystem_over, s3_options
+from tests.stores.verb_layer import VerbLayer
 
 
 @pytest.fixture(params=STORES)
@@ -70,19 +69,6 @@ class TestInfo:
         write(memory, "both/below")
         assert memory.get_file_info("both").is_file
         assert found(memory, "both") == {"both/below": FileType.File}
-
-    def test_a_selector_lists_a_level_or_everything(self, fs: Any) -> None:
-        for path in ("a/1", "a/b/2", "a/b/c/d/3", "ab/4", "e"):
-            write(fs, path)
-        fs.create_dir("a/empty")
-        file, directory = FileType.File, FileType.Directory
-        level = {"a/1": file, "a/b": directory, "a/empty": directory}
-        below = {"a/b/2": file, "a/b/c": directory, "a/b/c/d": directory, "a/b/c/d/3": file}
-        for base in ("a", "a/"):
-            assert found(fs, base, recursive=False) == level
-            assert found(fs, base) == level | below
-        assert found(fs, recursive=False) == {"a": directory, "ab": directory, "e": file}
-        assert len(found(fs)) == 11
 
     def test_a_selector_of_nothing_of_an_object_and_of_an_empty_directory(self, fs: Any) -> None:
         write(fs, "a/file")
@@ -173,32 +159,6 @@ class TestDirectories:
 
 
 class TestObjects:
-    def test_they_are_deleted(self, fs: Any) -> None:
-        write(fs, "a/1")
-        with pytest.raises(FileNotFoundError):
-            fs.delete_file("a/2")
-        with pytest.raises(IsADirectoryError):
-            fs.delete_file("a")
-        fs.delete_file("a/1")
-        assert not fs.get_file_info("a/1").is_file
-
-    def test_they_are_copied_and_moved(self, fs: Any) -> None:
-        write(fs, "a/1", b"one")
-        write(fs, "b/2", b"two")
-        fs.copy_file("a/1", "c/3")
-        fs.copy_file("a/1", "a/1")
-        fs.move("a/1", "b/2")
-        fs.move("b/2", "b/2")
-        assert fs.open_input_file("b/2").read() == fs.open_input_file("c/3").read() == b"one"
-        assert not fs.get_file_info("a/1").is_file
-        for verb in (fs.copy_file, fs.move):
-            with pytest.raises(FileNotFoundError):
-                verb("a/1", "d")
-            with pytest.raises(IsADirectoryError):
-                verb("b/2", "c")
-        with pytest.raises(IsADirectoryError):
-            fs.copy_file("b", "d")
-
     def test_directories_are_moved_with_all_below_them(self, fs: Any) -> None:
         for path in ("a/1", "a/b/2", "full/3", "file"):
             write(fs, path)
@@ -267,11 +227,6 @@ class TestReading:
             assert file.read() == data
         with fs.open_input_stream("a/1") as stream:
             assert stream.read(7) + stream.read() == data
-
-    def test_an_empty_object(self, fs: Any) -> None:
-        write(fs, "empty", b"")
-        assert fs.open_input_file("empty").size() == 0
-        assert fs.open_input_file("empty").read() == fs.open_input_stream("empty").read() == b""
 
     @pytest.mark.parametrize("verb", ["open_input_file", "open_input_stream"])
     def test_what_is_no_object_is_refused_when_it_is_opened(self, fs: Any, verb: str) -> None:
@@ -544,34 +499,23 @@ class TestThreadsAndLoops:
         assert len(found(memory, "u")) == 64
 
 
-class WritingMeanwhile(Layer):
+class WritingMeanwhile(VerbLayer):
     """Objects are written by others, before the first copy or rename."""
 
     def __init__(self, *paths: str) -> None:
-        self.paths = paths
+        self.paths = list(paths)
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return WritingMeanwhileAccessor(inner, list(self.paths))
+    async def copy(self, inner: Accessor, request: CopyRequest) -> Metadata:
+        await self._write(inner)
+        return await inner.copy(request)
 
+    async def rename(self, inner: Accessor, request: RenameRequest) -> Metadata:
+        await self._write(inner)
+        return await inner.rename(request)
 
-class WritingMeanwhileAccessor(WrappedAccessor):
-    """The live layer."""
-
-    def __init__(self, inner: Accessor, paths: list[str]) -> None:
-        super().__init__(inner)
-        self._paths = paths
-
-    async def copy(self, request: CopyRequest) -> Metadata:
-        await self._write()
-        return await self.inner.copy(request)
-
-    async def rename(self, request: RenameRequest) -> Metadata:
-        await self._write()
-        return await self.inner.rename(request)
-
-    async def _write(self) -> None:
-        while self._paths:
-            await self.inner.write(WriteRequest(path=self._paths.pop()), b"others")
+    async def _write(self, inner: Accessor) -> None:
+        while self.paths:
+            await inner.write(WriteRequest(path=self.paths.pop()), b"others")
 
 
 async def _accessor(op: ap.Operator) -> object:

@@ -20,14 +20,12 @@ from starlette.routing import Mount, Route
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.asgi.responses import ByteSpec, parse_ranges
-from aioprefetch.layers import Layer, WrappedAccessor
 from aioprefetch.runtime.events import Event
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import CountingS3Server, Injection
 from aioprefetch.values import Metadata, StatRequest
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.asgi.range_app import DATA, PATH, client_of, collector, never, served
 
-KIB = 1 << 10
 SIZE = len(DATA)
 FAR = "99999999999999999999"
 # More digits than Python reads as a number.
@@ -521,16 +519,11 @@ async def test_every_response_has_the_fields_that_were_given(
                 assert (b"x-name", "caf\xe9".encode("latin-1")) in response.headers.raw or not options
 
 
-class Described(Layer):
+class Described(VerbLayer):
     """Describes objects as no service of ours does: by a weak ETag, and a type with the end of a line."""
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return DescribedAccessor(inner)
-
-
-class DescribedAccessor(WrappedAccessor):
-    async def stat(self, request: StatRequest) -> Metadata:
-        return replace(await self.inner.stat(request), etag="W/weak", content_type="text/html\r\nSet-Cookie: a=b")
+    async def stat(self, inner: Accessor, request: StatRequest) -> Metadata:
+        return replace(await inner.stat(request), etag="W/weak", content_type="text/html\r\nSet-Cookie: a=b")
 
 
 async def test_a_type_never_ends_its_line() -> None:

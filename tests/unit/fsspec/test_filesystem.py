@@ -19,6 +19,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, FaultServer, Injection, content
 from aioprefetch.values import Request, WriteRequest
 from tests.stores.stacks import MotoBucket
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.fsspec.s3_words import Bucket
 
 DATA = content(10_000)
@@ -207,17 +208,17 @@ class TestListings:
         fs.close()
 
     def test_a_listing_that_a_write_overtakes_is_not_kept(self, random_name: Callable[[], str]) -> None:
-        fs = AioPrefetchFileSystem(ap.Operator.bare(ap.services.Memory(random_name())).layer(HeldListings()))
+        held = HeldListings()
+        fs = AioPrefetchFileSystem(ap.Operator.bare(ap.services.Memory(random_name())).layer(held))
         fs.pipe("d/a", b"1")
         listing = getattr(fs, "_ls")  # noqa: B009 - the name of fsspec's protocol
         piping = getattr(fs, "_pipe_file")  # noqa: B009
 
         async def at_once() -> None:
-            accessor: Any = fs.place_of("d").operator.accessor()
             task = asyncio.create_task(listing("d"))
-            await accessor.listed.wait()
+            await held.listed.wait()
             await piping("d/b", b"2")
-            accessor.goes_on.set()
+            held.goes_on.set()
             assert len(await task) == 1
 
         ap.sync.run(at_once())
@@ -225,16 +226,10 @@ class TestListings:
         fs.close()
 
 
-class HeldListings(ap.layers.Layer):
+class HeldListings(VerbLayer):
     """Listings arrive when they are let go on."""
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return HeldAccessor(inner)
-
-
-class HeldAccessor(WrappedAccessor):
-    def __init__(self, inner: Accessor) -> None:
-        super().__init__(inner)
+    def __init__(self) -> None:
         self.listed, self.goes_on = asyncio.Event(), asyncio.Event()
 
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:

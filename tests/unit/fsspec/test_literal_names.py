@@ -12,10 +12,10 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.fsspec import AioPrefetchFileSystem, LocalFileSystem
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.fsspec.s3_words import Bucket
 
 Tree = dict[str, bytes]
@@ -214,17 +214,12 @@ def test_a_name_without_wildcards_costs_no_request_more(bucket: Bucket) -> None:
     assert bucket.requests() == ["HEAD 404", "GET 200", "GET 200"]
 
 
-class HostileAccessor(ap.WrappedAccessor):
+class Hostile(VerbLayer):
     """Lists a name that leads out of its directory."""
 
-    async def list_page(self, request: ListRequest) -> ListPage:
-        page = await self.inner.list_page(request)
+    async def list_page(self, inner: Accessor, request: ListRequest) -> ListPage:
+        page = await inner.list_page(request)
         return replace(page, entries=tuple(replace(entry, path="d[1]/../../evil/x") for entry in page.entries))
-
-
-class Hostile(ap.Layer):
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return HostileAccessor(inner)
 
 
 def test_a_name_that_leads_out_of_a_local_directory_is_refused(random_name: Callable[[], str], tmp_path: Path) -> None:

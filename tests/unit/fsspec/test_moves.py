@@ -9,25 +9,20 @@ import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.fsspec import AioPrefetchFileSystem, MemoryFileSystem
 from aioprefetch.fsspec.tree import Tree
-from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.layers import ErrorContextLayer, Layer
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, Metadata, WriteRequest
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.fsspec.s3_words import Bucket
 
 
-class OverwritingAccessor(WrappedAccessor):
+class Overwriting(VerbLayer):
     """Another client writes an object as soon as it is copied."""
 
-    async def copy(self, request: CopyRequest) -> Metadata:
-        copied = await self.inner.copy(request)
-        await self.inner.write(WriteRequest(path=request.path), b"newer")
+    async def copy(self, inner: Accessor, request: CopyRequest) -> Metadata:
+        copied = await inner.copy(request)
+        await inner.write(WriteRequest(path=request.path), b"newer")
         return copied
-
-
-class Overwriting(Layer):
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return OverwritingAccessor(inner)
 
 
 @pytest.fixture
@@ -71,14 +66,9 @@ def test_what_was_overwritten_meanwhile_stays_if_the_copy_is_placed(bucket: Buck
     fs.close()
 
 
-class NothingCopiedAccessor(WrappedAccessor):
-    async def copy(self, request: CopyRequest) -> Metadata:
+class NothingCopied(VerbLayer):
+    async def copy(self, inner: Accessor, request: CopyRequest) -> Metadata:
         return Metadata(path=request.target)
-
-
-class NothingCopied(Layer):
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return NothingCopiedAccessor(inner)
 
 
 @checks("reliability:W02")

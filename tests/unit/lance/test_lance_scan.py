@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,6 @@ from aioprefetch.errors import (
     UntrustedMetadata,
 )
 from tests.files.lance_files import PATH, VERSIONS, stored, write_file
-from tests.profile import chosen
 
 ROWS = 20_000
 TABLE = pa.table(
@@ -35,26 +33,6 @@ TABLE = pa.table(
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
     return {version: write_file(TABLE, version, 40_000, batch_rows=1000) for version in VERSIONS}
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_takes_ranges_and_batches(files: dict[str, bytes], version: str) -> None:
-    chance = random.Random(version)
-    async with stored(files[version]) as operator:
-        assert (await ap_lance.read_table(operator, PATH)).equals(TABLE)
-        for _ in range(chosen(quick=5, full=15)):
-            start, size = chance.randrange(ROWS), chance.choice([1, 100, 5000])
-            names = chance.sample(TABLE.column_names, 2)
-            found = await ap_lance.read_table(
-                operator, PATH, columns=names, rows=(start, start + size), batch_rows=chance.choice([64, 1000, 65536])
-            )
-            assert found.equals(TABLE.select(names).slice(start, size))
-            numbers = chance.choices(range(ROWS), k=chance.choice([1, 10, 200]))
-            batch_bytes = chance.choice([None, 100, 10_000])
-            found = await ap_lance.read_table(operator, PATH, take=numbers, batch_bytes=batch_bytes)
-            assert found.equals(TABLE.take(numbers))
-            found = await ap_lance.read_table(operator, PATH, take=sorted({*numbers}), batch_rows=50)
-            assert found.equals(TABLE.take(sorted({*numbers})))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.layers import ErrorContextLayer, LruCacheLayer
 from aioprefetch.operator.operator import Operator
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services import Fs, Memory
 from aioprefetch.values import Request, WriteRequest
 from tests.stores.dict_store import DictStore
 from tests.stores.part_store import PartStore
+from tests.stores.verb_layer import VerbLayer
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -26,26 +25,16 @@ KEYS = ("k", "d/a", "d/b", "d/e/c")
 STORES = ("memory", "file", "dict", "parts", "cached")
 
 
-class Refusing(Layer):
+class Refusing(VerbLayer):
     """Next to the service: the ``nth`` request is refused, or with 0 each one. ``count`` are all."""
 
     def __init__(self) -> None:
         self.nth = -1
         self.count = 0
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        """The live layer."""
-        return _Refusing(inner, self)
-
-
-class _Refusing(WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: Refusing) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        self._layer.count += 1
-        if self._layer.nth in (0, self._layer.count):
+        self.count += 1
+        if self.nth in (0, self.count):
             raise ap.PermissionDenied("refused")
         return await forward(request)
 

@@ -1,9 +1,7 @@
 """The front door: bad input is a typed error that names operation and path, and every verb does what it says."""
 
 import asyncio
-import mmap
 import pickle
-from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import PurePosixPath
 from typing import Any
@@ -195,36 +193,6 @@ async def test_reads(op: Operator) -> None:
         await op.read("k", if_none_match=etag)
 
 
-async def test_empty_ranges_cost_no_request(op: Operator) -> None:
-    before = op.statistics["action_http_get_request"]
-    assert await op.read("k", offset=500, size=0) == b""
-    assert await op.read("none", suffix=0) == b""
-    assert await op.read_into("k", 3, bytearray()) == 0
-    assert await op.read_ranges("k", [(3, 3), (900, 900)]) == [b"", b""]
-    assert await op.read_ranges("k", []) == []
-    assert op.statistics["action_http_get_request"] == before
-
-
-async def test_an_empty_object_has_one_range_and_every_request_means_it(op: Operator) -> None:
-    await op.write("empty", b"")
-    assert await op.read("empty") == b""
-    assert await op.read("empty", offset=5, size=5) == b""
-    assert await op.read("empty", suffix=5) == b""
-    assert await op.read_into("empty", 5, bytearray(3)) == 0
-
-
-async def test_read_into_every_writable_buffer(op: Operator) -> None:
-    mapped = mmap.mmap(-1, 4)
-    for target in (bytearray(4), array("H", [0, 0]), mapped, memoryview(bytearray(9))[3:7]):
-        assert await op.read_into("k", 2, target) == 4
-        assert bytes(memoryview(target).cast("B")) == b"2345"
-    mapped.close()
-    short = bytearray(b"x" * 5)
-    assert await op.read_into("k", 8, short, if_match=(await op.stat("k")).etag, timeout_seconds=60) == 2
-    assert short == b"89xxx"
-    short.extend(b"the buffer is free again")
-
-
 async def test_ranges_share_requests() -> None:
     async with bench(1 << 20) as b:
         ranges = [(900, 1000), (0, 100), (50, 60), (0, 100), (500_000, 500_001)]
@@ -278,32 +246,6 @@ async def test_a_call_that_takes_too_long_is_timed_out() -> None:
     await operator.aclose()
 
 
-async def pieces(*parts: object) -> AsyncIterator[Any]:
-    """An asynchronous iterator; an exception among the parts is raised."""
-    for part in parts:
-        if isinstance(part, BaseException):
-            raise part
-        await asyncio.sleep(0)
-        yield part
-
-
-async def test_write_from_an_iterator(op: Operator) -> None:
-    written = await op.write("w", pieces(b"ab", bytearray(b"c"), b"", memoryview(b"d")), content_type="text/plain")
-    assert (written.path, written.size, written.content_type) == ("w", 4, "text/plain")
-    assert await op.read("w") == b"abcd"
-
-
-@pytest.mark.parametrize("failure", [RuntimeError("mine"), asyncio.CancelledError(), "no bytes"])
-async def test_a_write_that_fails_midway_leaves_nothing(failure: object, op: Operator) -> None:
-    expected = type(failure) if isinstance(failure, BaseException) else Error
-    with pytest.raises(expected):
-        await op.write("w", pieces(b"ab", failure))
-    assert not await op.exists("w")
-    with pytest.raises(expected):
-        await op.write("k", pieces(b"ab", failure))
-    assert await op.read("k") == b"0123456789"
-
-
 async def test_a_cancelled_write_leaves_nothing(op: Operator) -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:
@@ -316,28 +258,6 @@ async def test_a_cancelled_write_leaves_nothing(op: Operator) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not await op.exists("w")
-
-
-async def test_directories_copies_and_deletes(op: Operator) -> None:
-    for key in ("d/a", "d/b/c", "d/b/d", "da"):
-        await op.write(key, key.encode())
-    assert await op.exists("d/")
-    assert (await op.stat("d/")).is_directory
-    assert (await op.stat("")).is_directory
-    assert [entry.path async for entry in op.list("d/")] == ["d/a", "d/b/"]
-    assert [entry.path async for entry in op.list("d/", recursive=True)] == ["d/a", "d/b/c", "d/b/d"]
-    copied = await op.copy("d/a", "copy")
-    assert (copied.path, await op.read("copy")) == ("copy", b"d/a")
-    await op.delete("copy")
-    await op.delete("copy")
-    await op.create_dir("new/")
-    await op.create_dir("new/")
-    assert await op.exists("new/")
-    await op.delete_all("d/")
-    await op.delete_all("d/")
-    assert [entry.path async for entry in op.list(recursive=True)] == ["da", "k", "new/"]
-    await op.delete_all("")
-    assert [entry async for entry in op.list(recursive=True)] == []
 
 
 async def test_delete_all_takes_many_pages(op: Operator) -> None:

@@ -23,6 +23,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
 from tests.stores.gated_reader import in_case
+from tests.stores.verb_layer import VerbLayer
 
 BLOCK = 4096
 SIZES = [1000, 5 * BLOCK + 7]
@@ -132,26 +133,15 @@ SEEN_AT_THE_END: list[Deliver] = [
 
 
 @dataclass(frozen=True)
-class Faulty(ap.Layer):
+class Faulty(VerbLayer):
     """Reads what was asked for, and delivers it in its own way."""
 
     deliver: Deliver
 
-    def wrap(self, inner: ap.Accessor, runtime: Runtime) -> ap.Accessor:
-        return FaultyAccessor(inner, self.deliver)
-
-
-class FaultyAccessor(ap.WrappedAccessor):
-    """The live layer."""
-
-    def __init__(self, inner: ap.Accessor, deliver: Deliver) -> None:
-        super().__init__(inner)
-        self._deliver = deliver
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+    async def read(self, inner: ap.Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
         whole = CollectSink()
-        head = (await self.inner.read(request, whole)).head
-        return self._deliver(sink, head, whole.to_bytes())
+        head = (await inner.read(request, whole)).head
+        return self.deliver(sink, head, whole.to_bytes())
 
 
 @dataclass(frozen=True)
@@ -455,19 +445,12 @@ async def test_the_layers_of_an_operator_cost_no_call_for_it() -> None:
 # --- layers that may do what they do ----------------------------------------------------------------------------------
 
 
-class Doubled(ap.Layer):
+class Doubled(VerbLayer):
     """Serves each object twice in one."""
 
-    def wrap(self, inner: ap.Accessor, runtime: Runtime) -> ap.Accessor:
-        return DoubledAccessor(inner)
-
-
-class DoubledAccessor(ap.WrappedAccessor):
-    """The live layer."""
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+    async def read(self, inner: ap.Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
         whole = CollectSink()
-        etag = (await self.inner.read(ReadRequest(path=request.path), whole)).head.etag
+        etag = (await inner.read(ReadRequest(path=request.path), whole)).head.etag
         data = 2 * whole.to_bytes()
         head = check_range(request, total=len(data), etag=etag)
         sink.begin(head)
@@ -485,19 +468,12 @@ async def test_a_layer_may_change_sizes(door: str, size: int, tmp_path: Path) ->
 
 
 @dataclass(frozen=True)
-class TooShort(ap.Layer):
+class TooShort(VerbLayer):
     """Drops the last ten bytes of each read of more."""
 
-    def wrap(self, inner: ap.Accessor, runtime: Runtime) -> ap.Accessor:
-        return TooShortAccessor(inner)
-
-
-class TooShortAccessor(ap.WrappedAccessor):
-    """The live layer."""
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+    async def read(self, inner: ap.Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
         whole = CollectSink()
-        reply = await self.inner.read(request, whole)
+        reply = await inner.read(request, whole)
         return (too_little if reply.received > 10 else promised)(sink, reply.head, whole.to_bytes())
 
 

@@ -68,14 +68,6 @@ async def test_a_whole_table(b: Bench) -> None:
     assert len(b.calls) == 1, "the tail brought all of it"
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [["s"], ["f", "i"], ["l", "st"], ["i", "i"], ["st.x"], ["st.y.z"], ["st.y"], ["st.x", "st"], ["a.b", "i"]],
-)
-async def test_columns(b: Bench, columns: list[str]) -> None:
-    await same(b, columns=columns)
-
-
 async def test_leaves_below_a_list_keep_it(b: Bench) -> None:
     found = await ap.parquet.read_table(b.operator, "k", columns=["l.list.element.q", "i"])
     expected = pq.ParquetFile(pa.BufferReader(DATA)).read(columns=["l.list.element.q", "i"])
@@ -91,22 +83,6 @@ async def test_rows_without_columns(b: Bench) -> None:
     assert requested == []
 
 
-@pytest.mark.parametrize(
-    "filters",
-    [
-        [("i", ">", 8_000)],
-        [("i", ">", 8_000), ("s", "==", "v5")],
-        [[("i", "<", 10)], [("s", "in", ["v7", "v9"])]],
-        [("i", "<", 0)],
-        pc.field("st", "x") < 100,
-        pc.field("f") > 0.5,
-    ],
-)
-async def test_filters(b: Bench, filters: Any) -> None:
-    for columns in (None, ["s"], ["st.x", "i"], []):
-        await same(b, filters=filters, columns=columns)
-
-
 async def test_row_groups_that_cannot_match_are_not_requested(b: Bench) -> None:
     data = written(TABLE, row_group_size=1_500, compression="none", use_dictionary=False)
     b.put(data)
@@ -118,16 +94,6 @@ async def test_row_groups_that_cannot_match_are_not_requested(b: Bench) -> None:
     first_group = metadata.row_group(1).column(0).data_page_offset
     assert b.calls
     assert all(end is not None and end <= first_group for _, end in b.ranges)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 10), (1_400, 1_600), (9_990, 20_000), (5, 5), (20_000, 30_000)])
-@pytest.mark.parametrize("row_groups", [None, [0, 2], []])
-async def test_ranges_of_rows(b: Bench, start: int, stop: int, row_groups: list[int] | None) -> None:
-    found = await ap.parquet.read_table(b.operator, "k", rows=(start, stop), row_groups=row_groups)
-    groups = range(7) if row_groups is None else row_groups
-    expected = [n for n in range(ROWS) if start <= n < stop and n // 1_500 in groups]
-    assert found.column("i").to_pylist() == expected
-    assert found.equals(TABLE.take(pa.array(expected, pa.int64())).cast(found.schema))
 
 
 async def test_batches_have_the_rows_asked_for(b: Bench) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aioprefetch import RangeReader
-from aioprefetch.errors import Closed, InvalidArgument, InvalidRange, InvalidType, RangeNotSatisfied, Unavailable
+from aioprefetch.errors import Closed, InvalidArgument, InvalidRange, InvalidType, RangeNotSatisfied
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer
 from tests.profile import chosen
@@ -186,14 +186,6 @@ async def test_a_closed_reader_refuses_everything_by_name() -> None:
         assert "closed" in repr(reader)
 
 
-async def test_opened_in_one_task_and_closed_in_another() -> None:
-    async with bench() as b:
-        reader = b.reader()
-        await asyncio.create_task(reader.__aenter__())
-        assert await asyncio.create_task(reader.read_at(5, 5)) == b.data[5:10]
-        await asyncio.create_task(reader.aclose())
-
-
 async def test_a_reader_says_why_it_cannot_be_pickled_used_or_not() -> None:
     async with bench(BLOCK) as b:
         for reader in (b.operator.reader("k"), b.operator.reader("k")):
@@ -291,24 +283,6 @@ async def test_a_stream_looks_ahead_but_not_beyond_its_split() -> None:
         assert sum(c.request.size or 0 for c in b.calls) == MIB
 
 
-async def test_ranges_come_as_they_complete_and_the_rest_is_given_back() -> None:
-    async with bench() as b:
-        reader = await b.opened()
-        ranges = [(3 * BLOCK, 3 * BLOCK + 10), (6 * BLOCK, 6 * BLOCK + 10), (9 * BLOCK, 9 * BLOCK + 10), (5, 5)]
-        async with reader.iter_ranges(ranges, gap_bytes=0) as iterator:
-            assert await anext(iterator) == (3, b"")
-            pending = asyncio.ensure_future(anext(iterator))
-            await settle()
-            b.calls[1].finish()
-            assert await pending == (1, b.data[6 * BLOCK : 6 * BLOCK + 10])
-        await settle()
-        assert [call.cancelled for call in b.calls] == [True, False, True]
-        with pytest.raises(StopAsyncIteration):
-            await anext(iterator)
-        await nothing_left(b, reader)
-        await reader.aclose()
-
-
 async def test_an_iterator_closed_by_another_task_ends() -> None:
     async with bench() as b:
         reader = await b.opened()
@@ -319,27 +293,6 @@ async def test_an_iterator_closed_by_another_task_ends() -> None:
         with pytest.raises((StopAsyncIteration, asyncio.CancelledError)):
             await pending
         await nothing_left(b, reader)
-        await reader.aclose()
-
-
-async def test_one_failed_request_fails_its_ranges_and_no_others() -> None:
-    """V19."""
-    async with bench() as b:
-        reader = await b.opened()
-        iterator = reader.iter_ranges([(3 * BLOCK, 3 * BLOCK + 10), (6 * BLOCK, 6 * BLOCK + 10)], gap_bytes=0)
-        pending = asyncio.ensure_future(anext(iterator))
-        await settle()
-        b.calls[0].fail(Unavailable("broke"))
-        b.calls[1].finish()
-        outcomes: list[object] = []
-        for next_one in (pending, None):
-            try:
-                outcomes.append(await (next_one or anext(iterator)))
-            except Unavailable:
-                outcomes.append(Unavailable)
-        assert Unavailable in outcomes
-        assert (1, b.data[6 * BLOCK : 6 * BLOCK + 10]) in outcomes
-        await iterator.aclose()
         await reader.aclose()
 
 

@@ -7,23 +7,17 @@ from typing import Any
 
 import pytest
 
-from aioprefetch.errors import Closed, ObjectChanged, PermissionDenied, Unavailable
-from aioprefetch.layers import RetryLayer
+from aioprefetch.errors import Closed, ObjectChanged, PermissionDenied
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import FaultLayer, Injection
-from aioprefetch.testing.fault_layer import Point
 from aioprefetch.testing.oracle import assert_same_bytes
-from tests.profile import combinations
 from tests.stores.computed_store import MIB, Arithmetic, Distance, blank
-from tests.stores.gated_reader import KIB, Bench, bench, in_case, resident_blocks, settle
-from tests.stores.layer_stack import was_cancelled
+from tests.stores.gated_reader import KIB, Bench, bench, resident_blocks, settle
 
 BLOCK = 4 * KIB
 SIZE = 20 * BLOCK + 777
-# The first block, and the rest in 16 parts of a block and a bit.
-REQUESTS = 17
 # With ``wide_memory``: one of its own, and as many as half of the memory has room for.
 AT_ONCE = 9
 
@@ -293,68 +287,6 @@ async def test_256_mib_take_a_tenth_of_the_time_of_one_connection(how: str) -> N
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("point", ["call", "head", 100])
-async def test_the_first_failure_is_raised_whichever_request_it_is(way: Way, point: Point) -> None:
-    """And ends all others. The reader stays usable, and its cursor in place."""
-    for number in range(1, REQUESTS):
-        fault = FaultLayer((Injection(operation="read", occurrence=number, at=point, error=PermissionDenied),))
-        async with small_memory(layers=(fault,)) as b, b.reader(policy="adaptive") as reader:
-            with in_case(number=number), pytest.raises(PermissionDenied):
-                await way(reader)
-            assert reader.tell() == 0
-            assert_same_bytes(await way(reader), b.data)
-            await nothing_left(b)
-
-
-@pytest.mark.parametrize("point", ["call", "head", 100])
-async def test_any_request_may_fail_for_a_while_and_only_it_is_repeated(point: Point) -> None:
-    for number in range(REQUESTS):
-        fault = FaultLayer((Injection(operation="read", occurrence=number, at=point, error=Unavailable),))
-        layers = (fault, RetryLayer(base_seconds=1e-6))
-        async with small_memory(layers=layers) as b, b.reader(policy="adaptive") as reader:
-            with in_case(number=number):
-                assert_same_bytes(await reader.read(), b.data)
-            assert b.operator.statistics["retries"] == 1
-            await nothing_left(b)
-
-
-@pytest.mark.parametrize("memory_bytes", [5 * BLOCK, BLOCK])
-@pytest.mark.parametrize("way", WAYS)
-async def test_cancelled_at_every_suspension_nothing_is_left_behind(way: Way, memory_bytes: int) -> None:
-    suspension, cancelled = 0, True
-    slow = FaultLayer(chunk_bytes=3000)
-    while cancelled:
-        suspension += 1
-        assert suspension < 500
-        async with (
-            small_memory(6 * BLOCK, layers=(slow,), memory_bytes=memory_bytes) as b,
-            b.reader(policy="adaptive") as reader,
-        ):
-            cancelled = await was_cancelled(way(reader), suspension)
-            await settle()
-            assert_same_bytes(await way(reader) if not reader.tell() else b.data, b.data)
-            await nothing_left(b)
-    assert suspension > 2
-
-
-async def test_a_buffer_is_not_written_to_once_its_read_was_cancelled() -> None:
-    async with wide_memory() as b, b.reader() as reader:
-        b.gate.open = False
-        buffer = bytearray(SIZE)
-        reading = asyncio.create_task(reader.readinto(buffer))
-        (await b.next_call()).deliver(10)
-        await settle()
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        before = bytes(buffer)
-        for call in b.calls:
-            call.finish()
-        await settle()
-        assert buffer == before
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("ended", [0, 1, 7])
 async def test_a_reader_that_is_closed_meanwhile_ends_the_read(way: Way, ended: int) -> None:
     async with wide_memory() as b:
@@ -386,59 +318,3 @@ async def test_a_reader_that_is_reopened_meanwhile_ends_the_read() -> None:
 
 
 # --- one version ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("way", "same_size", "ignores_conditions"), combinations(WAYS, [True, False], [True, False]))
-async def test_an_object_overwritten_between_two_requests_is_never_mixed(
-    way: Way, same_size: bool, ignores_conditions: bool
-) -> None:
-    """Also by a store that ignores conditions, where the heads are compared."""
-    for number in range(1, 1 + AT_ONCE):
-        async with wide_memory() as b, b.reader() as reader:
-            b.gate.open = False
-            b.gate.ignores_conditions = ignores_conditions
-            reading = asyncio.create_task(way(reader))
-            (await b.next_call()).finish()
-            await settle()
-            for call in b.calls[1:number]:
-                call.finish()
-            await settle()
-            b.put(bytes(SIZE if same_size else SIZE // 4))
-            b.gate.open = True
-            for call in b.calls:
-                call.finish()
-            with in_case(number=number), pytest.raises(ObjectChanged):
-                await reading
-            await nothing_left(b)
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_part_that_broke_off_never_goes_on_with_another_version(way: Way) -> None:
-    """Whichever request it is: the object is overwritten before its second attempt."""
-    for number in range(REQUESTS):
-        fault = FaultLayer((Injection(operation="read", occurrence=number, at=100, error=Unavailable),))
-        async with (
-            small_memory(layers=(fault, RetryLayer(base_seconds=1e-6))) as b,
-            b.reader(policy="adaptive") as reader,
-        ):
-            b.runtime.events.subscribe(
-                lambda event, b=b: b.put(bytes(SIZE)) if event.name == "request.retried" else None
-            )
-            with in_case(number=number), pytest.raises(ObjectChanged):
-                await way(reader)
-            assert b.operator.statistics["retries_resumed"] == 1
-            await nothing_left(b)
-
-
-async def test_an_object_deleted_between_two_requests_has_changed() -> None:
-    async with wide_memory() as b, b.reader() as reader:
-        b.gate.open = False
-        reading = asyncio.create_task(reader.read())
-        (await b.next_call()).deliver(10)
-        await settle()
-        await b.operator.delete("k")
-        b.gate.open = True
-        for call in b.calls:
-            call.finish()
-        with pytest.raises(ObjectChanged):
-            await reading

@@ -4,46 +4,34 @@ import asyncio
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
-from aioprefetch.layers import WrappedAccessor
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.policy import PolicyName
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest
 from tests.profile import chosen
 from tests.stores.gated_reader import KIB, MIB
+from tests.stores.verb_layer import VerbLayer
 
 BLOCK = 512 * KIB
 
 
-class SentBytes(Layer):
+class SentBytes(VerbLayer):
     """What the store was asked for and sent, counted below everything else."""
 
     def __init__(self) -> None:
         self.requests: list[ReadRequest] = []
         self.sent_bytes = 0
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return SentBytesAccessor(inner, self)
-
-
-class SentBytesAccessor(WrappedAccessor):
-    """Its live part."""
-
-    def __init__(self, inner: Accessor, counted: SentBytes) -> None:
-        super().__init__(inner)
-        self.counted = counted
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        self.counted.requests.append(request)
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
+        self.requests.append(request)
         before = sink.received
         await asyncio.sleep(0)
         try:
-            return await self.inner.read(request, sink)
+            return await inner.read(request, sink)
         finally:
-            self.counted.sent_bytes += sink.received - before
+            self.sent_bytes += sink.received - before
 
 
 async def read_in_turns(

@@ -51,27 +51,6 @@ async def test_a_first_read_beyond_the_end_learns_the_size() -> None:
         assert len(b.calls) == 2
 
 
-async def test_an_empty_object() -> None:
-    async with bench(0) as b, b.reader() as reader:
-        assert await reader.read_at(0, 10) == b""
-        assert await reader.read_at(10, 10) == b""
-        assert await reader.read() == b""
-        assert await reader.read_ranges([(0, 0), (7, 7)]) == [b"", b""]
-        assert bytes(await reader.view_at(0, 10)) == b""
-        assert [chunk async for chunk in reader.stream()] == []
-        assert reader.size == 0
-        assert len(b.calls) == 1
-        with pytest.raises(EOFError):
-            await reader.read_exactly_at(0, 1)
-
-
-@pytest.mark.parametrize("offset", [0, 5, BLOCK + 5])
-async def test_an_empty_object_whatever_the_first_read(offset: int) -> None:
-    async with bench(0) as b, b.reader() as reader:
-        assert await reader.read_at(offset, 10) == b""
-        assert reader.size == 0
-
-
 async def test_an_empty_read_asks_for_nothing() -> None:
     async with bench() as b, b.reader() as reader:
         assert await reader.read_at(5, 0) == b""

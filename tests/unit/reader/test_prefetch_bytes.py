@@ -6,19 +6,19 @@ from contextlib import suppress
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import CollectSink, Sink
 from aioprefetch.errors import Closed, ObjectChanged, ProtocolError, TimedOut, Unavailable
 from aioprefetch.layers import RetryLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.reader import RangeReader
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, run_virtual
 from aioprefetch.testing.conformance.suite import RecordingLayer
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from aioprefetch.values import ReadReply, ReadRequest
 from tests.stores.gated_reader import KIB, MIB, bench, settle, with_etag
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.reader.ahead import (
     AHEAD,
     BLOCK,
@@ -149,15 +149,12 @@ async def test_responses_of_another_version_reach_no_block() -> None:
 # --- memory that is still written to --------------------------------------------------------------------------------
 
 
-class Undead(Layer):
+class Undead(VerbLayer):
     """Reads deliver half of their body and stop. When they are broken off, they keep the memory, and write to it."""
 
     def __init__(self) -> None:
         self.active = False
         self.halted: list[tuple[Sink, memoryview]] = []
-
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Undead(inner, self)
 
     def write(self) -> None:
         """What is received after the request was broken off: in the memory it was given, and by way of the sink."""
@@ -167,25 +164,19 @@ class Undead(Layer):
                 sink.feed(b"\xdd" * 1000)
             sink.advance(10)
 
-
-class _Undead(WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: Undead) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        if not self._layer.active:
-            return await self.inner.read(request, sink)
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
+        if not self.active:
+            return await inner.read(request, sink)
         response = CollectSink()
-        head = (await self.inner.read(request, response)).head
+        head = (await inner.read(request, response)).head
         sink.begin(head, path=request.path)
         sink.feed(response.to_view()[: head.size // 2])
-        self._layer.halted.append((sink, sink.writable()))
+        self.halted.append((sink, sink.writable()))
         try:
             await asyncio.get_running_loop().create_future()
         finally:
             # Before those who wait for it have heard that it is over.
-            asyncio.get_running_loop().call_soon(self._layer.write)
+            asyncio.get_running_loop().call_soon(self.write)
         raise AssertionError("no response comes")
 
 

@@ -19,7 +19,7 @@ from aioprefetch.testing import run_virtual
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes, content
 from tests.probes.search import scenario_seeds
-from tests.stores.gated_reader import KIB, Bench, bench, in_case, settle
+from tests.stores.gated_reader import KIB, Bench, bench, in_case, reads_of, settle
 from tests.unit.reader.ahead import READS, assert_all_given_back, watch_grants
 
 BLOCK = 4 * KIB
@@ -265,3 +265,24 @@ def test_closing_in_the_middle_of_everything() -> None:
     for seed in SEEDS():
         with in_case(seed=seed):
             closing_in_the_middle_of_everything(seed)
+
+
+@pytest.mark.parametrize("way", ["read_at", "view_at"])
+async def test_a_look_ahead_that_fails_leaves_no_wait_behind(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Otherwise the request would go on, and its bytes stay in memory, as long as the reader is open."""
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no look-ahead")
+
+    async with bench(SIZE, memory_bytes=4 * BLOCK, block_bytes=BLOCK) as b:
+        reader = await b.opened()
+        monkeypatch.setattr(reads_of(reader).ahead, "apply", fail)
+        with pytest.raises(RuntimeError, match="no look-ahead"):
+            await getattr(reader, way)(5 * BLOCK, 10)
+        assert not reads_of(reader).opened.waits
+        await settle()
+        assert [call.cancelled for call in b.calls] == [True]
+        b.gate.open = True
+        monkeypatch.undo()
+        assert await reader.read_at(5 * BLOCK, 10) == b.data[5 * BLOCK : 5 * BLOCK + 10]
+        await reader.aclose()

@@ -9,12 +9,10 @@ from array import array
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioprefetch import RangeReader
 from aioprefetch.errors import InvalidRange, InvalidType, SizeUnknown, Unavailable
-from aioprefetch.testing import run_virtual
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes
 from tests.stores.gated_reader import KIB, MIB, bench, file_of, in_case, settle
@@ -50,53 +48,6 @@ async def step(reader: RangeReader, model: ReaderModel, verb: str, a: int, b: in
 verbs = st.sampled_from(
     ["read_at", "exactly", "view_at", "read", "ranges", "seek", "seek_end", "unbuffer", "will_need"]
 )
-
-
-@checks("reliability:I01")
-@settings(max_examples=120, deadline=None)
-@given(
-    st.integers(0, 3 * SMALL),
-    st.sampled_from(["adaptive", "random", "parquet", "sequential"]),
-    st.lists(st.tuples(verbs, st.integers(0, 3500), st.integers(0, 3500)), min_size=1, max_size=12),
-)
-def test_behaves_like_a_file_in_memory(size: int, policy: str, script: list[tuple[str, int, int]]) -> None:
-    async def run() -> None:
-        async with bench(size, block_bytes=256, memory_bytes=1024) as b, b.reader(policy=policy) as reader:
-            model = ReaderModel(b.data)
-            for verb, first, second in script:
-                if verb == "seek":
-                    assert reader.seek(first) == model.seek(first)
-                elif verb == "seek_end":
-                    reader.seek(-min(first, size), os.SEEK_END)
-                    model.seek(-min(first, size), os.SEEK_END)
-                    await reader.ensure_size()
-                elif verb == "unbuffer":
-                    await reader.unbuffer()
-                elif verb == "will_need":
-                    reader.will_need([(first, first + second)])
-                else:
-                    found, expected = await step(reader, model, verb, first, second)
-                    assert found == expected
-                assert reader.tell() == model.tell()
-            assert b.runtime.budget.peak_bytes <= 1024 + 256 + 255
-
-    run_virtual(run)
-
-
-@checks("reliability:C24")
-async def test_a_hundred_tasks_against_the_oracle() -> None:
-    """Each with its own stream of random reads; memory for an eighth of the object."""
-    async with bench(2 * MIB, memory_bytes=MIB // 4, block_bytes=16 * KIB) as b, b.reader() as reader:
-
-        async def work(seed: int) -> None:
-            dice = random.Random(seed)
-            for _ in range(20):
-                offset, size = dice.randrange(2 * MIB + 500), dice.choice([1, 100, 5000, 40_000])
-                found = await reader.read_at(offset, size)
-                assert_same_bytes(found, b.data[offset : offset + size], offset=offset)
-
-        await asyncio.gather(*(work(seed) for seed in range(100)))
-        assert b.runtime.budget.peak_bytes <= MIB // 4 + 64 * KIB  # one request of four blocks
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "random", "parquet"])

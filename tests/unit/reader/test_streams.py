@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import InvalidType
 from aioprefetch.reader.growth import GROWTHS
 from aioprefetch.reader.policy import POLICIES
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.reader.window import Windows
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import assert_same_bytes
 from aioprefetch.values import ReadReply, ReadRequest
 from tests.probes.search import scenario_seeds
 from tests.profile import chosen
 from tests.stores.gated_reader import KIB, MIB, Bench, bench, resident_blocks
+from tests.stores.verb_layer import VerbLayer
 
 BLOCK = 64 * KIB
 MEMORY_BLOCKS = 32
@@ -258,26 +258,15 @@ def test_nothing_is_behind_a_reader_that_goes_back(reads: list[tuple[int, int]])
         front = max(front, start + length)
 
 
-class SlowReads(Layer):
+class SlowReads(VerbLayer):
     """Each request takes another time, so that responses overtake each other."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return SlowAccessor(inner, self.chance)
-
-
-class SlowAccessor(WrappedAccessor):
-    """The live form of ``SlowReads``."""
-
-    def __init__(self, inner: Accessor, chance: random.Random) -> None:
-        super().__init__(inner)
-        self.chance = chance
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
         await asyncio.sleep(self.chance.choice([0.001, 0.002, 0.003, 0.02]))
-        return await self.inner.read(request, sink)
+        return await inner.read(request, sink)
 
 
 @pytest.mark.scenario

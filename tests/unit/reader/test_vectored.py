@@ -8,15 +8,11 @@ import pytest
 
 from aioprefetch.blocks import fetch
 from aioprefetch.errors import Closed, ObjectChanged, RangeNotSatisfied, Unavailable, Unexpected
-from aioprefetch.operator.operator import Operator
 from aioprefetch.reader.iterators import RangeIterator
 from aioprefetch.runtime.budget import MemoryBudget
 from aioprefetch.runtime.buffers import Buffer
-from aioprefetch.services.memory import Memory
-from aioprefetch.testing.conformance.suite import RecordingLayer, checks
-from aioprefetch.testing.oracle import content
-from aioprefetch.values import WriteRequest
-from tests.stores.gated_reader import KIB, MIB, Bench, settle
+from aioprefetch.testing.conformance.suite import checks
+from tests.stores.gated_reader import KIB, Bench, settle
 from tests.unit.reader.ahead import (
     AHEAD,
     BLOCK,
@@ -348,47 +344,3 @@ async def test_a_declared_size_beyond_the_end_is_an_early_end(policy: str, etag_
 
 
 # --- how ranges are merged ------------------------------------------------------------------------------------------
-
-
-async def merge_counts(ranges: list[tuple[int, int]], calls: int, **options: int) -> tuple[list[int], list[str]]:
-    """Incoming, combined, requests, discarded and delivered of some calls of a reader that knows its version."""
-    service, log, data = Memory(), RecordingLayer(), content(MIB)
-    service.store.put(WriteRequest(path="k"), data)
-    operator = Operator(service, memory_bytes=16 * MIB, block_bytes=64 * KIB).layer(log)
-    async with operator, operator.reader("k", policy="random") as reader:
-        await reader.read_at(MIB - 1, 1)
-        log.requests.clear()
-        for _ in range(calls):
-            assert await reader.read_ranges(ranges, **options) == [data[start:end] for start, end in ranges]
-            found = {index: part async for index, part in reader.iter_ranges(ranges, **options)}
-            assert [found[index] for index in range(len(ranges))] == [data[start:end] for start, end in ranges]
-        names = ("incoming_ranges", "combined_ranges", "read_bytes_discarded")
-        counts = [reader.statistics[f"stream_read_vectored_{name}"] for name in names]
-        return [*counts, reader.statistics["stream_read_bytes"] - 1], [str(one) for one in log.reads]
-
-
-@checks("s3a:V22")
-async def test_the_oracle_of_five_ranges_in_three_requests() -> None:
-    """Twice in one reader: the second call finds everything resident, its gaps too."""
-    ranges = [(start, start + size) for start, size in ((2 * KIB - 101, 100), (8 * KIB, 100), (10 * KIB, 100))]
-    ranges += [(14 * KIB, 14 * KIB + 100), (40 * KIB, 40 * KIB + 1024)]
-    counts, requests = await merge_counts(ranges, 1, gap_bytes=4 * KIB, request_bytes_max=MIB)
-    assert counts == [2 * 5, 2 * 3, 2 * 5944, 2 * 1424]
-    assert len(requests) == 3
-
-
-@checks("s3a:V23")
-async def test_the_oracle_of_two_ranges_that_touch() -> None:
-    """Two calls of two ranges are four incoming and two combined; ours are one GET, since its bytes stay."""
-    ranges = [(100, 600), (600, 1100)]
-    counts, requests = await merge_counts(ranges, 1)
-    assert counts == [4, 2, 0, 2000]
-    assert len(requests) == 1
-
-
-@checks("s3a:V24")
-async def test_the_oracle_of_a_gap_just_below_the_limit() -> None:
-    """A gap of 4001 bytes is merged at 4 KiB, one of 11900 is not."""
-    counts, requests = await merge_counts([(0, 100), (4101, 4201), (16101, 16201)], 1, gap_bytes=4 * KIB)
-    assert counts == [2 * 3, 2 * 2, 2 * 4001, 2 * 300]
-    assert len(requests) == 2

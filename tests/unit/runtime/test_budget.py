@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.testing import run_virtual
 from aioprefetch.values import Lane
+from tests.stores.gated_reader import settle
 
 LIMIT = 100
-
-
-async def settle() -> None:
-    """Let everything that is scheduled happen."""
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 class Model:

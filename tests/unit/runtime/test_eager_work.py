@@ -12,14 +12,9 @@ import anyio.to_thread
 import pytest
 
 from aioprefetch.runtime.supervisor import Supervisor
+from tests.stores.gated_reader import settle
 
 value: ContextVar[int] = ContextVar("value", default=0)
-
-
-async def settle() -> None:
-    """Let everything that is scheduled happen."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def started(supervisor: Supervisor, work: Coroutine[Any, Any, None]) -> Any:

@@ -1,11 +1,21 @@
-"""Services of other distributions, by their entry points."""
+"""A runtime, and services of other distributions by their entry points."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from aioprefetch.operator import from_uri
+from aioprefetch.runtime.options import RuntimeOptions
+from aioprefetch.runtime.runtime import Runtime
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[Runtime]:
+    """A runtime, closed after the test."""
+    live = Runtime(RuntimeOptions())
+    yield live
+    await live.aclose()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 import aioprefetch as ap
 from aioprefetch import Operator
-from aioprefetch.errors import AlreadyExists, ConditionNotMatch, IsSameFile, NotFound, Unsupported
+from aioprefetch.errors import AlreadyExists, ConditionNotMatch, NotFound, Unsupported
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, DeleteRequest, RenameRequest, WriteRequest
@@ -74,36 +74,6 @@ async def test_what_was_written_is_not_what_the_caller_changes_later() -> None:
     await operator.aclose()
 
 
-KEYS = [
-    "a b",
-    "a+b",
-    "a%20b",
-    "a#b",
-    "a?b=c",
-    "ü/é",
-    "a//b",
-    "/lead",
-    "日本",
-    "x" * 1024,
-    "trailing ",
-    "a\\b",
-    "'\"&<>",
-]
-
-
-async def test_keys_are_kept_as_given() -> None:
-    operator = Operator(Memory())
-    for key in KEYS:
-        await operator.write(key, key.encode())
-    for key in KEYS:
-        assert await operator.read(key) == key.encode()
-        assert (await operator.stat(key)).path == key
-        async with operator.reader(key) as reader:
-            assert await reader.read() == key.encode()
-    assert sorted([entry.path async for entry in operator.list(recursive=True)]) == sorted(KEYS)
-    await operator.aclose()
-
-
 def test_a_named_store_pickles_as_its_name() -> None:
     memory = Memory("by-name", "root")
     memory.store.put(WriteRequest(path="k"), b"not in the pickle")
@@ -123,30 +93,6 @@ async def test_a_loop_of_reads_lets_other_tasks_run() -> None:
 
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(read_often(), 0.0)
-
-
-async def test_conditions_of_copies() -> None:
-    async with Operator(Memory()) as operator:
-        accessor = operator.accessor()
-        first = await operator.write("a", b"first", user_metadata={"x": "y"})
-        await operator.write("a", b"second", user_metadata={"x": "z"})
-        await operator.write("b", b"old")
-        for error, request in (
-            (ConditionNotMatch, CopyRequest(path="a", target="b", if_match=first.etag)),
-            (AlreadyExists, CopyRequest(path="a", target="b", if_not_exists=True)),
-            (IsSameFile, CopyRequest(path="a", target="a")),
-            (IsSameFile, CopyRequest(path="a", target="a", if_not_exists=True)),
-            (NotFound, CopyRequest(path="missing", target="b", if_match="*")),
-            (NotFound, CopyRequest(path="missing", target="missing")),
-            (Unsupported, CopyRequest(path="a", target="b", version="1")),
-        ):
-            with pytest.raises(error) as caught:
-                await accessor.copy(request)
-            assert caught.value.operation == "copy"
-        assert [await operator.read(path) for path in ("a", "b")] == [b"second", b"old"]
-        etag = (await operator.stat("a")).etag
-        await accessor.copy(CopyRequest(path="a", target="c", if_match=etag, if_not_exists=True))
-        assert (await operator.stat("c")).user_metadata == {"x": "z"}
 
 
 async def test_one_of_many_copies_finds_no_target() -> None:

@@ -13,6 +13,7 @@ import pytest
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, TimedOut
 from aioprefetch.spark.udf import BatchMapping, map_batches
 from aioprefetch.sync import run
+from tests.stores.gated_reader import settle
 
 
 class Gauge:
@@ -36,12 +37,6 @@ class Gauge:
             raise
         finally:
             self.now -= 1
-
-
-async def settle() -> None:
-    """Let the loop thread begin what it was given."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def hang() -> None:

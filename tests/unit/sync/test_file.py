@@ -19,16 +19,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Closed, ConfigInvalid, InvalidType, IsADirectory, NotFound
-from aioprefetch.layers import WrappedAccessor
 from aioprefetch.operator.operator import Operator
 from aioprefetch.reader import object_reads
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.sync import BlockingOperator, SyncFile, run
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadReply, ReadRequest
+from tests.stores.verb_layer import VerbLayer
 
 LINES = b"".join(b"line %d %s\n" % (number, b"x" * (number % 37)) for number in range(2000)) + b"no newline at the end"
 SIZES = st.integers(-3, 12_000)
@@ -42,22 +41,13 @@ def file(blocking: BlockingOperator) -> Any:
         yield file
 
 
-class HeldReads(Layer):
+class HeldReads(VerbLayer):
     """A layer under which no read ends."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return HeldReadsAccessor(inner, self.begun)
-
-
-class HeldReadsAccessor(WrappedAccessor):
-    def __init__(self, inner: Accessor, begun: threading.Event) -> None:
-        super().__init__(inner)
-        self.begun = begun
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
         self.begun.set()
         await asyncio.get_running_loop().create_future()
         raise AssertionError("unreachable")
@@ -163,14 +153,6 @@ def test_seek_from_the_end_brings_the_tail_with_it(blocking: BlockingOperator, f
     assert file.seek(-21, io.SEEK_END) == len(LINES) - 21
     assert file.read() == b"no newline at the end"
     assert blocking.statistics["stream_read_block_fetches"] == 1
-
-
-def test_an_empty_object(blocking: BlockingOperator) -> None:
-    blocking.write("empty", b"")
-    with blocking.open("empty") as file:
-        assert (file.read(), file.readline(), list(file), file.size) == (b"", b"", [], 0)
-        assert file.seek(0, io.SEEK_END) == 0
-        assert file.readinto(bytearray(3)) == 0
 
 
 @pytest.mark.parametrize(("offset", "whence"), [(-1, io.SEEK_SET), (-1, io.SEEK_CUR), (-len(LINES) - 1, io.SEEK_END)])

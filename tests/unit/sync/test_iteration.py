@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType, TimedOut, WrongLoop
 from aioprefetch.sync import BlockingIterator, iterate, run
 from aioprefetch.sync.loop_thread import loop_thread
+from tests.stores.gated_reader import settle
 
 
 class Watched:
@@ -36,12 +37,6 @@ class Watched:
         finally:
             await asyncio.sleep(0)
             self.closed.set()
-
-
-async def settle(times: int = 20) -> None:
-    """Let the loop thread do what it can."""
-    for _ in range(times):
-        await asyncio.sleep(0)
 
 
 async def wait_for_ever() -> None:

@@ -108,19 +108,6 @@ def test_stopping_ends_threads_with_a_connection_open() -> None:
         _ = server.endpoint_url
 
 
-def test_rclone_serves_files_put_into_its_root_and_stops(random_name: Callable[[], str]) -> None:
-    """A directory is a bucket; nothing is left after the context."""
-    bucket = random_name()
-    with RcloneS3Server(directory_cache_seconds=0) as server:
-        root = server.root
-        (root / bucket).mkdir()
-        (root / bucket / "k").write_bytes(DATA)
-        client = make_client(server)
-        assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == DATA
-        client.close()
-    assert not root.exists()
-
-
 def test_connections_are_counted() -> None:
     """Each opened connection counts once, with any number of requests."""
     before = set(threading.enumerate())

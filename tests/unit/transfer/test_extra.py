@@ -14,39 +14,28 @@ from hypothesis import strategies as st
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidArgument, InvalidType, NotFound, PermissionDenied, Unsupported
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Capability, Entry, ListPage, ListRequest
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.transfer.trees import TREE, Tree, files_of, memory, put_tree, tree_of
 
 
-class ListingAccessor(ap.WrappedAccessor):
-    """The live layer."""
-
-    def __init__(self, inner: Accessor, layer: "Listing") -> None:
-        super().__init__(inner)
-        self._layer = layer
-
-    async def list_page(self, request: ListRequest) -> ListPage:
-        self._layer.pages += 1
-        page = await self.inner.list_page(request)
-        return replace(page, entries=self._layer.order(page.entries))
-
-
-class Listing(ap.Layer):
+class Listing(VerbLayer):
     """Counts the pages of listings, and puts their entries in another order."""
 
     def __init__(self, order: Callable[[tuple[Entry, ...]], tuple[Entry, ...]] = lambda entries: entries) -> None:
         self.order = order
         self.pages = 0
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return ListingAccessor(inner, self)
-
     def of(self, op: ap.Operator) -> ap.Operator:
         """The same store, with this layer."""
         return op.layer(self, inside=ap.layers.ErrorContextLayer)
+
+    async def list_page(self, inner: Accessor, request: ListRequest) -> ListPage:
+        self.pages += 1
+        page = await inner.list_page(request)
+        return replace(page, entries=self.order(page.entries))
 
 
 def backwards(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:

@@ -21,6 +21,7 @@ from aioprefetch.testing.conformance.suite import checks
 from tests.profile import chosen
 from tests.stores.gated_reader import KIB, MIB
 from tests.stores.layer_stack import was_cancelled
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.transfer.trees import TREE, files_of, memory, put_tree, tree_of
 
 TREES = {**TREE, "large": bytes(range(256)) * 4096}  # 1 MiB: sixteen times what one request brings.
@@ -118,29 +119,18 @@ async def test_cancelled_anywhere_every_object_is_whole_or_not_there(tmp_path: P
     raise AssertionError("it was never carried out to its end")
 
 
-class OverwritingAccessor(ap.WrappedAccessor):
-    """The live layer."""
-
-    def __init__(self, inner: Any, op: ap.Operator, number: int) -> None:
-        super().__init__(inner)
-        self._op, self._left = op, number
-
-    async def read(self, request: Any, sink: Any) -> Any:
-        if request.path == "x/large":
-            if not self._left:
-                await self._op.write("x/large", TREES["large"][::-1])
-            self._left -= 1
-        return await self.inner.read(request.first_part(), sink)
-
-
-class Overwritten(ap.Layer):
+class Overwritten(VerbLayer):
     """Overwrites ``x/large`` before its read of a number."""
 
     def __init__(self, op: ap.Operator, number: int) -> None:
-        self._made = op, number
+        self.op, self.left = op, number
 
-    def wrap(self, inner: Any, runtime: Any) -> Any:
-        return OverwritingAccessor(inner, *self._made)
+    async def read(self, inner: Any, request: Any, sink: Any) -> Any:
+        if request.path == "x/large":
+            if not self.left:
+                await self.op.write("x/large", TREES["large"][::-1])
+            self.left -= 1
+        return await inner.read(request.first_part(), sink)
 
 
 @checks("reliability:W11")
@@ -169,26 +159,19 @@ async def test_an_object_that_changes_while_it_is_copied_is_a_failure(tmp_path: 
     assert changed >= 2
 
 
-class NoEtagsAccessor(ap.WrappedAccessor):
-    """The live layer: each object that is read is overwritten first."""
-
-    async def list_page(self, request: Any) -> Any:
-        page = await self.inner.list_page(request)
-        return replace(page, entries=tuple(replace(entry, etag=None) for entry in page.entries))
-
-    async def stat(self, request: Any) -> Any:
-        return replace(await self.inner.stat(request), etag=None)
-
-    async def read(self, request: Any, sink: Any) -> Any:
-        await self.inner.write(ap.values.WriteRequest(path=request.path), b"longer than before")
-        return await self.inner.read(request, sink)
-
-
-class NoEtags(ap.Layer):
+class NoEtags(VerbLayer):
     """A store without ETags."""
 
-    def wrap(self, inner: Any, runtime: Any) -> Any:
-        return NoEtagsAccessor(inner)
+    async def list_page(self, inner: ap.Accessor, request: Any) -> Any:
+        page = await inner.list_page(request)
+        return replace(page, entries=tuple(replace(entry, etag=None) for entry in page.entries))
+
+    async def stat(self, inner: ap.Accessor, request: Any) -> Any:
+        return replace(await inner.stat(request), etag=None)
+
+    async def read(self, inner: ap.Accessor, request: Any, sink: Any) -> Any:
+        await inner.write(ap.values.WriteRequest(path=request.path), b"longer than before")
+        return await inner.read(request, sink)
 
 
 async def test_an_object_without_an_etag_that_has_another_size_by_now_is_a_failure() -> None:
@@ -346,19 +329,12 @@ async def test_a_file_has_the_time_of_its_object(tmp_path: Path) -> None:
         assert (tmp_path / "f").stat().st_mtime_ns // 1000 == round(modified.timestamp() * 1e6)
 
 
-class ReversedAccessor(ap.WrappedAccessor):
-    """The live layer."""
-
-    async def list_page(self, request: Any) -> Any:
-        page = await self.inner.list_page(request)
-        return ap.values.ListPage(entries=page.entries[::-1], next_token=page.next_token)
-
-
-class Reversed(ap.Layer):
+class Reversed(VerbLayer):
     """Lists backwards."""
 
-    def wrap(self, inner: Any, runtime: Any) -> Any:
-        return ReversedAccessor(inner)
+    async def list_page(self, inner: ap.Accessor, request: Any) -> Any:
+        page = await inner.list_page(request)
+        return ap.values.ListPage(entries=page.entries[::-1], next_token=page.next_token)
 
 
 async def test_a_source_in_another_order_asks_for_each_object() -> None:
@@ -427,23 +403,14 @@ def test_an_error_of_a_report_is_one_of_ours() -> None:
     ap.CopyReport().raise_failures()
 
 
-class Leaking(ap.Layer):
+class Leaking(VerbLayer):
     """Raises an error that is not one of ours for one path, as a layer of a user may."""
 
     def __init__(self, path: str, operation: str) -> None:
         self.path, self.operation = path, operation
 
-    def wrap(self, inner: ap.Accessor, runtime: Any) -> ap.Accessor:
-        return LeakingAccessor(inner, self)
-
-
-class LeakingAccessor(ap.WrappedAccessor):
-    def __init__(self, inner: ap.Accessor, plan: Leaking) -> None:
-        super().__init__(inner)
-        self._plan = plan
-
     async def around(self, request: Any, forward: Any) -> Any:
-        if (request.operation, request.path) == (self._plan.operation, self._plan.path):
+        if (request.operation, request.path) == (self.operation, self.path):
             raise OSError("the disk is on fire")
         return await forward(request)
 

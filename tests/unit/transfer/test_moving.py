@@ -9,12 +9,12 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidArgument, IsADirectory, IsSameFile, NotFound, ObjectChanged, PermissionDenied
-from aioprefetch.layers import ErrorContextLayer, Layer, RetryLayer, WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.layers import ErrorContextLayer, RetryLayer
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, Metadata, WriteRequest
 from tests.stores.layer_stack import was_cancelled
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.transfer.trees import TREE, Tree, memory, put_tree, tree_of
 
 OTHER: Tree = {"z": b"replaced", "there/k": b"stays"}
@@ -83,19 +83,14 @@ async def test_a_move_cancelled_anywhere_loses_nothing() -> None:
     raise AssertionError("it was never carried out to its end")
 
 
-class WritingMeanwhile(Layer):
+class WritingMeanwhile(VerbLayer):
     """Overwrites each object once it was copied, and adds another one."""
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return WritingAccessor(inner)
-
-
-class WritingAccessor(WrappedAccessor):
-    async def copy(self, request: CopyRequest) -> Metadata:
-        copied = await self.inner.copy(request)
+    async def copy(self, inner: Accessor, request: CopyRequest) -> Metadata:
+        copied = await inner.copy(request)
         if request.path in ("x/a.csv", "x/b/c.csv"):
-            await self.inner.write(WriteRequest(path=request.path), b"newer")
-            await self.inner.write(WriteRequest(path=f"{request.path}-added"), b"added")
+            await inner.write(WriteRequest(path=request.path), b"newer")
+            await inner.write(WriteRequest(path=f"{request.path}-added"), b"added")
         return copied
 
 

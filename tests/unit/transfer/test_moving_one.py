@@ -31,34 +31,26 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.transfer.trees import memory, put_tree, tree_of
 
 Copied = Callable[[Accessor, CopyRequest], Awaitable[Metadata]]
 
 
-class CopyingLayer(Layer):
+class CopyingLayer(VerbLayer):
     """A store whose copy is ``copied``, and whose deletions are ``deleted`` before they are done."""
 
     def __init__(self, copied: Copied, deleted: Callable[[Accessor, DeleteRequest], Awaitable[object]] | None = None):
         self.copied = copied
         self.deleted = deleted
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Copying(inner, self)
+    async def copy(self, inner: Accessor, request: CopyRequest) -> Metadata:
+        return await self.copied(inner, request)
 
-
-class _Copying(WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: CopyingLayer) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
-    async def copy(self, request: CopyRequest) -> Metadata:
-        return await self._layer.copied(self.inner, request)
-
-    async def delete(self, request: DeleteRequest) -> None:
-        if self._layer.deleted is not None:
-            await self._layer.deleted(self.inner, request)
-        await self.inner.delete(request)
+    async def delete(self, inner: Accessor, request: DeleteRequest) -> None:
+        if self.deleted is not None:
+            await self.deleted(inner, request)
+        await inner.delete(request)
 
 
 def over(op: Operator, copied: Copied) -> Operator:
@@ -184,37 +176,27 @@ async def test_a_deletion_goes_on_with_the_condition_where_the_store_has_it() ->
         assert await op.read("k") == b"newer"
 
 
-class Plain(Layer):
+class Plain(VerbLayer):
     """A store without conditions, and without ETags if it ``hides`` them."""
 
     def __init__(self, *, hides: bool = False) -> None:
         self.hides = hides
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return PlainAccessor(inner, hides=self.hides)
+    def adapt(self, capability: Capability) -> Capability:
+        return replace(capability, copy_if_match=False, copy_if_not_exists=False, delete_if_match=False)
 
+    async def stat(self, inner: Accessor, request: StatRequest) -> Metadata:
+        found = await inner.stat(request)
+        return replace(found, etag=None) if self.hides else found
 
-class PlainAccessor(WrappedAccessor):
-    def __init__(self, inner: Accessor, *, hides: bool) -> None:
-        super().__init__(inner)
-        self._hides = hides
-
-    @property
-    def capability(self) -> Capability:
-        return replace(self.inner.capability, copy_if_match=False, copy_if_not_exists=False, delete_if_match=False)
-
-    async def stat(self, request: StatRequest) -> Metadata:
-        found = await self.inner.stat(request)
-        return replace(found, etag=None) if self._hides else found
-
-    async def copy(self, request: CopyRequest) -> Metadata:
+    async def copy(self, inner: Accessor, request: CopyRequest) -> Metadata:
         assert (request.if_match, request.if_not_exists) == (None, False)
-        copied = await self.inner.copy(request)
-        return replace(copied, etag=None) if self._hides else copied
+        copied = await inner.copy(request)
+        return replace(copied, etag=None) if self.hides else copied
 
-    async def delete(self, request: DeleteRequest) -> None:
+    async def delete(self, inner: Accessor, request: DeleteRequest) -> None:
         assert request.if_match is None
-        await self.inner.delete(request)
+        await inner.delete(request)
 
 
 @checks("reliability:W12")

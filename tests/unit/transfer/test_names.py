@@ -9,12 +9,12 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidPath, IsADirectory
-from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Entry, ListPage, ListRequest
 from tests.stores.planted_keys import Planted, PlantedBucket, PlantedMemory
+from tests.stores.verb_layer import VerbLayer
 
 SITE = {"p/": b"own", "p/about/": b"page", "p/about/x": b"x", "p/empty/": b"", "p/i": b"i"}
 DOTTED = {"t/a": b"1", "t/b/../c": b"2", "t/./x": b"3", "t/d": b"4"}
@@ -83,18 +83,13 @@ async def test_no_file_has_its_name(planted: Planted, tmp_path: Path) -> None:
     assert (tmp_path / "page").read_bytes() == b"page"
 
 
-class StaleAccessor(WrappedAccessor):
+class Stale(VerbLayer):
     """Its listings are of a time when each key with ``/`` at its end had no bytes."""
 
-    async def list_page(self, request: ListRequest) -> ListPage:
-        page = await self.inner.list_page(request)
+    async def list_page(self, inner: Accessor, request: ListRequest) -> ListPage:
+        page = await inner.list_page(request)
         old = (Entry(path=e.path, kind="directory") if e.path.endswith("/") else e for e in page.entries)
         return replace(page, entries=tuple(old))
-
-
-class Stale(Layer):
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return StaleAccessor(inner)
 
 
 async def test_what_an_old_listing_says_of_a_size_deletes_nothing(planted: Planted) -> None:

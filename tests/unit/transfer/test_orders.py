@@ -10,9 +10,9 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import AlreadyExists
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability, Entry, ListPage, ListRequest, Metadata, StatRequest
 from tests.stores.directory_bucket import DirectoryBucket
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.transfer.trees import memory, put_tree, tree_of
 
 NAMES = ["a-b", "a.b/c", "a.b/d/e", "a/b", "a/b.c/d", "a0", "b", "m/n/o", "z", "\uffee", "\U0001f600"]
@@ -20,41 +20,28 @@ TREE = {name: name.encode() for name in NAMES}
 EXTRA = {"0": b"", "a.b/cc": b"1", "a/0/x": b"2", "zz/y": b"3", "\uffef": b"4"}
 
 
-class OwnOrder(ap.Layer):
+class OwnOrder(VerbLayer):
     """A store that lists in an order of its own, over pages of two entries, and counts ``requests``."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.requests: Counter[str] = Counter()
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _OwnOrder(inner, self)
-
     def adapt(self, capability: Capability) -> Capability:
         if self.kind == "walked":
             return replace(capability, list_recursive=False)
         return replace(capability, list_ordered=self.kind == "ordered")
 
+    async def stat(self, inner: Accessor, request: StatRequest) -> Metadata:
+        self.requests["stat"] += 1
+        return await inner.stat(request)
 
-class _OwnOrder(ap.WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: OwnOrder) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
-    @property
-    def capability(self) -> Capability:
-        return self._layer.adapt(self.inner.capability)
-
-    async def stat(self, request: StatRequest) -> Metadata:
-        self._layer.requests["stat"] += 1
-        return await self.inner.stat(request)
-
-    async def list_page(self, request: ListRequest) -> ListPage:
-        entries = list((await self.inner.list_page(replace(request, page_token=None))).entries)
-        if self._layer.kind == "shuffled":
+    async def list_page(self, inner: Accessor, request: ListRequest) -> ListPage:
+        entries = list((await inner.list_page(replace(request, page_token=None))).entries)
+        if self.kind == "shuffled":
             entries = random.Random(len(entries)).sample(entries, len(entries))
         at = int(request.page_token or 0)
-        self._layer.requests["first page"] += at == 0 and request.path in ("x/", "y/")
+        self.requests["first page"] += at == 0 and request.path in ("x/", "y/")
         return ListPage(entries=tuple(entries[at : at + 2]), next_token=str(at + 2) if at + 2 < len(entries) else None)
 
 

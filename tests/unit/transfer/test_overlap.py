@@ -10,10 +10,10 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidArgument, IsSameFile
-from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Identity, ListPage, ListRequest
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.transfer.trees import Tree, memory, put_tree, tree_of
 
 Run = Callable[[Operator, str, str], Awaitable[object]]
@@ -88,16 +88,11 @@ async def test_what_the_run_makes_below_its_source_is_no_source(op: Operator, co
         assert await tree_of(op, "") == {**tree, **moved}
 
 
-class SmallPages(Layer):
+class SmallPages(VerbLayer):
     """A store whose listings go on while a run writes."""
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _SmallPages(inner)
-
-
-class _SmallPages(WrappedAccessor):
-    async def list_page(self, request: ListRequest) -> ListPage:
-        return await self.inner.list_page(replace(request, page_entries_max=2))
+    async def list_page(self, inner: Accessor, request: ListRequest) -> ListPage:
+        return await inner.list_page(replace(request, page_entries_max=2))
 
 
 async def test_what_the_run_makes_is_no_source_where_its_listing_meets_it() -> None:
@@ -140,16 +135,11 @@ async def test_places_under_two_roots_are_compared_whole(tmp_path: Path) -> None
         assert (tmp_path / "a/b/x").read_bytes() == b"one"
 
 
-class FoldingLayer(Layer):
+class FoldingLayer(VerbLayer):
     """A store that does not tell upper from lower case."""
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Folding(inner)
-
-
-class _Folding(WrappedAccessor):
-    async def identity(self, path: str) -> Identity:
-        return await self.inner.identity(path.casefold())
+    async def identity(self, inner: Accessor, path: str) -> Identity:
+        return await inner.identity(path.casefold())
 
 
 @checks("reliability:W24")

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
-from aioprefetch import Accessor, Layer, WrappedAccessor
+from aioprefetch import Accessor
 from aioprefetch.errors import AlreadyExists, IsSameFile, ObjectChanged, PermissionDenied, Unavailable
 from aioprefetch.layers import ErrorContextLayer
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyPartRequest, DeleteRequest, UploadedPart, WriteRequest
 from tests.stores.gated_reader import settle
 from tests.stores.layer_stack import was_cancelled
 from tests.stores.part_store import PART_BYTES, Bed, part_bed
+from tests.stores.verb_layer import VerbLayer
 
 LARGE = bytes(range(250)) * 22  # Five parts and a half; in one request go two.
 
@@ -143,32 +143,20 @@ async def test_cancelled_anywhere_it_is_there_or_not(way: Any) -> None:
     raise AssertionError("it was never carried out to its end")
 
 
-class OverwritingAccessor(WrappedAccessor):
-    """The live layer."""
-
-    def __init__(self, inner: Accessor, number: int, *, deletes: bool) -> None:
-        super().__init__(inner)
-        self._left = number
-        self._deletes = deletes
-
-    async def copy_part(self, request: CopyPartRequest) -> UploadedPart:
-        if not self._left and self._deletes:
-            await self.inner.delete(DeleteRequest(path="k", paths=("k",)))
-        elif not self._left:
-            await self.inner.write(WriteRequest(path="k"), LARGE[::-1])
-        self._left -= 1
-        return await self.inner.copy_part(request)
-
-
-@dataclass(frozen=True)
-class Overwriting(Layer):
+@dataclass(eq=False)
+class Overwriting(VerbLayer):
     """Overwrites the source before a part is copied, or deletes it."""
 
     number: int
     deletes: bool = False
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return OverwritingAccessor(inner, self.number, deletes=self.deletes)
+    async def copy_part(self, inner: Accessor, request: CopyPartRequest) -> UploadedPart:
+        if not self.number and self.deletes:
+            await inner.delete(DeleteRequest(path="k", paths=("k",)))
+        elif not self.number:
+            await inner.write(WriteRequest(path="k"), LARGE[::-1])
+        self.number -= 1
+        return await inner.copy_part(request)
 
 
 @pytest.mark.parametrize("deletes", [False, True])

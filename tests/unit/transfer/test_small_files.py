@@ -14,26 +14,19 @@ import pytest
 import aioprefetch as ap
 from aioprefetch.local_files.threads import FileThreads
 from aioprefetch.local_files.writer import write_file
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import ListPage, ListRequest
+from tests.stores.verb_layer import VerbLayer
 
 MIB = 1 << 20
 OBJECTS = {f"d{number % 3}/f{number}": os.urandom(100 + number) for number in range(40)}
 
 
-class StaleAccessor(ap.WrappedAccessor):
-    """The live layer."""
-
-    async def list_page(self, request: ListRequest) -> ListPage:
-        page = await self.inner.list_page(request)
-        return replace(page, entries=tuple(replace(entry, size=10, etag=None) for entry in page.entries))
-
-
-class Stale(ap.Layer):
+class Stale(VerbLayer):
     """A listing that is behind: each object had ten bytes, and the store tells no ETags there."""
 
-    def wrap(self, inner: ap.Accessor, runtime: Runtime) -> ap.Accessor:
-        return StaleAccessor(inner)
+    async def list_page(self, inner: ap.Accessor, request: ListRequest) -> ListPage:
+        page = await inner.list_page(request)
+        return replace(page, entries=tuple(replace(entry, size=10, etag=None) for entry in page.entries))
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from aioprefetch.transport.origin import Target
 from aioprefetch.transport.pool import HttpClient
 from tests.profile import combinations
 from tests.stores.certificates import Authority
-from tests.stores.raw_server import eventually, reply
-from tests.stores.tls_servers import client, target_of
+from tests.stores.raw_server import client_of, eventually, reply
+from tests.stores.tls_servers import target_of
 from tests.stores.wire import PausingTaker, Taker
 from tests.unit.transport.blocking_server import PATIENCE_SECONDS, BlockingServer, Handler, hang_up, next_request
 
@@ -104,7 +104,7 @@ async def test_a_body_after_which_the_server_hangs_up(security: Any, kind: str, 
     """The end is there before the body was taken, and takes nothing of it away."""
     context, options = security
     with no_complaint(), BlockingServer(sending(framed(kind, size)), context) as server:
-        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+        async with client_of(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
             for _ in range(3):
                 assert await way(http, target_of(server.url())) == BODY[:size]
             await eventually(lambda: http.snapshot().open == 0)
@@ -115,7 +115,7 @@ async def test_a_slow_receiver_of_a_body_after_which_the_server_hangs_up(securit
     """What came during a pause is not lost with the connection."""
     context, options = security
     with no_complaint(), BlockingServer(sending(framed(kind, size)), context) as server:
-        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+        async with client_of(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
             taker = PausingTaker(300_000, resumes_after=100)
             await http.fetch(target_of(server.url()), b"", taker)
             assert taker.content() == BODY[:size]
@@ -128,7 +128,7 @@ async def test_a_body_that_ends_without_a_word_of_tls(tmp_path: Path, size: int,
     authority = Authority(tmp_path)
     handle = sending(framed("end", size), says_so=False)
     with no_complaint(), BlockingServer(handle, authority.context("127.0.0.1")) as server:
-        async with client(ca_bundle=str(authority.bundle)) as http, asyncio.timeout(PATIENCE_SECONDS):
+        async with client_of(ca_bundle=str(authority.bundle)) as http, asyncio.timeout(PATIENCE_SECONDS):
             for _ in range(3):
                 with pytest.raises(Unavailable, match="before TLS said that the body had ended") as caught:
                     await way(http, target_of(server.url()))
@@ -143,7 +143,7 @@ async def test_a_body_that_is_cut(security: Any, kind: str, says_so: bool) -> No
     context, options = security
     handle = sending(framed(kind, 300_000)[:-10], says_so=says_so)
     with no_complaint(), BlockingServer(handle, context) as server:
-        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+        async with client_of(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
             for way in (with_pauses, whole, scattered):
                 with pytest.raises(Unavailable, match="in the middle of the body"):
                     await way(http, target_of(server.url()))
@@ -173,7 +173,7 @@ async def test_what_waits_in_a_kept_connection_is_no_response(
             was_sent.set()
 
     with no_complaint(), BlockingServer(handle, context) as server:
-        async with client(runtime, **options) as http, asyncio.timeout(PATIENCE_SECONDS):
+        async with client_of(runtime, **options) as http, asyncio.timeout(PATIENCE_SECONDS):
             target = target_of(server.url())
             for number in range(1, 4):
                 was_sent.clear()
@@ -194,7 +194,7 @@ async def test_a_connection_that_says_nothing_is_kept(security: Any) -> None:
             served.sendall(reply(BODY[:100]))
 
     with BlockingServer(handle, context) as server:
-        async with client(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
+        async with client_of(**options) as http, asyncio.timeout(PATIENCE_SECONDS):
             for _ in range(50):
                 assert await whole(http, target_of(server.url())) == BODY[:100]
             assert server.connections == 1

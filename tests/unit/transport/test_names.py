@@ -15,7 +15,8 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.transport import connecting as resolving
 from aioprefetch.transport.connecting import Resolver
 from aioprefetch.transport.options import ClientOptions
-from tests.stores.tls_servers import client, get, ok, serving, target_of
+from tests.stores.raw_server import client_of, get
+from tests.stores.tls_servers import ok, serving, target_of
 
 Info = tuple[int, int, int, str, Any]
 NAMES = 16
@@ -86,7 +87,7 @@ def has_ipv6() -> bool:
 @pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on this machine")
 async def test_an_ipv6_address() -> None:
     """In brackets where HTTP wants it."""
-    async with serving(always_ok, "::1") as port, client() as http:
+    async with serving(always_ok, "::1") as port, client_of() as http:
         assert await get(http, target_of(f"http://[::1]:{port}/k")) == f"Host: [::1]:{port}".encode()
 
 
@@ -94,14 +95,14 @@ async def test_localhost_has_two_addresses_of_which_one_listens() -> None:
     """Each new connection begins with another one of them."""
     async with serving(always_ok) as port:
         for _ in range(4):
-            async with client() as http:
+            async with client_of() as http:
                 assert await get(http, target_of(f"http://localhost:{port}/k")) == f"Host: localhost:{port}".encode()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.2", "::1"])
 async def test_an_address_that_refuses(names: Names, address: str) -> None:
     """Whichever of the two comes first."""
-    async with serving(always_ok) as port, client(connections_per_host_max=4) as http:
+    async with serving(always_ok) as port, client_of(connections_per_host_max=4) as http:
         names.known["two.example"] = [address, "127.0.0.1"]
         target = target_of(f"http://two.example:{port}/k")
         assert (
@@ -132,14 +133,14 @@ async def test_an_address_that_never_answers(names: Names) -> None:
         names.known["two.example"] = ["127.0.0.2", "127.0.0.1"]
         with deaf("127.0.0.2", port):
             for _ in range(2):
-                async with client(next_address_seconds=0.02) as http:
+                async with client_of(next_address_seconds=0.02) as http:
                     found = await get(http, target_of(f"http://two.example:{port}/k"))
                     assert found == f"Host: two.example:{port}".encode()
 
 
 async def test_no_address_ever_answers(names: Names) -> None:
     """It takes no longer than it may, and the name is asked for again."""
-    async with serving(always_ok) as port, client(connect_timeout_seconds=0.1) as http:
+    async with serving(always_ok) as port, client_of(connect_timeout_seconds=0.1) as http:
         target = target_of(f"http://deaf.example:{port}/k")
         names.known["deaf.example"] = ["127.0.0.2"]
         with deaf("127.0.0.2", port), pytest.raises(TimedOut, match=r"connect_timeout_seconds=0\.1") as caught:
@@ -153,7 +154,7 @@ async def test_no_address_ever_answers(names: Names) -> None:
 
 async def test_a_name_is_resolved_again_after_a_refused_connection(names: Names) -> None:
     """The server has moved: the next attempt finds it."""
-    async with serving(always_ok) as port, client() as http:
+    async with serving(always_ok) as port, client_of() as http:
         target = target_of(f"http://moved.example:{port}/k")
         names.known["moved.example"] = ["127.0.0.2", "127.0.0.3"]
         with pytest.raises(Unavailable, match="ECONNREFUSED"):
@@ -167,7 +168,7 @@ async def test_a_name_is_resolved_again_after_a_refused_connection(names: Names)
 )
 async def test_an_unknown_name(names: Names, failure: Any) -> None:
     """It may be known a moment later."""
-    async with serving(always_ok) as port, client() as http:
+    async with serving(always_ok) as port, client_of() as http:
         target = target_of(f"http://new.example:{port}/k")
         names.known["new.example"] = failure
         with pytest.raises(Unavailable, match="could not be resolved") as caught:
@@ -181,7 +182,7 @@ async def test_an_unknown_name(names: Names, failure: Any) -> None:
 @pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.invalid", ".invalid"])
 async def test_a_name_that_cannot_be_asked_for(host: str) -> None:
     """Labels are neither empty nor longer than 63."""
-    async with client() as http:
+    async with client_of() as http:
         with pytest.raises(Unavailable, match="could not be resolved"):
             await get(http, target_of(f"http://{host}:80/k"))
 
@@ -260,7 +261,7 @@ async def test_closing_waits_for_no_name(names: Names, runtime: Runtime) -> None
     """The thread that asks is left to itself."""
     names.known["slow.example"] = ["10.0.0.1"]
     names.may_answer.clear()
-    async with client() as http:
+    async with client_of() as http:
         task = asyncio.ensure_future(get(http, target_of("http://slow.example:80/k")))
         await runtime.run_blocking(names.was_asked.wait)
     with pytest.raises(Error):
@@ -270,7 +271,7 @@ async def test_closing_waits_for_no_name(names: Names, runtime: Runtime) -> None
 async def test_names_that_hang_hold_up_nothing_else(names: Names, runtime: Runtime) -> None:
     """They have threads of their own, and what times out says that it was the name."""
     names.may_answer.clear()
-    async with serving(always_ok) as port, client(runtime, connect_timeout_seconds=0.1) as http:
+    async with serving(always_ok) as port, client_of(runtime, connect_timeout_seconds=0.1) as http:
         targets = [target_of(f"http://{number}.example:{port}/k") for number in range(NAMES)]
         found = await asyncio.gather(*(get(http, target) for target in targets), return_exceptions=True)
         for error in found:
@@ -293,7 +294,7 @@ LINK_LOCAL = ["169.254.169.254", "fe80::1", "fe80::1%1", "::ffff:169.254.169.254
 async def test_a_name_that_leads_to_a_link_local_address(names: Names, runtime: Runtime, address: str) -> None:
     """Among others too, each time that it is asked for."""
     names.known["metadata.example"] = ["10.0.0.1", address]
-    async with client(link_local_host="trusted.example") as http:
+    async with client_of(link_local_host="trusted.example") as http:
         for _ in range(2):
             with pytest.raises(RedirectRefused, match="link-local"):
                 await get(http, target_of("http://metadata.example:80/k"))
@@ -304,7 +305,7 @@ async def test_a_name_that_leads_to_a_link_local_address(names: Names, runtime: 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]"])
 async def test_a_link_local_address_itself(host: str) -> None:
-    async with client() as http:
+    async with client_of() as http:
         with pytest.raises(RedirectRefused, match="link-local"):
             await get(http, target_of(f"http://{host}:80/k"))
 

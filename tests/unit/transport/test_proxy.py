@@ -19,8 +19,8 @@ from aioprefetch.transport.origin import Origin, Proxy, Target
 from aioprefetch.transport.pool import HttpClient
 from aioprefetch.values import ReadRequest
 from tests.stores.certificates import Authority
-from tests.stores.raw_server import PATIENCE_SECONDS
-from tests.stores.tls_servers import Serve, client, get, get_with_pauses, ok, serving, target_of
+from tests.stores.raw_server import PATIENCE_SECONDS, client_of, get
+from tests.stores.tls_servers import Serve, get_with_pauses, ok, serving, target_of
 
 Way = Callable[[HttpClient, Target], Awaitable[bytes]]
 
@@ -132,7 +132,7 @@ def log_and_answer(log: list[bytes], *bodies: bytes) -> Serve:
 async def test_http_goes_in_the_absolute_form(authorization: str, way: Way) -> None:
     """The name of the server is the proxy's to resolve; the connection is kept."""
     proxy = ScriptedProxy()
-    async with serving(proxy.serve) as port, client() as http:
+    async with serving(proxy.serve) as port, client_of() as http:
         for path in ("k?x=1", "other"):
             target = target_of(f"http://nowhere.invalid:81/{path}", proxy_at(port, authorization))
             assert await way(http, target) == f"GET http://nowhere.invalid:81/{path} HTTP/1.1".encode()
@@ -148,7 +148,7 @@ async def test_https_goes_through_a_tunnel(authority: Authority) -> None:
     async with (
         behind(authority, log_and_answer(log, b"small", LARGE)) as proxy,
         serving(proxy.serve) as port,
-        client(ca_bundle=str(authority.bundle)) as http,
+        client_of(ca_bundle=str(authority.bundle)) as http,
     ):
         target = target_of("https://inner.example:8443/k", proxy_at(port, f"Basic {CANARY}"))
         assert await get(http, target) == b"small"
@@ -163,7 +163,7 @@ async def test_https_goes_through_a_tunnel(authority: Authority) -> None:
 
 async def test_a_tunnel_to_an_ipv6_address() -> None:
     proxy = ScriptedProxy(b"HTTP/1.1 502 x\r\n\r\n", then="close")
-    async with serving(proxy.serve) as port, client() as http:
+    async with serving(proxy.serve) as port, client_of() as http:
         with pytest.raises(Unavailable):
             await get(http, target_of("https://[::1]:8443/k", proxy_at(port)))
     assert proxy.heads[0][0] == "CONNECT [::1]:8443 HTTP/1.1"
@@ -172,7 +172,7 @@ async def test_a_tunnel_to_an_ipv6_address() -> None:
 async def test_a_connection_of_one_identity_is_not_used_for_another() -> None:
     """What a proxy let one user do is nothing to another."""
     proxy = ScriptedProxy()
-    async with serving(proxy.serve) as port, client() as http:
+    async with serving(proxy.serve) as port, client_of() as http:
         for user in ("a", "b", "a"):
             await get(http, target_of("http://nowhere.invalid:80/k", proxy_at(port, f"Basic {user}")))
         assert http.snapshot().open == 2
@@ -205,7 +205,7 @@ REFUSALS: list[tuple[bytes, type[Error], str]] = [
 async def test_no_tunnel(response: bytes, kind: type[Error], words: str) -> None:
     """No request goes out, the connection is closed, and the error has no secret."""
     proxy = ScriptedProxy(response, then="close")
-    async with serving(proxy.serve) as port, client() as http:
+    async with serving(proxy.serve) as port, client_of() as http:
         target = target_of(f"https://inner.example:443/k?{CANARY}", proxy_at(port, f"Basic {CANARY}"))
         for way in (get, get_with_pauses):
             with pytest.raises(kind, match=re.escape(words)) as caught:
@@ -220,7 +220,7 @@ async def test_no_tunnel(response: bytes, kind: type[Error], words: str) -> None
 async def test_a_proxy_that_hangs(response: bytes | None) -> None:
     """Within the time for a connection it is given up, wherever it hangs."""
     proxy = ScriptedProxy(response, then="hang")
-    async with serving(proxy.serve) as port, client(connect_timeout_seconds=QUICK_SECONDS) as http:
+    async with serving(proxy.serve) as port, client_of(connect_timeout_seconds=QUICK_SECONDS) as http:
         with pytest.raises(TimedOut, match="connect_timeout_seconds"):
             await get(http, target_of("https://inner.example:443/k", proxy_at(port)))
         assert http.snapshot().open == 0
@@ -230,7 +230,7 @@ async def test_a_proxy_that_hangs(response: bytes | None) -> None:
 
 async def test_a_tunnel_that_is_cancelled_closes_its_socket() -> None:
     proxy = ScriptedProxy(None, then="hang")
-    async with serving(proxy.serve) as port, client() as http:
+    async with serving(proxy.serve) as port, client_of() as http:
         task = asyncio.ensure_future(get(http, target_of("https://inner.example:443/k", proxy_at(port))))
         await proxy.asked.wait()
         task.cancel()
@@ -244,7 +244,7 @@ async def test_a_tunnel_that_is_cancelled_closes_its_socket() -> None:
 async def test_a_proxy_that_refuses_connections(scheme: str) -> None:
     async with serving(ScriptedProxy().serve) as port:
         pass
-    async with client() as http:
+    async with client_of() as http:
         with pytest.raises(Unavailable, match=f"no connection to the proxy http://127.0.0.1:{port} .ECONNREFUSED"):
             await get(http, target_of(f"{scheme}://inner.example:443/k", proxy_at(port)))
 
@@ -253,7 +253,7 @@ async def test_a_certificate_behind_a_proxy_is_the_servers(authority: Authority)
     """And it is what the error speaks of."""
     async with behind(authority, log_and_answer([])) as proxy, serving(proxy.serve) as port:
         for host, bundle in (("inner.example", None), ("outer.example", str(authority.bundle))):
-            async with client(ca_bundle=bundle) as http:
+            async with client_of(ca_bundle=bundle) as http:
                 with pytest.raises(ConfigInvalid, match=f"certificate of https://{host} is not trusted"):
                     await get(http, target_of(f"https://{host}:443/k", proxy_at(port)))
 
@@ -262,12 +262,12 @@ async def test_a_proxy_over_tls(authority: Authority) -> None:
     """For http; TLS within TLS is refused before anything is sent."""
     proxy = ScriptedProxy()
     async with serving(proxy.serve, ssl=authority.context("127.0.0.1")) as port:
-        async with client(ca_bundle=str(authority.bundle)) as http:
+        async with client_of(ca_bundle=str(authority.bundle)) as http:
             target = target_of("http://nowhere.invalid:80/k", proxy_at(port, "Basic x", "https"))
             assert await get(http, target) == b"GET http://nowhere.invalid/k HTTP/1.1"
             with pytest.raises(Unsupported, match="TLS within TLS"):
                 await get(http, target_of("https://inner.example:443/k", proxy_at(port, "Basic x", "https")))
-        async with client() as http:
+        async with client_of() as http:
             with pytest.raises(ConfigInvalid, match=f"certificate of the proxy https://127.0.0.1:{port} is not"):
                 await get(http, target)
     assert len(proxy.heads) == 1

@@ -19,9 +19,9 @@ from aioprefetch.transport.origin import Origin, Proxy, Target
 from aioprefetch.transport.pool import HttpClient
 from aioprefetch.transport.tls import tls_context
 from tests.stores.certificates import Authority
-from tests.stores.raw_server import PATIENCE_SECONDS
-from tests.stores.tls_servers import Collected, Serve, client, get, get_with_pauses, ok, serving, target_of
-from tests.stores.wire import PausingTaker
+from tests.stores.raw_server import PATIENCE_SECONDS, client_of, get
+from tests.stores.tls_servers import Serve, get_with_pauses, ok, serving, target_of
+from tests.stores.wire import PausingTaker, Taker
 
 LARGE = bytes(range(256)) * (8 << 12)  # 8 MiB
 # For a server that hangs, and long enough for a busy machine to reach it before.
@@ -56,7 +56,7 @@ async def over_tls(
     authority: Authority, serve: Serve, name: str = "127.0.0.1"
 ) -> AsyncIterator[tuple[HttpClient, int]]:
     """A server with a certificate for this name, and a client that trusts its authority."""
-    async with serving(serve, ssl=authority.context(name)) as port, client(ca_bundle=str(authority.bundle)) as http:
+    async with serving(serve, ssl=authority.context(name)) as port, client_of(ca_bundle=str(authority.bundle)) as http:
         yield http, port
 
 
@@ -123,7 +123,7 @@ async def test_a_certificate_that_proves_nothing(
     (tmp_path / "other").mkdir()
     bundle = authority.bundle if trusted else Authority(tmp_path / "other", "another authority").bundle
     context = authority.context(*names, days=days)
-    async with serving(answering(ok(b"x"), log=log), ssl=context) as port, client(ca_bundle=str(bundle)) as http:
+    async with serving(answering(ok(b"x"), log=log), ssl=context) as port, client_of(ca_bundle=str(bundle)) as http:
         error = await refused(http, target_of(f"https://127.0.0.1:{port}/k"), ConfigInvalid, why)
         assert not error.is_temporary
         assert f"https://127.0.0.1:{port} is not trusted" in error.message
@@ -131,7 +131,7 @@ async def test_a_certificate_that_proves_nothing(
 
 
 async def test_the_systems_authorities_do_not_know_ours(authority: Authority) -> None:
-    async with serving(answering(ok(b"x")), ssl=authority.context("127.0.0.1")) as port, client() as http:
+    async with serving(answering(ok(b"x")), ssl=authority.context("127.0.0.1")) as port, client_of() as http:
         await refused(http, target_of(f"https://127.0.0.1:{port}/k"), ConfigInvalid, "ca_bundle")
 
 
@@ -152,7 +152,7 @@ async def test_the_server_gets_the_name_by_sni(
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **kinds: real("127.0.0.1", *more, **kinds))
     context = authority.context("localhost", "127.0.0.1")
     context.sni_callback = lambda _, name, __: server_names.append(name)
-    async with serving(answering(ok(b"x")), ssl=context) as port, client(ca_bundle=str(authority.bundle)) as http:
+    async with serving(answering(ok(b"x")), ssl=context) as port, client_of(ca_bundle=str(authority.bundle)) as http:
         assert await get(http, target_of(f"https://{host}:{port}/k")) == b"x"
     assert server_names == [sent]
 
@@ -167,7 +167,7 @@ async def test_http_1_1_is_what_is_offered(authority: Authority) -> None:
         chosen.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
         await answering(ok(b"x"))(reader, writer)
 
-    async with serving(serve, ssl=context) as port, client(ca_bundle=str(authority.bundle)) as http:
+    async with serving(serve, ssl=context) as port, client_of(ca_bundle=str(authority.bundle)) as http:
         assert await get(http, target_of(f"https://127.0.0.1:{port}/k")) == b"x"
     assert chosen == ["http/1.1"]
 
@@ -185,7 +185,7 @@ async def test_a_handshake_that_hangs_has_an_end() -> None:
                 pass
         gone.set()
 
-    async with serving(serve) as port, client(connect_timeout_seconds=QUICK_SECONDS) as http:
+    async with serving(serve) as port, client_of(connect_timeout_seconds=QUICK_SECONDS) as http:
         with pytest.raises(TimedOut, match="connect_timeout_seconds=1") as caught:
             await get(http, target_of(f"https://127.0.0.1:{port}/k"))
         assert caught.value.is_temporary
@@ -202,7 +202,7 @@ async def test_a_handshake_that_is_cancelled_closes_its_socket() -> None:
                 greeted.set()
         gone.set()
 
-    async with serving(serve) as port, client() as http:
+    async with serving(serve) as port, client_of() as http:
         task = asyncio.ensure_future(get(http, target_of(f"https://127.0.0.1:{port}/k")))
         await greeted.wait()
         task.cancel()
@@ -216,7 +216,7 @@ async def test_cancelled_after_any_number_of_turns(authority: Authority) -> None
     """From before the socket to after the response: nothing stays open."""
     async with serving(answering(ok(b"x" * 100)), ssl=authority.context("127.0.0.1")) as port:
         for turns in range(60):
-            async with client(ca_bundle=str(authority.bundle)) as http:
+            async with client_of(ca_bundle=str(authority.bundle)) as http:
                 task = asyncio.ensure_future(get(http, target_of(f"https://127.0.0.1:{port}/k")))
                 for _ in range(turns):
                     await asyncio.sleep(0)
@@ -233,7 +233,7 @@ async def test_a_server_without_tls() -> None:
         writer.close()
         await writer.wait_closed()
 
-    async with serving(serve) as port, client() as http:
+    async with serving(serve) as port, client_of() as http:
         await refused(http, target_of(f"https://127.0.0.1:{port}/k"), ConfigInvalid, "scheme and port")
 
 
@@ -245,7 +245,7 @@ async def test_a_server_that_hangs_up_within_the_handshake(reset: bool) -> None:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         writer.transport.abort()
 
-    async with serving(serve) as port, client() as http:
+    async with serving(serve) as port, client_of() as http:
         error = await refused(http, target_of(f"https://127.0.0.1:{port}/k"), Unavailable, "no connection to https:")
         assert error.is_temporary
 
@@ -261,7 +261,7 @@ async def test_to_read_the_authorities_has_an_end(authority: Authority, monkeypa
 
     monkeypatch.setattr(connecting, "tls_context", hanging)
     limits: dict[str, Any] = {"connect_timeout_seconds": 1.0, "ca_bundle": str(authority.bundle)}
-    async with serving(answering(ok(b"x")), ssl=authority.context("127.0.0.1")) as port, client(**limits) as http:
+    async with serving(answering(ok(b"x")), ssl=authority.context("127.0.0.1")) as port, client_of(**limits) as http:
         target = target_of(f"https://127.0.0.1:{port}/k")
         try:
             with pytest.raises(TimedOut, match=r"certificates in ca_bundle .*connect_timeout_seconds=1"):
@@ -280,7 +280,7 @@ async def test_a_host_that_no_certificate_could_name(host: str) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         await reader.read()
 
-    async with serving(serve) as port, client() as http:
+    async with serving(serve) as port, client_of() as http:
         proxy = Proxy(Origin("http", "127.0.0.1", port))
         error = await refused(
             http, target_of(f"https://{host}:443/k", proxy), ConfigInvalid, "not a valid name for a certif"
@@ -312,12 +312,13 @@ async def test_a_body_that_breaks_off(authority: Authority, reset: bool, size: i
     """What had come before is exact, and the connection is not used again."""
     response = ok(LARGE)[: -len(LARGE) + size]
     async with over_tls(authority, cutting(response, reset=reset)) as (http, port):
-        receiver = Collected()
+        receiver = Taker()
         with pytest.raises(Unavailable, match="in the middle of the body") as caught:
             await http.fetch(target_of(f"https://127.0.0.1:{port}/k"), b"", receiver)
         assert caught.value.is_temporary
-        assert receiver.received == size or reset
-        assert receiver.data[: receiver.received] == LARGE[: receiver.received]
+        received = receiver.content()
+        assert len(received) == size or reset
+        assert received == LARGE[: len(received)]
         with pytest.raises(Unavailable):
             await get_with_pauses(http, target_of(f"https://127.0.0.1:{port}/k"))
         assert http.snapshot().open == 0
@@ -326,7 +327,7 @@ async def test_a_body_that_breaks_off(authority: Authority, reset: bool, size: i
 async def test_a_body_that_ends_with_the_connection(authority: Authority) -> None:
     async with (
         serving(answering(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 50_000), ssl=authority.context("127.0.0.1")) as port,
-        client(ca_bundle=str(authority.bundle)) as http,
+        client_of(ca_bundle=str(authority.bundle)) as http,
     ):
         assert await get_with_pauses(http, target_of(f"https://127.0.0.1:{port}/k")) == b"x" * 50_000
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import (
     Closed,
@@ -25,18 +25,14 @@ from aioprefetch.errors import (
     ProtocolError,
     RangeNotSatisfied,
     TimedOut,
-    Unavailable,
 )
-from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer, TimeoutLayer
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.layers import ConcurrentLimitLayer, TimeoutLayer
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, run_virtual
-from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import ReadReply, ReadRequest
 from tests.probes.search import scenario_seeds
-from tests.profile import chosen, combinations
+from tests.profile import chosen
 from tests.stores.gated_reader import KIB, MIB, Bench, bench, in_case, settle
-from tests.stores.layer_stack import was_cancelled
+from tests.stores.verb_layer import VerbLayer
 
 BLOCK = 4 * KIB
 SIZE = 20 * BLOCK + 777
@@ -44,19 +40,12 @@ SIZE = 20 * BLOCK + 777
 REQUESTS = 17
 
 
-class FirstPartsAccessor(WrappedAccessor):
-    """The live layer."""
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        return await self.inner.read(request.first_part(), sink)
-
-
 @dataclass(frozen=True)
-class FirstParts(Layer):
+class FirstParts(VerbLayer):
     """Makes any store send the first part alone where that is enough, as the s3 and http services do."""
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return FirstPartsAccessor(inner)
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
+        return await inner.read(request.first_part(), sink)
 
 
 def parted(size: int = SIZE, *, layers: tuple[Layer, ...] = (), block_bytes: int = BLOCK, **options: Any) -> Any:
@@ -193,50 +182,6 @@ async def test_bytes_that_were_given_out_never_change() -> None:
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("point", ["call", "head", 100])
-async def test_the_first_failure_is_raised_whichever_request_it_is(way: Way, point: Point) -> None:
-    """And ends all others: nothing is in flight, and nothing is reserved."""
-    for number in range(REQUESTS):
-        fault = FaultLayer((Injection(operation="read", occurrence=number, at=point, error=PermissionDenied),))
-        async with parted(layers=(fault,)) as b:
-            with in_case(number=number), pytest.raises(PermissionDenied):
-                await way(b)
-            await nothing_left(b)
-            current = asyncio.current_task()
-            assert current is not None
-            assert current.cancelling() == 0
-            assert await way(b) == b.data
-
-
-@pytest.mark.parametrize("point", ["call", "head", 100])
-async def test_any_request_may_fail_for_a_while_and_only_it_is_repeated(point: Point) -> None:
-    for number in range(REQUESTS):
-        fault = FaultLayer((Injection(operation="read", occurrence=number, at=point, error=Unavailable),))
-        async with parted(layers=(fault, RetryLayer(base_seconds=1e-6))) as b:
-            with in_case(number=number):
-                assert await b.operator.read("k") == b.data
-            assert len(b.calls) == REQUESTS + (point != "call")
-            assert b.operator.statistics["retries"] == 1
-            await nothing_left(b)
-
-
-@checks("reliability:C01")
-@pytest.mark.parametrize("memory_bytes", [8 * MIB, BLOCK])
-@pytest.mark.parametrize("way", WAYS)
-async def test_cancelled_at_every_suspension_nothing_is_left_behind(way: Way, memory_bytes: int) -> None:
-    suspension, cancelled = 0, True
-    slow = FaultLayer(chunk_bytes=3000)
-    while cancelled:
-        suspension += 1
-        assert suspension < 500
-        async with parted(6 * BLOCK, layers=(slow,), memory_bytes=memory_bytes) as b:
-            cancelled = await was_cancelled(way(b), suspension)
-            await nothing_left(b)
-            assert await way(b) == b.data
-    assert suspension > 2
-
-
 async def test_a_cancellation_is_not_mistaken_for_the_failure_of_a_part() -> None:
     """Both in one turn of the loop: the caller's cancellation counts."""
     async with parted() as b:
@@ -251,51 +196,9 @@ async def test_a_cancellation_is_not_mistaken_for_the_failure_of_a_part() -> Non
         await nothing_left(b)
 
 
-async def test_a_buffer_is_not_written_to_once_its_read_was_cancelled() -> None:
-    async with parted() as b:
-        b.gate.open = False
-        buffer = bytearray(SIZE)
-        reading = asyncio.create_task(b.operator.read_into("k", 0, buffer))
-        (await b.next_call()).deliver(10)
-        await settle()
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        before = bytes(buffer)
-        for call in b.calls:
-            call.finish()
-        await settle()
-        assert buffer == before
-
-
 # --- one version ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("way", "same_size", "ignores_conditions"), combinations(WAYS, [True, False], [True, False]))
-async def test_an_object_overwritten_between_two_requests_is_never_mixed(
-    way: Way, same_size: bool, ignores_conditions: bool
-) -> None:
-    """Also by a store that ignores conditions, where the heads are compared."""
-    for number in range(1, REQUESTS):
-        async with parted() as b:
-            b.gate.open = False
-            b.gate.ignores_conditions = ignores_conditions
-            reading = asyncio.create_task(way(b))
-            (await b.next_call()).deliver(10)
-            await settle()
-            for call in b.calls[1:number]:
-                call.finish()
-            await settle()
-            b.put(bytes(SIZE if same_size else SIZE // 4))
-            for call in b.calls:
-                call.finish()
-            with in_case(number=number), pytest.raises(ObjectChanged) as changed:
-                await reading
-            assert changed.value.path == "k"
-            await nothing_left(b)
-
-
-@pytest.mark.scenario
 async def test_no_order_of_responses_mixes_versions() -> None:
     """Whichever parts the store sent before it was overwritten, and in whichever order all of them arrive."""
     for seed in scenario_seeds(quick=5, full=200):
@@ -322,33 +225,6 @@ async def test_no_order_of_responses_mixes_versions() -> None:
             with in_case(seed=seed), pytest.raises(ObjectChanged):
                 await reading
             await nothing_left(b)
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_part_that_broke_off_never_goes_on_with_another_version(way: Way) -> None:
-    """Whichever part it is: the object is overwritten before its second attempt."""
-    for number in range(REQUESTS):
-        fault = FaultLayer((Injection(operation="read", occurrence=number, at=100, error=Unavailable),))
-        async with parted(layers=(fault, RetryLayer(base_seconds=1e-6))) as b:
-            b.runtime.events.subscribe(
-                lambda event, b=b: b.put(bytes(SIZE)) if event.name == "request.retried" else None
-            )
-            with in_case(number=number), pytest.raises(ObjectChanged):
-                await way(b)
-            assert b.operator.statistics["retries_resumed"] == 1
-            await nothing_left(b)
-
-
-async def test_an_object_deleted_between_two_requests_has_changed() -> None:
-    async with parted() as b:
-        b.gate.open = False
-        reading = asyncio.create_task(b.operator.read("k"))
-        (await b.next_call()).deliver(10)
-        await settle()
-        await b.operator.delete("k")
-        b.calls[5].finish()
-        with pytest.raises(ObjectChanged, match="deleted"):
-            await reading
 
 
 async def test_a_server_that_ignores_conditions_and_changes_its_object_is_noticed() -> None:

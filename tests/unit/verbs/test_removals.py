@@ -4,27 +4,22 @@ import pytest
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import InvalidPath
-from aioprefetch.layers import ErrorContextLayer, Layer, WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.values import DeleteRequest
 from aioprefetch.verbs.listing import delete_empty
 from tests.stores.key_server import KeyServer
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.transfer.trees import memory, put_tree, tree_of
 
 
-class RefusingAccessor(WrappedAccessor):
-    async def delete(self, request: DeleteRequest) -> None:
+class Refusing(VerbLayer):
+    """A store that refuses a request for a name that it cannot have."""
+
+    async def delete(self, inner: Accessor, request: DeleteRequest) -> None:
         for path in request.paths:
             if path.startswith("bad"):
                 raise InvalidPath("the store has no such names", operation="delete", path=path)
-        await self.inner.delete(request)
-
-
-class Refusing(Layer):
-    """A store that refuses a request for a name that it cannot have."""
-
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return RefusingAccessor(inner)
+        await inner.delete(request)
 
 
 async def test_a_refused_name_keeps_no_other_one_of_its_batch() -> None:

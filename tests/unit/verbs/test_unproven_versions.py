@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Unavailable
 from aioprefetch.layers import LruCacheLayer, RetryLayer
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import Capability, ReadReply, ReadRequest
 from tests.profile import chosen
 from tests.stores.gated_reader import KIB, Bench, in_case
 from tests.stores.layer_stack import was_cancelled
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.verbs.test_parallel_read import BLOCK, DATA, REQUESTS, WAYS, Way, http, nothing_left, parted
 
 OTHER = DATA[::-1]
@@ -317,23 +317,15 @@ async def test_cancelled_at_every_suspension_nothing_is_left_behind(way: Way) ->
     assert suspension > 4
 
 
-class VersionsAccessor(WrappedAccessor):
-    """The live layer."""
-
-    @property
-    def capability(self) -> Capability:
-        return replace(self.inner.capability, read_version=True)
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        return await self.inner.read(replace(request, version=None), sink)
-
-
 @dataclass(frozen=True)
-class Versions(Layer):
+class Versions(VerbLayer):
     """A store of one version that can be asked for by its id."""
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return VersionsAccessor(inner)
+    def adapt(self, capability: Capability) -> Capability:
+        return replace(capability, read_version=True)
+
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
+        return await inner.read(replace(request, version=None), sink)
 
 
 async def requests_of_a_version(*layers: Layer) -> int:
@@ -349,19 +341,12 @@ async def test_a_version_id_proves_a_version_where_the_store_can_be_asked_for_it
     assert await requests_of_a_version() == 2
 
 
-class TwoBlocksAccessor(WrappedAccessor):
-    """The live layer."""
-
-    async def read(self, request: ReadRequest, sink: Sink) -> ReadReply:
-        return await self.inner.read(replace(request, size=2 * BLOCK), sink)
-
-
 @dataclass(frozen=True)
-class TwoBlocks(Layer):
+class TwoBlocks(VerbLayer):
     """A store that sends two blocks, also where all bytes are requested."""
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return TwoBlocksAccessor(inner)
+    async def read(self, inner: Accessor, request: ReadRequest, sink: Sink) -> ReadReply:
+        return await inner.read(replace(request, size=2 * BLOCK), sink)
 
 
 async def test_a_store_that_never_sends_everything_is_refused() -> None:

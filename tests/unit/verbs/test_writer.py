@@ -20,8 +20,6 @@ from aioprefetch.errors import (
     TimedOut,
     Unavailable,
 )
-from aioprefetch.layers import Layer, WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing import content
 from aioprefetch.testing.conformance.suite import checks
@@ -30,6 +28,7 @@ from aioprefetch.values import CompleteUploadRequest, Metadata, PartRequest, Wri
 from aioprefetch.verbs.upload import ABORT_SECONDS_MAX, PARTS_AT_ONCE
 from tests.stores.layer_stack import settle, was_cancelled
 from tests.stores.part_store import PART_BYTES, Bed, part_bed
+from tests.stores.verb_layer import VerbLayer
 
 pytestmark = pytest.mark.virtual
 
@@ -462,13 +461,8 @@ class HangingBody:
         await asyncio.Event().wait()
 
 
-class HangingLayer(Layer):
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return HangingAccessor(inner)
-
-
-class HangingAccessor(WrappedAccessor):
-    async def open_write(self, request: WriteRequest) -> WriteBody:
+class HangingLayer(VerbLayer):
+    async def open_write(self, inner: Accessor, request: WriteRequest) -> WriteBody:
         return HangingBody()
 
 

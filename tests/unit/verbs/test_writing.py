@@ -16,35 +16,25 @@ import pytest
 from aioprefetch import Operator
 from aioprefetch.accessor.protocols import Accessor, WriteBody
 from aioprefetch.errors import Error, InvalidType, WrongLoop
-from aioprefetch.layers import Layer, WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.threads import Threads
 from aioprefetch.sync import BlockingOperator
 from aioprefetch.sync import open as open_file
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Metadata, WriteRequest
+from tests.stores.verb_layer import VerbLayer
 
 PART = 8 << 20
 LINES = b"".join(b"line %d\n" % number for number in range(60_000))
 
 
-class Recorded(Layer):
+class Recorded(VerbLayer):
     """Notes how long each piece of a streamed write is."""
 
     def __init__(self) -> None:
         self.pieces: list[int] = []
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return RecordedAccessor(inner, self.pieces)
-
-
-class RecordedAccessor(WrappedAccessor):
-    def __init__(self, inner: Accessor, pieces: list[int]) -> None:
-        super().__init__(inner)
-        self._pieces = pieces
-
-    async def open_write(self, request: WriteRequest) -> WriteBody:
-        return RecordedBody(await self.inner.open_write(request), self._pieces)
+    async def open_write(self, inner: Accessor, request: WriteRequest) -> WriteBody:
+        return RecordedBody(await inner.open_write(request), self.pieces)
 
 
 class RecordedBody:

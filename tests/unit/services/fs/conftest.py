@@ -1,23 +1,14 @@
 """A runtime, a root with a file in it, and the accessor over that root."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.fs import Fs
 from tests.probes.descriptors import descriptors_below
-
-
-@pytest.fixture
-async def runtime() -> AsyncIterator[Runtime]:
-    """A runtime, closed after the test."""
-    live = Runtime(RuntimeOptions())
-    yield live
-    await live.aclose()
 
 
 @pytest.fixture

@@ -179,17 +179,6 @@ async def test_a_file_system_without_links_says_so(
     assert names(root) == []
 
 
-async def test_if_match_on_write(accessor: Accessor, root: Path) -> None:
-    first = await accessor.write(WriteRequest(path="k"), b"1")
-    await accessor.write(WriteRequest(path="k", if_match=first.etag), b"22")
-    with pytest.raises(errors.ConditionNotMatch):
-        await accessor.write(WriteRequest(path="k", if_match=first.etag), b"333")
-    with pytest.raises(errors.ConditionNotMatch):
-        await accessor.write(WriteRequest(path="other", if_match="*"), b"333")
-    assert (root / "k").read_bytes() == b"22"
-    assert names(root) == ["k"]
-
-
 @checks("reliability:W15")
 async def test_if_match_is_one_step_among_writers(accessor: Accessor, root: Path) -> None:
     """Of many that saw the same version one alone replaces it."""
@@ -222,13 +211,6 @@ async def test_a_file_in_the_way_of_a_directory(accessor: Accessor, root: Path) 
 async def test_names_of_files_being_written_are_reserved(accessor: Accessor) -> None:
     with pytest.raises(errors.InvalidPath, match="reserved"):
         await accessor.write(WriteRequest(path="d/.aioprefetch-0123456789abcdef.tmp"), b"x")
-
-
-async def test_create_dir(accessor: Accessor, root: Path) -> None:
-    await accessor.create_dir(CreateDirRequest(path="a/b/c/"))
-    await accessor.create_dir(CreateDirRequest(path="a/b/c/"))
-    await accessor.create_dir(CreateDirRequest(path=""))
-    assert names(root) == ["a", "a/b", "a/b/c"]
 
 
 async def test_delete(accessor: Accessor, root: Path) -> None:

@@ -10,7 +10,6 @@ from aioprefetch.accessor.sink import CollectSink
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http import Http
 from aioprefetch.testing import Fault, Rule
-from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ReadRequest
 from tests.unit.services.http.reading import DATA, Servers, accessor_for, read, read_head
 
@@ -32,31 +31,6 @@ ODD_KEYS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("fields", "wanted", "expected"),
-    [
-        ({}, None, DATA),
-        ({"offset": 100}, "bytes=100-", DATA[100:]),
-        ({"offset": 100, "size": 50}, "bytes=100-149", DATA[100:150]),
-        ({"offset": 0, "size": 1}, "bytes=0-0", DATA[:1]),
-        ({"offset": len(DATA) - 5, "size": 500}, f"bytes={len(DATA) - 5}-{len(DATA) + 494}", DATA[-5:]),
-        ({"suffix": 7}, "bytes=-7", DATA[-7:]),
-        ({"suffix": len(DATA) + 7}, f"bytes=-{len(DATA) + 7}", DATA),
-    ],
-)
-async def test_ranges(
-    servers: Servers, runtime: Runtime, fields: dict[str, Any], wanted: str | None, expected: bytes
-) -> None:
-    """One GET each, without a HEAD before it."""
-    server = await servers.start()
-    assert await read(accessor_for(server, runtime), **fields) == expected
-    server.assert_requests("GET")
-    server.assert_ranges(wanted)
-    assert runtime.counters["action_http_get_request"] == 1
-    assert runtime.counters["stream_read_total_bytes"] == len(expected)
-
-
-@checks("reliability:I06")
 @pytest.mark.parametrize("key", ODD_KEYS)
 async def test_odd_keys_arrive_to_the_byte(servers: Servers, runtime: Runtime, key: str) -> None:
     server = await servers.start({f"base/{key}": key.encode()})
@@ -134,20 +108,6 @@ async def test_a_server_with_neither_etag_nor_time_has_no_version(servers: Serve
     server = await servers.start(script=[Rule(fault=bare, times=None)])
     head = await read_head(accessor_for(server, runtime))
     assert head.etag is None
-
-
-async def test_if_none_match(servers: Servers, runtime: Runtime) -> None:
-    """304 where the server knows it, a comparison where not."""
-    server = await servers.start()
-    accessor = accessor_for(server, runtime)
-    head = await read_head(accessor)
-    for fields in ({"if_none_match": head.etag}, {"if_none_match": "*"}):
-        with pytest.raises(errors.ConditionNotMatch):
-            await read(accessor, **fields)
-    assert await read(accessor, if_none_match="other") == DATA
-    server.add(Rule(fault=Fault(etag='"other"')))
-    with pytest.raises(errors.ConditionNotMatch):
-        await read(accessor, if_none_match="other")
 
 
 WRONG: list[Fault] = [
@@ -247,22 +207,6 @@ async def test_many_reads_at_once(servers: Servers, runtime: Runtime) -> None:
     await asyncio.wait(reads)
     found = await asyncio.gather(*(read(accessor, offset=n, size=10) for n in range(count)))
     assert found == [DATA[n : n + 10] for n in range(count)]
-
-
-async def test_an_empty_object(servers: Servers, runtime: Runtime) -> None:
-    server = await servers.start({"base/k": b""})
-    accessor = accessor_for(server, runtime)
-    assert await read(accessor) == b""
-    with pytest.raises(errors.RangeNotSatisfied) as caught:
-        await read(accessor, offset=0, size=10)
-    assert caught.value.total == 0
-
-
-async def test_a_range_beyond_the_end_tells_the_size(servers: Servers, runtime: Runtime) -> None:
-    accessor = accessor_for(await servers.start(), runtime)
-    with pytest.raises(errors.RangeNotSatisfied) as caught:
-        await read(accessor, offset=len(DATA), size=10)
-    assert (caught.value.total, caught.value.operation, caught.value.path) == (len(DATA), "read", "k")
 
 
 async def test_an_empty_range_is_never_sent(servers: Servers, runtime: Runtime) -> None:

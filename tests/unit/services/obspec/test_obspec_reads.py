@@ -108,15 +108,6 @@ async def test_a_range_that_was_not_asked_for_is_refused(lie: Callable[[Result],
     assert (caught.value.operation, caught.value.path, sink.received) == ("read", "k", 0)
 
 
-async def test_the_whole_object_is_whole() -> None:
-    """A part is refused where all was asked for."""
-    store = GetOnly()
-    store.falsify = bounded(0, 5)
-    async with Operator.bare(ObspecStore(store)) as op:
-        with pytest.raises(ProtocolError):
-            await op.read("k")
-
-
 async def test_a_body_is_exact() -> None:
     """A shorter one breaks off, a longer one is an error; what came before counts in neither."""
     store = GetOnly()
@@ -195,14 +186,6 @@ async def test_suffixes_of_stores_that_have_none() -> None:
         await op.read("k")
         assert await op.read("k", suffix=4) == b"6789"
     assert store.options[1:] == [{"head": True}, {"range": (6, 10), "if_match": '"e-1"'}]
-
-
-async def test_an_empty_object() -> None:
-    """Has every range, the empty one."""
-    async with Operator.bare(ObspecStore(GetOnly(b""))) as op:
-        assert await op.read("k") == b""
-        assert await op.read("k", offset=0, size=5) == b""
-        assert await op.read("k", suffix=5) == b""
 
 
 @pytest.mark.parametrize(

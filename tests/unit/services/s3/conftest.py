@@ -1,13 +1,12 @@
 """What the tests of the S3 service share: a clean environment, a runtime, and accessors for the test servers."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.runtime.runtime import Runtime
 from tests.stores.rclone_server import RcloneS3Server
 from tests.unit.services.s3.stores import Store, open_store
@@ -23,14 +22,6 @@ def no_ambient_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-
-
-@pytest.fixture
-async def runtime() -> AsyncIterator[Runtime]:
-    """A runtime for the test's loop, closed with everything in it."""
-    runtime = Runtime(RuntimeOptions())
-    yield runtime
-    await runtime.aclose()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Every operation, on moto and on rclone."""
 
-import pickle
 from typing import Any
 
 import pytest
@@ -8,20 +7,16 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
 from aioprefetch.errors import (
-    AlreadyExists,
     ConditionNotMatch,
     InvalidArgument,
     InvalidPath,
-    IsADirectory,
-    IsSameFile,
     NotFound,
-    RangeNotSatisfied,
     Unsupported,
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.values import CopyRequest, CreateDirRequest, PresignRequest, WriteRequest
+from aioprefetch.values import CopyRequest, PresignRequest
 from tests.stores.faulty_bucket import FAULTS, Call, FaultyBucket
 from tests.stores.key_server import Bent, KeyServer, Said, error
 from tests.unit.services.s3.stores import Store
@@ -32,102 +27,12 @@ KEYS = ["plain", "a b+c%d#e?f", "ü/日本", "100%25", "a&b=c;d,e'f\"g", "k" * 2
 MOTO_KEYS = [*KEYS, "a//b", "/leading", "trailing/", "tab\there", "ctrl\x01", "ü" * 512]
 
 
-async def test_writes_and_reads_back(bucket: Store) -> None:
-    """What is written comes back, with everything that describes it."""
-    written = await bucket.put(
-        "dir/k", DATA, content_type="text/x", content_disposition="inline", user_metadata={"who": "me"}
-    )
-    found = await bucket.stat("dir/k")
-    assert (written.path, written.size, written.etag) == (found.path, len(DATA), found.etag)
-    assert (found.content_type, found.content_disposition) == ("text/x", "inline")
-    assert found.user_metadata == {"who": "me"}
-    assert found.last_modified is not None
-    assert found.last_modified.tzinfo is not None
-    assert await bucket.get("dir/k") == DATA
-
-
-RANGES: list[tuple[dict[str, Any], bytes]] = [
-    ({}, DATA),
-    ({"offset": 10, "size": 10}, DATA[10:20]),
-    ({"offset": 1000}, DATA[1000:]),
-    ({"offset": 1020, "size": 100}, DATA[1020:]),
-    ({"suffix": 4}, DATA[-4:]),
-    ({"suffix": 5000}, DATA),
-    ({"if_match": "*"}, DATA),
-    ({"if_none_match": "other"}, DATA),
-]
-
-
-async def test_reads_ranges(bucket: Store) -> None:
-    """Ranges, suffixes also longer than the object, and conditions that hold."""
-    await bucket.put("k", DATA)
-    for fields, expected in RANGES:
-        assert await bucket.get("k", **fields) == expected, fields
-
-
-async def test_a_range_beyond_the_end(bucket: Store) -> None:
-    """It is refused, with the object's size where the store tells it."""
-    await bucket.put("k", DATA)
-    for offset in (len(DATA), len(DATA) + 7):
-        with pytest.raises(RangeNotSatisfied) as caught:
-            await bucket.get("k", offset=offset, size=5)
-        assert caught.value.total in (len(DATA), None)
-
-
-async def test_an_empty_object(bucket: Store) -> None:
-    """It reads as nothing, whole or by suffix."""
-    await bucket.put("empty", b"")
-    assert await bucket.get("empty") == b""
-    assert await bucket.get("empty", suffix=10) == b""
-    assert (await bucket.stat("empty")).size == 0
-
-
-async def test_conditions_of_a_read(bucket: Store) -> None:
-    """Another version, or the same one, is refused; rclone ignores If-Match, so we compare as well."""
-    etag = (await bucket.put("k", DATA)).etag
-    assert await bucket.get("k", if_match=etag) == DATA
-    with pytest.raises(ConditionNotMatch):
-        await bucket.get("k", if_match="other")
-    with pytest.raises(ConditionNotMatch):
-        await bucket.get("k", if_match=f"W/{etag}")
-    with pytest.raises(ConditionNotMatch):
-        await bucket.get("k", if_none_match=etag)
-
-
-async def test_what_is_missing_is_not_found(bucket: Store) -> None:
-    """Objects, directories and sources of copies; the error names operation and path and survives a pickle."""
-    for operation, call in (
-        ("read", bucket.get("no")),
-        ("stat", bucket.stat("no")),
-        ("stat", bucket.stat("no/")),
-        ("copy", bucket.accessor.copy(CopyRequest(path="no", target="there"))),
-    ):
-        with pytest.raises(NotFound) as caught:
-            await call
-        assert (caught.value.operation, caught.value.path.rstrip("/")) == (operation, "no")
-        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert await bucket.names("no/") == []
-
-
 async def test_a_missing_bucket_is_named(bucket: Store, store: Any) -> None:
     """The message says which bucket, and what to do."""
     elsewhere = store(bucket.server, "no-such-bucket")
     for call in (elsewhere.get("k"), elsewhere.page(), elsewhere.put("k", b"")):
         with pytest.raises(NotFound, match="no bucket 'no-such-bucket' here: create it, or check"):
             await call
-
-
-@pytest.mark.parametrize("key", KEYS)
-async def test_odd_keys(bucket: Store, key: str) -> None:
-    """Spaces, +, %, #, ?, unicode and long keys survive every operation."""
-    await bucket.put(key, DATA)
-    assert await bucket.get(key, offset=1, size=2) == DATA[1:3]
-    assert (await bucket.stat(key)).size == len(DATA)
-    assert await bucket.names(recursive=True) == [key]
-    await bucket.accessor.copy(CopyRequest(path=key, target="copy"))
-    assert await bucket.get("copy") == DATA
-    await bucket.delete(key)
-    assert await bucket.names(recursive=True) == ["copy"]
 
 
 @pytest.mark.parametrize("key", MOTO_KEYS)
@@ -172,27 +77,6 @@ async def test_a_prefix_is_the_root(store: Any, s3_server: Any, moto: Store) -> 
     assert caught.value.path == "none"
 
 
-async def test_directories(bucket: Store) -> None:
-    """A prefix under which something lies is a directory; the root always is."""
-    await bucket.put("d/k", DATA)
-    assert (await bucket.stat("d/")).is_directory
-    assert (await bucket.stat("")).is_directory
-    assert (await bucket.stat("/")).is_directory
-    await bucket.accessor.create_dir(CreateDirRequest(path="d/"))
-    await bucket.accessor.create_dir(CreateDirRequest(path="/"))
-    with pytest.raises(IsADirectory):
-        await bucket.get("")
-
-
-async def test_create_dir_makes_a_marker(moto: Store) -> None:
-    """An empty directory can be found, and lists nothing, itself least of all."""
-    await moto.accessor.create_dir(CreateDirRequest(path="new/"))
-    assert (await moto.stat("new/")).is_directory
-    assert await moto.names("new/") == []
-    assert await moto.names() == ["new/"]
-    assert await moto.names(recursive=True) == ["new/"]
-
-
 async def test_create_dir_writes_over_nothing_that_it_may_not_see() -> None:
     """Who may write and not look makes a directory, and keeps an object with bytes that is there by its name."""
     async with FaultyBucket() as faulty, faulty.operator() as op:
@@ -235,36 +119,6 @@ async def test_copy(bucket: Store) -> None:
     copied = await bucket.accessor.copy(CopyRequest(path="a", target="d/b"))
     assert (copied.path, copied.etag) == ("d/b", etag)
     assert await bucket.get("d/b") == DATA
-
-
-async def test_copy_to_itself(moto: Store) -> None:
-    """It is an error of its own."""
-    await moto.put("a", DATA)
-    with pytest.raises(IsSameFile):
-        await moto.accessor.copy(CopyRequest(path="a", target="a"))
-
-
-async def test_conditions_of_a_write(moto: Store) -> None:
-    """Create only, or replace only the version that is known."""
-    first = await moto.put("k", b"1", if_not_exists=True)
-    with pytest.raises(AlreadyExists):
-        await moto.put("k", b"2", if_not_exists=True)
-    with pytest.raises(ConditionNotMatch):
-        await moto.put("k", b"2", if_match="other")
-    with pytest.raises(ConditionNotMatch):
-        await moto.put("none", b"2", if_match="other")
-    await moto.put("k", b"3", if_match=first.etag)
-    assert await moto.get("k") == b"3"
-
-
-async def test_delete_is_idempotent(bucket: Store) -> None:
-    """One or many; what is missing is no error."""
-    for name in "abc":
-        await bucket.put(name, b"")
-    await bucket.delete("a")
-    await bucket.delete("a")
-    await bucket.delete("b", "missing", "c")
-    assert await bucket.names() == []
 
 
 async def test_a_batch_of_deletes_is_one_request(moto: Store) -> None:
@@ -370,11 +224,3 @@ async def test_requests_are_timed(moto: Store) -> None:
     for name in ("get", "head"):
         least, mean, most = (counts[f"action_http_{name}_request.{part}"] for part in ("min", "mean", "max"))
         assert 0 < least <= mean <= most
-
-
-async def test_buffers_of_every_kind_are_written(moto: Store) -> None:
-    """Bytes, bytearrays and views, small and larger than aiohttp likes."""
-    large = DATA * 2048
-    for data in (large, bytearray(large), memoryview(large)[1:]):
-        await moto.accessor.write(WriteRequest(path="k"), data)
-        assert await moto.get("k") == bytes(data)

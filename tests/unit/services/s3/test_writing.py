@@ -9,13 +9,13 @@ import pytest
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 
-from aioprefetch import Accessor, Capability, Layer, Operator, WrappedAccessor
+from aioprefetch import Capability, Operator
 from aioprefetch.errors import AlreadyExists, Closed, ConditionNotMatch, InvalidArgument
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CompleteUploadRequest, PartRequest, WriteRequest
+from tests.stores.verb_layer import VerbLayer
 
 PART = 5 << 20
 CHUNK = bytes(range(256)) * 4096  # 1 MiB
@@ -144,17 +144,11 @@ async def test_conditions_hold_for_parts_too(bucket: Bucket) -> None:
     assert [request.if_match for request in bucket.server.requests if request.method == "POST"][-1] == f'"{first.etag}"'
 
 
-class FewParts(Layer):
+class FewParts(VerbLayer):
     """A store that takes three parts for an object."""
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return FewPartsAccessor(inner)
-
-
-class FewPartsAccessor(WrappedAccessor):
-    @property
-    def capability(self) -> Capability:
-        return replace(self.inner.capability, write_parts_max=3)
+    def adapt(self, capability: Capability) -> Capability:
+        return replace(capability, write_parts_max=3)
 
 
 async def test_too_many_parts(bucket: Bucket, tmp_path: Path) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 import pytest
 
-from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.errors import (
     BudgetExhausted,
     Error,
@@ -18,13 +17,13 @@ from aioprefetch.errors import (
     TimedOut,
     Unavailable,
 )
-from aioprefetch.layers import RetryLayer, WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.layers import RetryLayer
 from aioprefetch.source.fetch.source import FileSource
 from aioprefetch.source.options import AdmissionOptions, ListOptions
 from aioprefetch.source.values import Offset
 from aioprefetch.values import Request
 from tests.profile import chosen
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.source.fetch.source_scene import ALL, Scene, items_of
 
 pytestmark = pytest.mark.virtual
@@ -33,7 +32,7 @@ TRIGGER_SECONDS = 0.1
 PATIENT = ListOptions(interval_seconds=0, retry_seconds=600.0)
 
 
-class Outage(Layer):
+class Outage(VerbLayer):
     """Between two moments every request fails. ``times`` are those of the requests that failed."""
 
     def __init__(self, kind: type[Error] = Throttled, *, status: str | None = None) -> None:
@@ -45,21 +44,11 @@ class Outage(Layer):
     def begin(self, seconds: float) -> None:
         self.until = now() + seconds
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Failing(inner, self)
-
-
-class _Failing(WrappedAccessor):
-    def __init__(self, inner: Accessor, outage: Outage) -> None:
-        super().__init__(inner)
-        self._outage = outage
-
-    async def around(self, request: Request, forward: Callable[..., object]) -> object:  # type: ignore[override]
-        outage = self._outage
-        if outage.until is not None and now() < outage.until:
-            outage.times.append(now())
-            raise outage.kind("no", operation=request.operation, status=outage.status)  # type: ignore[arg-type]
-        return await super().around(request, forward)  # type: ignore[arg-type]
+    async def around(self, request: Request, forward: Callable[..., Awaitable[object]]) -> object:
+        if self.until is not None and now() < self.until:
+            self.times.append(now())
+            raise self.kind("no", operation=request.operation, status=self.status)  # type: ignore[arg-type]
+        return await forward(request)
 
 
 def now() -> float:

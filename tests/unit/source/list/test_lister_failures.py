@@ -8,10 +8,9 @@ from itertools import pairwise
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.accessor.protocols import Accessor, Layer
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Error, PermissionDenied, ProtocolError, Throttled, TimedOut, Unavailable
-from aioprefetch.layers import RetryLayer, WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.layers import RetryLayer
 from aioprefetch.source.fetch.planner import PlanOptions
 from aioprefetch.source.list.diff_lister import DiffLister
 from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
@@ -21,6 +20,7 @@ from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
 from tests.stores.dict_index import Consumer, DictIndex, first_cursor
 from tests.stores.simulated_bucket import SimulatedBucket
+from tests.stores.verb_layer import VerbLayer
 
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=2)
 
@@ -181,18 +181,11 @@ async def test_a_cancelled_page_is_returned_by_the_next_call() -> None:
         assert len((await lister.page(TailAndSweep())).changes) == 1
 
 
-class Circling(WrappedAccessor):
+class CirclingLayer(VerbLayer):
     """Each page is empty and names the same next one."""
 
-    async def list_page(self, request: ListRequest) -> ListPage:
+    async def list_page(self, inner: Accessor, request: ListRequest) -> ListPage:
         return ListPage(entries=(), next_token="t")
-
-
-class CirclingLayer(Layer):
-    """The recipe."""
-
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return Circling(inner)
 
 
 async def test_a_circular_listing_is_an_error() -> None:

@@ -7,22 +7,21 @@ from pathlib import Path
 import pytest
 
 from aioprefetch import Operator
-from aioprefetch.accessor.protocols import Accessor, Layer
-from aioprefetch.layers import WrappedAccessor
-from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.source.list.tail_sweep_lister import TailSweepLister
 from aioprefetch.source.options import ListOptions
 from aioprefetch.values import ListPage, ListRequest, WriteRequest
 from tests.stores.dict_index import Consumer, DictIndex
+from tests.stores.verb_layer import VerbLayer
 
 NAMES = ["a", "a-b", "a.b/c", "a/b", "a/b-c", "a/b/c", "a0", "Z", "é", "z", "ÿ/x", "\uffee", "\U0001f600", "m/n/o/p"]
 OPTIONS = ListOptions(interval_seconds=0.0, ahead_pages=2, sweep_pages=3)
 
 
-class SmallPages(WrappedAccessor):
+class SmallPagesLayer(VerbLayer):
     """Pages of two entries."""
 
-    async def list_page(self, request: ListRequest) -> ListPage:
+    async def list_page(self, inner: Accessor, request: ListRequest) -> ListPage:
         changed = ListRequest(
             path=request.path,
             recursive=request.recursive,
@@ -30,14 +29,7 @@ class SmallPages(WrappedAccessor):
             page_token=request.page_token,
             page_entries_max=2,
         )
-        return await self.inner.list_page(changed)
-
-
-class SmallPagesLayer(Layer):
-    """The recipe."""
-
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return SmallPages(inner)
+        return await inner.list_page(changed)
 
 
 @pytest.fixture(params=["memory", "memory-root", "fs"])

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.source.options import StateOptions
 from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import SourceIdentity
 from aioprefetch.source.values import Cursor, FetchItem, FileIndex, KnownFile, Record, SourceFile, TailAndSweep
 from aioprefetch.values import Metadata, Request, WriteRequest
+from tests.stores.verb_layer import VerbLayer
 
 R = TypeVar("R", bound=Request)
 T = TypeVar("T")
@@ -38,78 +39,50 @@ class Crash(Exception):
 
 
 @dataclass(frozen=True)
-class CrashLayer(Layer):
+class CrashLayer(VerbLayer):
     """Dies at call number ``at``, before or after it has taken effect, and stays dead."""
 
     at: int
     after: bool = False
     calls: list[str] = field(default_factory=list, compare=False)
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Crashing(inner, self)
-
-
-class _Crashing(WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: CrashLayer) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        layer = self._layer
-        number = len(layer.calls)
-        layer.calls.append(f"{request.operation} {request.path}")
-        if number > layer.at or (number == layer.at and not layer.after):
-            raise Crash(layer.calls[layer.at])
+        number = len(self.calls)
+        self.calls.append(f"{request.operation} {request.path}")
+        if number > self.at or (number == self.at and not self.after):
+            raise Crash(self.calls[self.at])
         response = await forward(request)
-        if number == layer.at:
-            raise Crash(layer.calls[layer.at])
+        if number == self.at:
+            raise Crash(self.calls[self.at])
         return response
 
 
 @dataclass(frozen=True)
-class MeanwhileLayer(Layer):
+class MeanwhileLayer(VerbLayer):
     """``happens`` is awaited before each call of an operation."""
 
     operation: str
     happens: Callable[[], Awaitable[None]]
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Meanwhile(inner, self)
-
-
-class _Meanwhile(WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: MeanwhileLayer) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
     async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
-        if request.operation == self._layer.operation:
-            await self._layer.happens()
+        if request.operation == self.operation:
+            await self.happens()
         return await forward(request)
 
 
 @dataclass(frozen=True)
-class IgnoringLayer(Layer):
+class IgnoringLayer(VerbLayer):
     """A store that takes conditions of writes and ignores them, as ``rclone serve s3`` does."""
 
     creates: bool = True
     replaces: bool = True
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Ignoring(inner, self)
-
-
-class _Ignoring(WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: IgnoringLayer) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
-    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        if self._layer.creates:
+    async def write(self, inner: Accessor, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        if self.creates:
             request = replace(request, if_not_exists=False)
-        if self._layer.replaces:
+        if self.replaces:
             request = replace(request, if_match=None)
-        return await self.inner.write(request, data)
+        return await inner.write(request, data)
 
 
 class Switch(Layer):

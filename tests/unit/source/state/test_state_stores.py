@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import aioprefetch as ap
-from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
+from aioprefetch.accessor.protocols import Accessor, Layer
 from aioprefetch.errors import ConfigInvalid, StateConflict, Unavailable, Unsupported
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.s3 import S3
 from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import StateStore
@@ -22,6 +21,7 @@ from aioprefetch.source.values import TailAndSweep
 from aioprefetch.testing.fault_layer import FaultLayer, Injection
 from aioprefetch.values import Capability, ListPage, ListRequest, Metadata, StatRequest, WriteRequest
 from tests.stores.directory_bucket import DirectoryBucket
+from tests.stores.verb_layer import VerbLayer
 from tests.unit.source.state.stores import IDENTITY, SMALL, Crash, CrashLayer, IgnoringLayer, add, memory, opened
 
 
@@ -54,29 +54,20 @@ async def test_a_store_that_ignores_conditions_is_refused(ignoring: Layer, fault
 
 
 @dataclass(frozen=True)
-class UnversionedLayer(Layer):
+class UnversionedLayer(VerbLayer):
     """A store without ETags, or one that refuses every condition of a write."""
 
     etags: bool = False
 
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Unversioned(inner, self)
-
-
-class _Unversioned(WrappedAccessor):
-    def __init__(self, inner: Accessor, layer: UnversionedLayer) -> None:
-        super().__init__(inner)
-        self._layer = layer
-
-    async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        if self._layer.etags and request.if_not_exists:
+    async def write(self, inner: Accessor, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
+        if self.etags and request.if_not_exists:
             raise Unsupported("no conditions here", operation="write")
-        metadata = await self.inner.write(request, data)
-        return metadata if self._layer.etags else replace(metadata, etag=None)
+        metadata = await inner.write(request, data)
+        return metadata if self.etags else replace(metadata, etag=None)
 
-    async def stat(self, request: StatRequest) -> Metadata:
-        metadata = await self.inner.stat(request)
-        return metadata if self._layer.etags else replace(metadata, etag=None)
+    async def stat(self, inner: Accessor, request: StatRequest) -> Metadata:
+        metadata = await inner.stat(request)
+        return metadata if self.etags else replace(metadata, etag=None)
 
 
 @pytest.mark.parametrize(
@@ -167,19 +158,14 @@ async def keeps_writers_apart(operator: ap.Operator, older: SourceState) -> None
 
 
 @dataclass(frozen=True)
-class ShuffledLayer(Layer):
+class ShuffledLayer(VerbLayer):
     """A store whose listings come in no order, as those of directory buckets do."""
-
-    def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
-        return _Shuffled(inner)
 
     def adapt(self, capability: Capability) -> Capability:
         return replace(capability, list_ordered=False, list_start_after=False)
 
-
-class _Shuffled(WrappedAccessor):
-    async def list_page(self, request: ListRequest) -> ListPage:
-        page = await self.inner.list_page(request)
+    async def list_page(self, inner: Accessor, request: ListRequest) -> ListPage:
+        page = await inner.list_page(request)
         return replace(page, entries=tuple(random.Random(3).sample(page.entries, len(page.entries))))
 
 
