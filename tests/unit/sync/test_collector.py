@@ -148,6 +148,31 @@ print(os.waitpid(child, 0)[1])
     assert program(COMMON + source) == "0\n"
 
 
+def test_an_error_that_a_thread_of_ours_still_holds_has_no_frame_of_a_caller(program: Program) -> None:
+    """The thread would destroy what these frames hold where it is the last to drop the error."""
+    source = """
+class Local:
+    def __del__(self):
+        ended_on.append(threading.current_thread().name)
+kept = []
+async def fails():
+    kept.append(ap.NotFound("it is not there", operation="read", path="k"))
+    raise kept[0]
+async def drop():
+    kept.clear()
+def call():
+    held = Local()
+    try:
+        ap.sync.run(fails())
+    except ap.NotFound:
+        pass
+call()
+ap.sync.run(drop())
+print(ended_on)
+"""
+    assert program(COMMON + source) == "['MainThread']\n"
+
+
 def test_a_failed_call_leaves_no_frame_of_its_caller_to_a_thread_of_ours(program: Program) -> None:
     """The thread that found the error may be the last to drop it, and would destroy what these frames hold."""
     source = """
@@ -164,7 +189,7 @@ def opens(store):
     with store.open("missing") as file:
         file.read()
 def work(call, store):
-    for _ in range(400):
+    for _ in range(50):
         try:
             call(store)
         except FileNotFoundError:
@@ -178,4 +203,4 @@ with tempfile.TemporaryDirectory() as directory:
             thread.join()
 print(len(ended_on), set(ended_on))
 """
-    assert program(COMMON + source) == "1600 {'caller'}\n"
+    assert program(COMMON + source) == "200 {'caller'}\n"
