@@ -73,10 +73,10 @@ class _Later:
 
 
 def _of_the_library(made: Any, name: str) -> Callable[..., Any]:
-    """``__repr__``, ``__eq__`` or ``__hash__`` as the library writes it for a class with these fields."""
+    """``__repr__``, ``__eq__`` or ``__hash__`` as the library writes it, fields without a default first."""
     fields = [
         (one.name, object, dataclasses.field(repr=one.repr, compare=one.compare, hash=one.hash))
-        for one in dataclasses.fields(made)
+        for one in sorted(dataclasses.fields(made), key=lambda one: not (one.default is MISSING is one.default_factory))
     ]
     twin = dataclasses.make_dataclass(
         made.__name__,

@@ -54,7 +54,7 @@ from aioprefetch.errors import (
 )
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator, with_own_hold
-from aioprefetch.options import checked_seconds
+from aioprefetch.options import Seconds
 from aioprefetch.ranges import ByteCount, Range, bytes_at_least, total_length
 from aioprefetch.runtime.events import logger
 from aioprefetch.scheduler.pinned_file import PinnedFile
@@ -143,7 +143,7 @@ class RangeApp:
         self._prefix = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         self._cache_control = _checked_header("cache_control", cache_control)
         self._chunk_bytes = bytes_at_least(1, chunk_bytes, "chunk_bytes", operation="serve", path="")
-        self._send_seconds = checked_seconds("send_seconds", send_seconds, infinite_allowed=True, operation="serve")
+        self._send_seconds = Seconds(infinite=True).checked(send_seconds, "send_seconds", "serve")
         if not isinstance(memory_share, int | float) or not 0 < memory_share <= 1:
             raise ConfigInvalid(f"memory_share must be above 0 and at most 1, not {memory_share!r}", operation="serve")
         self._memory_share = memory_share

@@ -54,9 +54,9 @@ def read_filters(texts: Sequence[str]) -> list[Any] | None:
     alternatives: list[list[Any]] = [[]]
     for text in texts:
         if text.lstrip().startswith("["):
-            added = FILTER.value_of(text, "the option --filter")
+            added = FILTER.read(text, "the option --filter")
         else:
-            added = FILTER.value_of(json.dumps([_clause(text)]), "the option --filter")
+            added = FILTER.read(json.dumps([_clause(text)]), "the option --filter")
         alternatives = [[*before, *clauses] for before in alternatives for clauses in added]
     return alternatives
 

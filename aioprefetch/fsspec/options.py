@@ -15,7 +15,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -28,10 +28,10 @@ from fsspec.config import apply_config
 from aioprefetch.credentials import CredentialsProvider, Secret, frameless
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.operator.from_uri import store_options, store_rows, unknown_option
+from aioprefetch.operator.from_uri import store_options, unknown_option
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import family_key, is_reference, operator_of, reference_of, shared_twin
-from aioprefetch.options import Option
+from aioprefetch.options import Option, invalid
 from aioprefetch.options.words import WRITE_ROWS
 from aioprefetch.ranges import at_least
 from aioprefetch.reader.options import READER_OPTIONS
@@ -42,46 +42,95 @@ from aioprefetch.verbs.requests import WRITE_OPTIONS
 # fsspec's caches, as policies. Blocks keep what was read under each of them.
 CACHE_POLICIES: Mapping[str, str] = {**CACHES, **{name: name for name in POLICIES}}
 
-# Objects have no project, a bucket is not made here, and nothing is asked before the first read.
-_GS_WITHOUT_EFFECT = ("project", "default_location", "check_connection")
 _GS_TOKEN_OF_ENVIRONMENT = ("google_default", "cloud", "cache")
 _GS_TOKENS = ("anon", *_GS_TOKEN_OF_ENVIRONMENT)  # They hold no secret, and travel.
-# Words for what is so here in any case: regions are options, parts have one size, versions are compared on this side.
-_S3_WITHOUT_EFFECT = frozenset({"fixed_upload_size", "local_expiry_check", "api_version"})
-# The parameters of S3's own calls, as options of a write.
-_WRITE: Mapping[str, str] = {
-    **{word: row.name for row in WRITE_ROWS.values() for word in row.words("boto3")},
-    "ChecksumAlgorithm": "checksum",
-}
-_WRITE_OPTIONS = frozenset(_WRITE.values()) | {"if_match", "if_none_match", "if_not_exists"}
 # fsspec's words for reads.
 _OF_READS = frozenset({"block_size", "cache_type", "cache_options", "version_id", "check_on_open", "requester_pays"})
-# The words of fsspec's file system of http for its files, and those of aiohttp for sessions and requests.
+# The words of fsspec's file system of http for its files.
 _HTTP: Mapping[str, str] = {"block_size": "default_block_size", "cache_type": "default_cache_type"}
-# URLs are sent as they are given, and no page is searched for links.
-_HTTP_WITHOUT_EFFECT = frozenset({"encoded", "requote_redirect_url", "simple_links", "same_scheme", "size_policy"})
+
+# What a word means: an option, what is taken apart by words of its own, or options with their values, by the value.
+# ``None`` is for a value that means nothing here.
+Meaning = str | Mapping[str, Any] | Callable[[Any], Mapping[str, Any] | None]
+
+
+def _so(*values: Any) -> Meaning:
+    """Of a word that says what is so here in any case: with these values, or with any if there are none."""
+    return lambda value: {} if not values or value in values else None
+
+
+# The parameters of S3's own calls, as options of a write.
+_CALLS: Mapping[str, Meaning] = {
+    **{word: row.name for row in WRITE_ROWS.values() for word in row.words("boto3")},
+    "ChecksumAlgorithm": lambda value: {"checksum": value.lower() if isinstance(value, str) else value},
+    "Expires": lambda value: {
+        "expires": format_datetime(value.astimezone(UTC), usegmt=True) if isinstance(value, datetime) else value
+    },
+    # The bucket encrypts with AES256, or with the key of ``SSEKMSKeyId``, which is an option of writes.
+    "ServerSideEncryption": _so("AES256", "aws:kms"),
+    "SSECustomerAlgorithm": _so("AES256"),
+}
+_OF_OBJECTS = frozenset({*WRITE_ROWS, "checksum"}) - {"if_not_exists"}
+_WRITE_OPTIONS = _OF_OBJECTS | {"if_match", "if_none_match", "if_not_exists"}
+# Words of s3fs, wherever they stand. Regions are options, parts have one size, versions are compared on this side.
+_S3: Mapping[str, Meaning] = {
+    **dict.fromkeys(("fixed_upload_size", "local_expiry_check", "api_version"), _so()),
+    "use_ssl": lambda value: {} if value else {"allow_http": True},
+    "verify": lambda value: {"ca_bundle": value} if isinstance(value, str) else {} if value is True else None,
+    "cache_regions": lambda value: None if value else {},
+}
+_S3_CONFIG: Mapping[str, Meaning] = {
+    "s3": {"addressing_style": "addressing_style"},
+    # There is one way to try again, with a budget of its own. Of these, botocore counts those after the first.
+    "retries": {
+        "mode": _so(),
+        "total_max_attempts": "attempts_max",
+        "max_attempts": lambda more: {
+            "attempts_max": 1
+            + at_least(0, more, "config_kwargs['retries']['max_attempts']", operation="configure", path="")
+        },
+    },
+    "signature_version": _so("s3v4", "v4"),
+    "proxies": "proxies",
+    "response_checksum_validation": _so("when_required"),  # No checksum of a range is asked for.
+    # botocore chooses CRC-32.
+    "request_checksum_calculation": lambda when: {"when_required": {}, "when_supported": {"checksum": "crc32"}}.get(
+        str(when)
+    ),
+}
+# Those of aiohttp for sessions and requests. URLs are sent as they are given, and no page is searched for links.
+_AIOHTTP: Mapping[str, Meaning] = {
+    **dict.fromkeys(("encoded", "requote_redirect_url", "simple_links", "same_scheme", "size_policy"), _so()),
+    "ssl": _so(True),
+    "trust_env": lambda value: {} if value else {"proxies": {}},
+    # What its total limits has a time to stall here.
+    "timeout": lambda value: (
+        {
+            "connect_timeout_seconds": value.sock_connect or value.connect,
+            "read_timeout_seconds": value.sock_read,
+        }
+        if hasattr(value, "sock_read")
+        else None
+    ),
+}
 
 # Unknown words whose values may be secrets, such as the keys of another store.
 _SENSITIVE = re.compile("key|secret|token|username|passw|credential|auth|sas|headers|proxies|connection_string", re.I)
-_NO_SECRETS = frozenset({*WRITE_OPTIONS, *READER_OPTIONS, *_WRITE})
+_NO_SECRETS = frozenset({*WRITE_OPTIONS, *READER_OPTIONS, *_CALLS})
 # Secrets that may be bytes.
 _CUSTOMER_KEYS = ("sse_customer_key", "SSECustomerKey")
 # Options that are asked for keys: sessions of boto3, botocore or aiobotocore, and others.
 PROVIDERS = frozenset({"session", "credentials"})
 _NESTED = ("client_kwargs", "config_kwargs", "s3_additional_kwargs")
-_MORE_WORDS = {
-    "s3": (*_NESTED, "use_ssl"),
-    **dict.fromkeys(("http", "https"), (*_HTTP, "client_kwargs", "trust_env")),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The options of one file system: those of its operators, of the files it opens, and of its writes."""
 
-    store: Mapping[str, Any]
+    store: dict[str, Any]
     reader: Mapping[str, Any]
-    write: Mapping[str, Any]
+    write: dict[str, Any]
     version_aware: bool = False
     check_on_open: bool = False
     is_lenient: bool = False  # As s3fs, which ignores words that neither it nor S3 knows.
@@ -96,16 +145,10 @@ class Settings:
             warnings.warn(f"ignored, as by s3fs: {said}", UserWarning, stacklevel=2)
 
 
-def _rows_of(scheme: str) -> Mapping[str, Option]:
-    """The options of the stores of a scheme, by their names and by the words of fsspec's libraries and of boto3."""
-    rows = store_rows(scheme) if scheme else {}
-    return {**{word: row for row in rows.values() for word in row.words("fsspec", "boto3")}, **rows}
-
-
-def _words_of(scheme: str, *libraries: str) -> dict[str, str]:
-    """Words for options of a store, with the options."""
-    rows = store_rows(scheme).values() if scheme else ()
-    return {word: row.name for row in rows for word in row.words(*libraries or ("fsspec",))}
+def _rows_of(scheme: str, *libraries: str) -> Mapping[str, Option]:
+    """The options of the stores of a scheme by words of other libraries."""
+    rows = store_options(scheme) if scheme else {}
+    return {word: row for row in rows.values() for word in row.words(*libraries)}
 
 
 def _is_secret(name: str, rows: Mapping[str, Option]) -> bool:
@@ -117,7 +160,7 @@ def _is_secret(name: str, rows: Mapping[str, Option]) -> bool:
 def wrapped(options: Mapping[str, Any], scheme: str = "") -> dict[str, Any]:
     """The options with each secret as a ``Secret``, and what gives keys as a provider: no repr or pickle shows it."""
     found: dict[str, Any] = {}
-    rows = _rows_of(scheme)
+    rows = {**_rows_of(scheme, "fsspec", "boto3"), **(store_options(scheme) if scheme else {})}
     for name, value in options.items():
         if name in _CUSTOMER_KEYS and isinstance(value, bytes):
             found[name] = Secret(base64.b64encode(value).decode())
@@ -175,30 +218,96 @@ def settings_of(scheme: str, words: Mapping[str, Any]) -> Settings:
 
     Raises ``ConfigInvalid`` for a word that means nothing here, and for two words that say different things.
     """
-    store: dict[str, Any] = {}
-    write: dict[str, Any] = {}
     names = dict(words)
     own = {name: bool(names.pop(name, False)) for name in ("version_aware", "check_on_open")}
     if scheme in ("http", "https"):
-        names = {_HTTP.get(name, name): value for name, value in names.items()}
-    reader = reader_options(names)
-    if scheme == "s3":
-        _take_s3(names, store, write)
-    elif scheme in ("gs", "az"):
-        _take_cloud(scheme, names, store)
-    elif scheme in ("http", "https"):
-        _take_http(names, store)
+        names = _with_one_set_of_headers({_HTTP.get(name, name): value for name, value in names.items()})
     elif scheme == "file":
-        store["follow_symlinks"] = names.pop("follow_symlinks", True)  # Their root holds all that a link may lead to.
-    elif not scheme:
-        write |= {name: names.pop(name) for name in tuple(names) if name in _WRITE.values()}
-    allowed, words_of_ours = store_options(scheme) if scheme else (), _words_of(scheme)
-    for name, value in names.items():
-        option = words_of_ours.get(name, name)
-        if option not in allowed:
-            raise _unknown(name, scheme, {*allowed, *words_of_ours, *_MORE_WORDS.get(scheme, ())})
-        _put(store, option, value, name)
-    return Settings(store=store, reader=reader, write=write, is_lenient=scheme == "s3", **own)
+        names.setdefault("follow_symlinks", True)  # Their root holds all that a link may lead to.
+    elif scheme == "gs" and names.get("token") == "anon":
+        names.pop("access", None)  # A token has it, and there is none.
+    reader = reader_options(names)
+    write = {} if scheme else {name: names.pop(name) for name in tuple(names) if name in _OF_OBJECTS}
+    settings = Settings(store={}, reader=reader, write=write, is_lenient=scheme == "s3", **own)
+    _take(names, _words_of(scheme), scheme, settings)
+    return settings
+
+
+def _words_of(scheme: str) -> Mapping[str, Meaning]:
+    """The words for a file system over a scheme, of the libraries of fsspec and of ours, with their meaning."""
+    if not scheme:
+        return {}
+    theirs: dict[str, Meaning] = {word: row.name for word, row in _rows_of(scheme, "fsspec").items()}
+    words: dict[str, Meaning] = {**{name: name for name in store_options(scheme)}, **theirs}
+    if scheme == "s3":
+        client = {**theirs, "endpoint_url": "endpoint_url", **_S3}
+        config = {word: row.name for word, row in _rows_of(scheme, "boto3").items()} | {**_S3, **_S3_CONFIG}
+        calls = {"RequestPayer": lambda value: {"request_payer": value == "requester"}, **_CALLS}
+        calls["SSECustomerKey"] = "sse_customer_key"
+        words |= {**_S3, "client_kwargs": client, "config_kwargs": config, "s3_additional_kwargs": calls}
+    elif scheme in ("http", "https"):
+        words |= {**_AIOHTTP, "client_kwargs": {"auth": "auth", **theirs, **_AIOHTTP}}
+    elif scheme == "gs":
+        # Objects have no project, a bucket is not made here, and nothing is asked before the first read.
+        words |= dict.fromkeys(("project", "default_location", "check_connection"), _so())
+        words |= {"requester_pays": lambda value: None if value else {}, "token": _gs_token}
+    return words
+
+
+def _take(
+    words: Mapping[str, Any], known: Mapping[str, Meaning], scheme: str, settings: Settings, of: str = ""
+) -> None:
+    """Set the options for words of one place."""
+    for name, value in words.items():
+        means = known.get(name)
+        if value is None and (of or means is not None):
+            continue
+        if name == "max_attempts" and words.get("total_max_attempts") is not None:
+            continue  # botocore heeds the latter.
+        if isinstance(means, Mapping):
+            _take(dict(value), means, scheme, settings, f"{of}[{name!r}]" if of else name)
+            continue
+        found = _meant(means, value)
+        if found is None:
+            allowed = {*known, *(store_options(scheme) if scheme else ())} - {name}
+            raise _unknown(name, scheme, allowed, of=of)
+        for option, one in found.items():
+            if of == "s3_additional_kwargs" and name in _CALLS:
+                settings.write[option] = one
+            else:
+                _put(settings.store, option, one, name)
+
+
+def _meant(means: Meaning | None, value: Any) -> Mapping[str, Any] | None:
+    return {means: value} if isinstance(means, str) else means(value) if callable(means) else None
+
+
+def _gs_token(token: Any) -> Mapping[str, Any]:
+    """The options for a token of gcsfs."""
+    text = token.reveal() if isinstance(token, Secret) else token
+    for part in token.values() if isinstance(token, Mapping) else (token,):
+        if isinstance(part, Secret) and part.reveal() is None:  # It stayed in another process, which its use says.
+            return {"service_account_key": part}
+    if isinstance(text, Mapping):
+        return {"service_account_key": Secret.of(json.dumps(mapped(text, lambda secret: secret.reveal())))}
+    if text == "anon":
+        return {"anonymous": True}
+    if not isinstance(text, str) or text in _GS_TOKEN_OF_ENVIRONMENT:
+        return {}
+    if not os.path.isfile(text):
+        raise invalid("token must be 'anon', 'google_default', or the path or the contents of a key file")
+    return {"service_account": text}
+
+
+def _with_one_set_of_headers(names: dict[str, Any]) -> dict[str, Any]:
+    """The words with the headers of aiohttp's session among those of its requests."""
+    session = dict(names.pop("client_kwargs", None) or {})
+    given = [headers for headers in (session.pop("headers", None), names.pop("headers", None)) if headers]
+    if all(isinstance(headers, Mapping) for headers in given):
+        merged = {name: value for headers in given for name, value in headers.items()}
+        # Bytes are asked for as they are stored, in any case.
+        given = [{name: value for name, value in merged.items() if str(name).lower() != "accept-encoding"}]
+    return {**names, "client_kwargs": session, "headers": given[-1] or None}
 
 
 def check_no_option_left(names: Mapping[str, Any], settings: Settings) -> None:
@@ -206,7 +315,7 @@ def check_no_option_left(names: Mapping[str, Any], settings: Settings) -> None:
     strays = [
         name
         for name, value in names.items()
-        if _WRITE.get(name, name) not in _WRITE_OPTIONS and (value or name not in ("acl", "ACL"))
+        if name not in {*_WRITE_OPTIONS, *_CALLS} and (value or name not in ("acl", "ACL"))
     ]
     settings.refuse(strays, sorted(READER_OPTIONS | _OF_READS), of="a read")
 
@@ -220,7 +329,7 @@ def reader_options(names: dict[str, Any], *, block_size: Any = None) -> dict[str
         if cache is not None:
             if cache not in CACHE_POLICIES:
                 known = ", ".join(CACHE_POLICIES)
-                raise ConfigInvalid(f"{word}={cache!r} must be one of {known}", operation="configure")
+                raise invalid(f"{word}={cache!r} must be one of {known}")
             taken.setdefault("policy", CACHE_POLICIES[cache])
     for word in ("default_fill_cache", "fill_cache", "cache_options"):
         names.pop(word, None)  # Blocks keep what was read, and the policy says how far ahead that goes.
@@ -243,166 +352,15 @@ def write_options(
     """The options of a write by our names or by S3's parameters, over those of the file system."""
     taken, strays = dict(settings.write), list[str]()
     for name, value in names.items():
-        option = _WRITE.get(name, name)
+        found = _meant(_CALLS.get(name, name), value)
         if name in ("acl", "ACL") and not value:
             continue
-        if _is_so_anyway(name, value):
-            continue
-        if option in allowed:
-            taken[option] = _value_of(name, value)
+        if found is not None and found.keys() <= {*allowed}:
+            taken |= found
         else:
             strays.append(name)
     settings.refuse(strays, sorted(allowed), of=of)
     return taken
-
-
-def _value_of(name: str, value: Any) -> Any:
-    """The value of an option of a write, where S3 writes it in another way than we do."""
-    if name == "Expires" and isinstance(value, datetime):
-        return format_datetime(value.astimezone(UTC), usegmt=True)
-    return value.lower() if name == "ChecksumAlgorithm" and isinstance(value, str) else value
-
-
-def _take_s3(names: dict[str, Any], store: dict[str, Any], write: dict[str, Any]) -> None:
-    """Take s3fs's words out of ``names``."""
-    words = _words_of("s3")
-    _take_kwargs(names.pop("client_kwargs", None), "client_kwargs", store, {**words, "endpoint_url": "endpoint_url"})
-    config = dict(names.pop("config_kwargs", None) or {})
-    addressing = dict(config.pop("s3", None) or {})
-    retries = dict(config.pop("retries", None) or {})
-    if config.get("signature_version") in ("s3v4", "v4"):
-        del config["signature_version"]
-    attempts, more = retries.pop("total_max_attempts", None), retries.pop("max_attempts", None)
-    if attempts is None and more is not None:  # botocore counts those after the first.
-        attempts = 1 + at_least(0, more, "config_kwargs['retries']['max_attempts']", operation="configure", path="")
-    if config.get("response_checksum_validation") == "when_required":
-        del config["response_checksum_validation"]  # No checksum of a range is asked for.
-    calculation = config.pop("request_checksum_calculation", "when_required")
-    if calculation == "when_supported":
-        # botocore chooses CRC-32.
-        _put(store, "checksum", "crc32", "config_kwargs['request_checksum_calculation']")
-    elif calculation != "when_required":
-        config["request_checksum_calculation"] = calculation
-    retries.pop("mode", None)  # There is one way to try again, with a budget of its own.
-    if attempts is not None:
-        _put(store, "attempts_max", attempts, "config_kwargs['retries']")
-    if style := addressing.pop("addressing_style", None):
-        _put(store, "addressing_style", style, "config_kwargs['s3']")
-    for left, where in ((addressing, "config_kwargs['s3']"), (retries, "config_kwargs['retries']")):
-        if left:
-            raise _unknown(min(left), "s3", store_options("s3"), of=where)
-    _take_kwargs(config, "config_kwargs", store, {**_words_of("s3", "boto3"), "proxies": "proxies"})
-    _take_call_parameters(dict(names.pop("s3_additional_kwargs", None) or {}), store, write)
-    for name in tuple(names):
-        if name in ("use_ssl", "verify", "cache_regions", *_S3_WITHOUT_EFFECT):
-            _take(name, names.pop(name), store, words)
-
-
-def _take_cloud(scheme: str, names: dict[str, Any], store: dict[str, Any]) -> None:
-    """Take gcsfs's words, or adlfs's, out of ``names``."""
-    if scheme != "gs":
-        return
-    for word in _GS_WITHOUT_EFFECT:
-        names.pop(word, None)
-    if not names.get("requester_pays", True):
-        del names["requester_pays"]
-    token = names.pop("token", None)
-    text = token.reveal() if isinstance(token, Secret) else token
-    parts = token.values() if isinstance(token, Mapping) else (token,)
-    unknown = next((part for part in parts if isinstance(part, Secret) and part.reveal() is None), None)
-    if unknown is not None:  # It stayed in another process, which the first use says.
-        _put(store, "service_account_key", unknown, "token")
-    elif text == "anon":
-        _put(store, "anonymous", True, "token")
-        names.pop("access", None)  # A token has it, and there is none.
-    elif isinstance(text, Mapping):
-        key = json.dumps(mapped(text, lambda secret: secret.reveal()))
-        _put(store, "service_account_key", Secret.of(key), "token")
-    elif isinstance(text, str) and text not in _GS_TOKEN_OF_ENVIRONMENT:
-        if not os.path.isfile(text):
-            raise ConfigInvalid(
-                "token must be 'anon', 'google_default', or the path or the contents of a key file",
-                operation="configure",
-            )
-        _put(store, "service_account", text, "token")
-
-
-def _take_http(names: dict[str, Any], store: dict[str, Any]) -> None:
-    """Take aiohttp's words out of ``names``: those of its session, in ``client_kwargs``, and those of its requests."""
-    session = dict(names.pop("client_kwargs", None) or {})
-    given = [headers for headers in (session.pop("headers", None), names.pop("headers", None)) if headers]
-    if all(isinstance(headers, Mapping) for headers in given):
-        merged = {name: value for headers in given for name, value in headers.items()}
-        # Bytes are asked for as they are stored, in any case.
-        given = [{name: value for name, value in merged.items() if str(name).lower() != "accept-encoding"}]
-    store |= {"headers": given[-1]} if given and given[-1] else {}
-    for name in tuple(names):
-        if name in ("timeout", "trust_env", "ssl", *_HTTP_WITHOUT_EFFECT):
-            _take_of_aiohttp(name, names.pop(name), store, of="https://")
-    for name, value in session.items():
-        _take_of_aiohttp(name, value, store, of="client_kwargs")
-
-
-def _take_of_aiohttp(name: str, value: Any, store: dict[str, Any], *, of: str) -> None:
-    """One word of aiohttp."""
-    if value is None or name in _HTTP_WITHOUT_EFFECT or (name == "ssl" and value is True):
-        return
-    if name == "trust_env":  # So it is here in any case.
-        _put(store, "proxies", None if value else {}, name)
-    elif name == "timeout" and hasattr(value, "sock_read"):  # What its total limits has a time to stall here.
-        _put(store, "connect_timeout_seconds", value.sock_connect or value.connect, name)
-        _put(store, "read_timeout_seconds", value.sock_read, name)
-    elif option := {"auth": "auth", **_words_of("https")}.get(name):
-        _put(store, option, value, name)
-    else:
-        raise _unknown(name, "https", {*store_options("https"), *_words_of("https"), *_MORE_WORDS["https"]}, of=of)
-
-
-def _take_call_parameters(parameters: dict[str, Any], store: dict[str, Any], write: dict[str, Any]) -> None:
-    """The parameters that s3fs would add to each call."""
-    for name, value in parameters.items():
-        if name == "RequestPayer":
-            _put(store, "request_payer", value == "requester", name)
-        elif name == "SSECustomerKey":
-            _put(store, "sse_customer_key", value, name)
-        elif _is_so_anyway(name, value):
-            continue
-        elif name in _WRITE:
-            write[_WRITE[name]] = _value_of(name, value)
-        else:
-            raise _unknown(name, "s3", store_options("s3"), of="s3_additional_kwargs")
-
-
-def _is_so_anyway(name: str, value: Any) -> bool:
-    """Whether a parameter of S3 says what is so without it.
-
-    The bucket encrypts with AES256, or with the key of ``SSEKMSKeyId``, which is an option of writes.
-    """
-    if name == "ServerSideEncryption":
-        return value in ("AES256", "aws:kms")
-    return name == "SSECustomerAlgorithm" and value == "AES256"
-
-
-def _take_kwargs(kwargs: Any, where: str, store: dict[str, Any], words: Mapping[str, str]) -> None:
-    for name, value in dict(kwargs or {}).items():
-        _take(name, value, store, words, of=where)
-
-
-def _take(name: str, value: Any, store: dict[str, Any], words: Mapping[str, str], of: str = "s3://") -> None:
-    """One word of another library."""
-    if value is None or name in _S3_WITHOUT_EFFECT:
-        return
-    if name == "use_ssl":
-        if not value:
-            _put(store, "allow_http", True, name)
-    elif name == "verify" and isinstance(value, str):
-        _put(store, "ca_bundle", value, name)
-    elif (name == "verify" and value is True) or (name == "cache_regions" and not value):
-        return
-    elif name in words:
-        _put(store, words[name], value, name)
-    else:
-        raise _unknown(name, "s3", store_options("s3"), of=of)
 
 
 def _put(store: dict[str, Any], option: str, value: Any, word: str) -> None:
@@ -410,9 +368,7 @@ def _put(store: dict[str, Any], option: str, value: Any, word: str) -> None:
     if value is None or (option == "anonymous" and not value):
         return
     if option in store and store[option] != value:
-        raise ConfigInvalid(
-            f"{word!r} contradicts another word for {option!r}: give one of them", operation="configure"
-        )
+        raise invalid(f"{word!r} contradicts another word for {option!r}: give one of them")
     store[option] = value
 
 
@@ -480,9 +436,7 @@ def operator_from(op: Any, options: dict[str, Any]) -> Operator:
         operator = Operator.from_uri(op, **settings.store)
         key = family_key(operator.service, operator.layers, operator.options)
         return operator if key is None else _of_urls.setdefault(key, shared_twin(operator) or operator)
-    raise ConfigInvalid(
-        f"op must be an Operator, or a URL such as s3://bucket/prefix, not {type(op).__name__}", operation="configure"
-    )
+    raise invalid(f"op must be an Operator, or a URL such as s3://bucket/prefix, not {type(op).__name__}")
 
 
 def file_system_settings(scheme: str, options: Mapping[str, Any]) -> Settings:
@@ -498,9 +452,8 @@ def identity_of(scheme: str, options: Mapping[str, Any]) -> str:
     if operator is not None:
         return reference_of(operator)
     if not scheme:
-        raise ConfigInvalid(
-            "aioprefetch:// needs an operator: op=Operator(...); a URL with its store begins with aioprefetch+s3://",
-            operation="configure",
+        raise invalid(
+            "aioprefetch:// needs an operator: op=Operator(...); a URL with its store begins with aioprefetch+s3://"
         )
     operator = Operator.from_uri(_ANY_STORE.get(scheme, f"{scheme}://store"), **settings.store)
     key = family_key(operator.service, operator.layers, operator.options)

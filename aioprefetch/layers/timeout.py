@@ -26,7 +26,7 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor, Wri
 from aioprefetch.accessor.sink import Sink
 from aioprefetch.errors import Stalled, TimedOut
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import checked_seconds
+from aioprefetch.options import SECONDS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import (
     CompleteUploadRequest,
@@ -75,7 +75,7 @@ class TimeoutLayer(Layer):
     def __post_init__(self) -> None:
         for name in ("timeout_seconds", "stall_seconds"):
             if getattr(self, name) is not None:
-                checked_seconds(f"{name} of TimeoutLayer", getattr(self, name))
+                SECONDS.checked(getattr(self, name), f"{name} of TimeoutLayer")
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         return TimeoutAccessor(self, inner, runtime)

@@ -19,7 +19,7 @@ from aioprefetch import services
 from aioprefetch.accessor.protocols import Service
 from aioprefetch.errors import ConfigInvalid, printable, redact
 from aioprefetch.layers import RetryLayer
-from aioprefetch.options import OBJECT, PREFIX, Option, given, table_of
+from aioprefetch.options import OBJECT, PREFIX, Option, given, invalid, table_of
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.options import RuntimeOptions
 from aioprefetch.verbs.requests import READ_OPTIONS, WRITE_OPTIONS
@@ -93,8 +93,7 @@ def _keywords(owner: type) -> dict[str, Option]:
     return {name: row for name, row in table_of(owner).items() if row.given == "keyword"}
 
 
-OPERATOR_ROWS: Mapping[str, Option] = MappingProxyType(_keywords(RuntimeOptions) | _keywords(RetryLayer))
-OPERATOR_OPTIONS = tuple(OPERATOR_ROWS)
+OPERATOR_OPTIONS: Mapping[str, Option] = MappingProxyType(_keywords(RuntimeOptions) | _keywords(RetryLayer))
 
 
 class UriRecipe(Protocol):
@@ -129,7 +128,7 @@ def local_uri(place: str | os.PathLike[str]) -> str:
         return place
     path = os.fspath(place)
     if not isinstance(path, str):
-        raise ConfigInvalid(f"a path must be text, not {path!r}", operation="configure")
+        raise invalid(f"a path must be text, not {path!r}")
     if "://" in path:
         return path
     check_local(path, "configure")
@@ -191,28 +190,13 @@ def supported_schemes() -> tuple[str, ...]:
 
 
 @functools.cache
-def _service_rows(recipe: type[UriRecipe]) -> Mapping[str, Option]:
-    return MappingProxyType(_keywords(recipe))
+def _options_of(recipe: type[UriRecipe]) -> Mapping[str, Option]:
+    return MappingProxyType({**OPERATOR_OPTIONS, **_keywords(recipe)})
 
 
-@functools.cache
-def _store_rows(recipe: type[UriRecipe]) -> Mapping[str, Option]:
-    return MappingProxyType({**OPERATOR_ROWS, **_service_rows(recipe)})
-
-
-def store_rows(scheme: str) -> Mapping[str, Option]:
-    """The rows of what ``Operator.from_uri`` takes for a scheme."""
-    return _store_rows(recipe_of(scheme))
-
-
-def service_options(scheme: str) -> tuple[str, ...]:
-    """The options of the service of a scheme that ``Operator.from_uri`` takes."""
-    return tuple(_service_rows(recipe_of(scheme)))
-
-
-def store_options(scheme: str) -> tuple[str, ...]:
+def store_options(scheme: str) -> Mapping[str, Option]:
     """The options that ``Operator.from_uri`` takes for a scheme."""
-    return (*service_options(scheme), *OPERATOR_OPTIONS)
+    return _options_of(recipe_of(scheme))
 
 
 def recipe_of(scheme: str) -> type[UriRecipe]:
@@ -272,10 +256,10 @@ def elsewhere() -> list[tuple[str, Mapping[str, Option]]]:
     from aioprefetch.options.words import WRITE_ROWS
     from aioprefetch.reader.options import ReaderRows
 
-    stores = [(f"{scheme}://", _service_rows(recipe_of(scheme))) for scheme in BUILT_IN]
+    stores = [(f"{scheme}://", _keywords(recipe_of(scheme))) for scheme in BUILT_IN]
     read, write = ({name: Option(name, OBJECT) for name in sorted(names)} for names in (READ_OPTIONS, WRITE_OPTIONS))
     calls = [("Operator.reader", table_of(ReaderRows)), ("Operator.write", {**write, **WRITE_ROWS})]
-    return [*calls, *stores, ("an operator", OPERATOR_ROWS), ("Operator.read", read)]
+    return [*calls, *stores, ("an operator", OPERATOR_OPTIONS), ("Operator.read", read)]
 
 
 def configure(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> tuple[Service, dict[str, Any]]:
@@ -291,8 +275,7 @@ def configured(
     An error about an option tells the variable that the option came from.
     """
     scheme, rest = split_uri(local_uri(uri))
-    recipe = recipe_of(scheme)
-    rows = _store_rows(recipe)
+    recipe, rows = recipe_of(scheme), store_options(scheme)
     keywords = given(options)
     own_credentials = any(keywords.get(name) for name in CREDENTIALS)
     of_variables: dict[str, Any] = {}
@@ -303,12 +286,12 @@ def configured(
             if name not in _OF_PROCESS:
                 _check_variable(variable)
         elif not (own_credentials and name in CREDENTIALS) and (text := os.environ[variable]):
-            of_variables[name] = f"env:{variable}" if row.kind.is_secret else row.read(text, variable)
+            of_variables[name] = f"env:{variable}" if row.kind.is_secret else row.read(text, variable, is_checked=False)
     for name in options:
         if name not in rows:
             raise _not_for_a_uri(name, scheme, rows)
     values = {**of_variables, **keywords}
-    own = {name: values.pop(name) for name in _service_rows(recipe) if name in values}
+    own = {name: values.pop(name) for name in tuple(values) if rows[name] is not OPERATOR_OPTIONS.get(name)}
     try:
         return make(recipe.from_uri(f"{scheme}://{rest}", **own), values)
     except ConfigInvalid as error:
@@ -323,10 +306,9 @@ def _not_for_a_uri(name: str, scheme: str, allowed: Mapping[str, Option]) -> Con
     recipe = recipe_of(scheme)
     row = table_of(recipe).get(name)
     if row is not None and row.given == "recipe":
-        return ConfigInvalid(
+        return invalid(
             f"{name!r} is not an option for {scheme}:// but of ap.services.{recipe.__name__}, which Operator(...)"
-            f" takes; there are {', '.join(sorted(allowed))}",
-            operation="configure",
+            f" takes; there are {', '.join(sorted(allowed))}"
         )
     return unknown_option(name, allowed, of=f"{scheme}://", operation="configure")
 
@@ -337,21 +319,18 @@ def option_from_text(scheme: str, name: str, text: str) -> Any:
     A secret is given by the name of a variable alone, ``env:NAME``, since other users can read command lines.
     ``ConfigInvalid`` for an unknown name, a text that is not a value, and an option that has no text form.
     """
-    rows = store_rows(scheme)
+    rows = store_options(scheme)
     if name not in rows:
         raise unknown_option(name, rows, of=f"{scheme}://", operation="configure")
     row = rows[name]
     if not row.has_variable:
-        raise ConfigInvalid(f"the option {name} cannot be written as text", operation="configure")
+        raise invalid(f"the option {name} cannot be written as text")
     if not row.kind.is_secret:
-        return row.read(text, name)
+        return row.read(text, name, is_checked=False)
     variable = text.removeprefix("env:")
     if variable == text or variable not in os.environ:
         problem = "other users can read a command line" if variable == text else "there is no such variable"
-        raise ConfigInvalid(
-            f"the option {name} must be the name of an environment variable, env:NAME: {problem}",
-            operation="configure",
-        )
+        raise invalid(f"the option {name} must be the name of an environment variable, env:NAME: {problem}")
     return text
 
 
@@ -365,9 +344,9 @@ def _check_variable(variable: str) -> None:
 
     name = variable.removeprefix(PREFIX).lower()
     # One scheme after the other: to look at all of them imports all services, and takes a tenth of a second.
-    if any(name in (rows := store_rows(scheme)) and rows[name].has_variable for scheme in BUILT_IN):
+    if any(name in (rows := store_options(scheme)) and rows[name].has_variable for scheme in BUILT_IN):
         return
-    rows = {row.name: row for scheme in BUILT_IN for row in store_rows(scheme).values()}
+    rows = {row.name: row for scheme in BUILT_IN for row in store_options(scheme).values()}
     readable = [row.name for row in rows.values() if row.has_variable]
     answer = answer_of(name, (), elsewhere())
     plain = answer.option if answer else name

@@ -36,7 +36,8 @@ class Kind:
 
     ``keep`` returns what is kept of a value, ``parse`` the value of a text. They raise ``TypeError`` or ``ValueError``
     for what they refuse, which ``right`` and ``right_text`` describe. ``annotation`` is the type of what callers may
-    give, where it is wider than that of the field. No message has a value that may be secret.
+    give, where it is wider than that of the field; ``error`` is raised for a wrong value. No message has a value that
+    may be secret.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class Kind:
         right_text: str = "",
         annotation: str = "",
         is_secret: bool = False,
+        error: type[InvalidArgument] = ConfigInvalid,
     ) -> None:
         self.right, self.right_text, self.annotation, self.is_secret = right, right_text or right, annotation, is_secret
-        self._keep, self._parse = keep, parse
+        self._keep, self._parse, self._error = keep, parse, error
         self.is_text = parse is not None
 
     def checked(self, value: Any, name: str, operation: str = "configure", path: str = "") -> Any:
@@ -61,15 +63,15 @@ class Kind:
         """
         if self._keep is None:
             return value
-        kind: type[InvalidArgument] = ConfigInvalid
+        error = self._error
         try:
             return self._keep(value)
         except TypeError:
-            kind = ConfigInvalid if operation == "configure" else InvalidType
+            error = error if operation == "configure" else InvalidType
         except ValueError:
             pass
         shown = f"; it is a {type(value).__name__}" if self.is_secret else f", not {value!r}"
-        raise kind(f"{name} must be {self.right}{shown}", operation=operation, path=path)
+        raise error(f"{name} must be {self.right}{shown}", operation=operation, path=path)
 
     def parsed(self, text: str) -> Any:
         """The value of a text. ``ValueError`` or ``KeyError`` for another text."""
@@ -125,7 +127,12 @@ class Integer(Kind):
             return number
 
         bounds = f" from {minimum} to {maximum}" if maximum is not None else f" of at least {minimum}"
-        super().__init__(f"an integer{'' if minimum is maximum is None else bounds}", keep, _integer_of, **more)
+        super().__init__(
+            f"an integer{'' if minimum is maximum is None else bounds}",
+            keep,
+            lambda text: _number_of(text, _INTEGER, int),
+            **more,
+        )
 
 
 class Size(Integer):
@@ -142,15 +149,18 @@ class Size(Integer):
         return byte_count(text, "", operation="configure")
 
 
-class Seconds(Checked):
-    """A number of seconds above 0, and 0 where it is allowed."""
+class Seconds(Kind):
+    """A number of seconds above 0, and 0 or infinity where they are allowed."""
 
-    def __init__(self, *, zero: bool = False) -> None:
-        super().__init__(
-            lambda value, name: checked_seconds(name, value, zero_allowed=zero),
-            "a number of seconds such as 5 or 0.5",
-            parse=_number_of,
-        )
+    def __init__(self, *, zero: bool = False, infinite: bool = False, **more: Any) -> None:
+        def keep(value: Any) -> float:
+            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+            if not (number >= 0 if zero else number > 0) or not (infinite or math.isfinite(number)):
+                raise ValueError(value)
+            return number
+
+        right = f"a number of seconds {'of at least 0' if zero else 'above 0'}"
+        super().__init__(right, keep, _number_of, right_text="a number of seconds such as 5 or 0.5", **more)
 
 
 class Choice(Kind):
@@ -171,6 +181,11 @@ class Choice(Kind):
         )
 
 
+def invalid(message: str) -> ConfigInvalid:
+    """The error of options that cannot work."""
+    return ConfigInvalid(message, operation="configure")
+
+
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(value)
@@ -183,16 +198,10 @@ def _index_of(value: Any) -> int:
     return value.__index__()
 
 
-def _integer_of(text: str) -> int:
-    if _INTEGER.fullmatch(text.strip()) is None:
+def _number_of(text: str, pattern: re.Pattern[str] = _NUMBER, number: Callable[[str], Any] = float) -> Any:
+    if pattern.fullmatch(text.strip()) is None:
         raise ValueError(text)
-    return int(text)
-
-
-def _number_of(text: str) -> float:
-    if _NUMBER.fullmatch(text.strip()) is None:
-        raise ValueError(text)
-    return float(text)
+    return number(text)
 
 
 def _file(value: Any) -> str:
@@ -215,25 +224,6 @@ def _texts_of(text: str) -> Mapping[str, str]:
     if not isinstance(parsed, dict) or not all(isinstance(item, str) for item in parsed.values()):
         raise ValueError(text)
     return parsed
-
-
-def checked_seconds(
-    name: str,
-    value: object,
-    *,
-    zero_allowed: bool = False,
-    infinite_allowed: bool = False,
-    error: type[InvalidArgument] = ConfigInvalid,
-    operation: str = "configure",
-    path: str = "",
-) -> float:
-    """A number of seconds above zero (or zero, or infinity, where allowed). ``error`` is raised for anything else."""
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    is_large_enough = number >= 0 if zero_allowed else number > 0
-    if is_large_enough and (infinite_allowed or math.isfinite(number)):
-        return number
-    lowest = "of at least 0" if zero_allowed else "above 0"
-    raise error(f"{name} must be a number of seconds {lowest}, not {value!r}", operation=operation, path=path)
 
 
 OBJECT, TEXT, FILE = Kind(), Text(), Kind("the path of a file", _file, str)
@@ -295,28 +285,21 @@ class Option:
             if library in libraries:
                 yield from words.split(",")
 
-    def read(self, text: str, shown: str) -> Any:
-        """The value of a text, not checked further. ``shown`` is what messages call the option."""
-        try:
-            return self.kind.parsed(text)
-        except (KeyError, ValueError):
-            raise self.no_value(text, shown) from None
+    def read(self, text: str, shown: str, *, is_checked: bool = True) -> Any:
+        """The value of a text, not yet as it is kept. ``shown`` is what messages call the option.
 
-    def value_of(self, text: str, shown: str) -> Any:
-        """The value of a text, checked and not yet as it is kept. ``ConfigInvalid`` for a text that is none."""
-        value = self.read(text, shown)
+        ``ConfigInvalid`` for a text without a value; it does not show what may be secret.
+        """
         try:
-            self.kind.checked(value, shown)
-        except ConfigInvalid:
-            if isinstance(self.kind, Checked) and not isinstance(self.kind, Seconds):
+            value = self.kind.parsed(text)
+            if is_checked:
+                self.kind.checked(value, shown)
+        except (KeyError, ValueError) as error:
+            if isinstance(error, ConfigInvalid) and isinstance(self.kind, Checked):
                 raise
-            raise self.no_value(text, shown) from None
+            said = "" if self.kind.is_secret else f"={excerpt(text)!r}"
+            raise invalid(f"{shown}{said} is not {self.kind.right_text}") from None
         return value
-
-    def no_value(self, text: str, shown: str) -> ConfigInvalid:
-        """The error for a text without a value. It does not show what may be secret."""
-        said = "" if self.kind.is_secret else f"={excerpt(text)!r}"
-        return ConfigInvalid(f"{shown}{said} is not {self.kind.right_text}", operation="configure")
 
 
 def option(
@@ -342,16 +325,12 @@ def in_uri(kind: Kind, doc: str = "") -> dict[str, Option]:
     return {_ROW: Option("", kind, doc=doc, given="uri", has_variable=False)}
 
 
-def table_of(owner: type) -> Mapping[str, Option]:
+@functools.cache
+def table_of(owner: Any) -> Mapping[str, Option]:
     """The rows of a class and its bases by name, in order.
 
     A name of its ``uri_options`` without a row has one whose kind follows from the annotation.
     """
-    return _table_of(owner)
-
-
-@functools.cache
-def _table_of(owner: Any) -> Mapping[str, Option]:
     rows = dict(_rows_of(owner))
     return MappingProxyType({**{row.name: row for row in _annotated(owner)}, **rows})
 
@@ -388,23 +367,15 @@ def _members(hint: Any) -> set[Any]:
     return {type(value) for value in get_args(hint)} if get_origin(hint) is Literal else {hint}
 
 
-@functools.cache
-def _checks(owner: Any) -> tuple[tuple[str, Any, Any], ...]:
-    return tuple((row.target, row.default, row.kind.checked) for row in _rows_of(owner).values())
-
-
 def check(options: Any, shown: str = "{}") -> None:
     """Check the fields of frozen options by their rows, and keep what the kinds make of them.
 
     A field that has its default needs no check. ``shown`` is how messages call an option of this name.
     """
-    for target, default, checked in _checks(options.__class__):
-        value = getattr(options, target)
-        if value is default:
-            continue
-        kept = checked(value, shown.format(target))
-        if kept is not value:
-            object.__setattr__(options, target, kept)
+    for row in _rows_of(options.__class__).values():
+        value = getattr(options, row.target)
+        if value is not row.default and (kept := row.kind.checked(value, shown.format(row.target))) is not value:
+            object.__setattr__(options, row.target, kept)
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -416,7 +387,7 @@ def checked_options(
     owner: type, values: Mapping[str, Any], operation: str = "configure", path: str = ""
 ) -> dict[str, Any]:
     """The fields that options of a class set, checked. Where they configure, ``None`` is as good as none."""
-    rows, fields = _table_of(owner), dict[str, Any]()
+    rows, fields = table_of(owner), dict[str, Any]()
     for name, given_value in values.items():
         row = rows[name]
         value = row.default if given_value is None and operation == "configure" else given_value

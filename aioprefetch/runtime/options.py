@@ -6,7 +6,6 @@ import os
 from dataclasses import KW_ONLY, field
 from typing import Literal
 
-from aioprefetch.errors import ConfigInvalid
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import (
     COUNT,
@@ -20,6 +19,7 @@ from aioprefetch.options import (
     Text,
     check,
     in_uri,
+    invalid,
     option,
 )
 from aioprefetch.ranges import ByteCount
@@ -36,7 +36,7 @@ def checked_directory(value: object, name: str) -> str:
         problem = f"a path without '..' segments, not {text!r}"
     else:
         return "/" + "/".join(part for part in text.split("/") if part not in ("", "."))
-    raise ConfigInvalid(f"{name} must be {problem}", operation="configure")
+    raise invalid(f"{name} must be {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +115,9 @@ class RuntimeOptions:
     def __post_init__(self) -> None:
         check(self)
         if self.memory_bytes < self.block_bytes:
-            raise ConfigInvalid(
-                f"memory_bytes must be at least block_bytes={self.block_bytes}, not {self.memory_bytes}",
-                operation="configure",
-            )
+            raise invalid(f"memory_bytes must be at least block_bytes={self.block_bytes}, not {self.memory_bytes}")
         if self.disk_cache is not None and self.disk_cache.limit_bytes <= self.block_bytes:
-            raise ConfigInvalid(
+            raise invalid(
                 f"disk_cache: capacity_bytes must be more than block_bytes={self.block_bytes}, for a block and its"
-                f" tail, not {self.disk_cache.capacity_bytes}",
-                operation="configure",
+                f" tail, not {self.disk_cache.capacity_bytes}"
             )

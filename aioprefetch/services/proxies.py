@@ -1,4 +1,4 @@
-"""The way to a store: its proxies, and whether it may be asked without TLS.
+"""The way to a store: the options of its connections, its proxies, and whether it may be asked without TLS.
 
 Proxies are those that a recipe names, or those of the environment. No name is resolved.
 """
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from aioprefetch.credentials import Secret, digest
-from aioprefetch.errors import ConfigInvalid
-from aioprefetch.options import Secrets
+from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.options import FILE, SECONDS, Secrets, invalid, option
 from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, is_link_local_or_metadata, origin_of
 
 # Where OpenSSL finds the authorities of the system.
@@ -26,16 +26,16 @@ ProxyUrls = Mapping[str, str | Secret]
 def checked_proxies(proxies: object, name: str) -> ProxyUrls:
     """Proxies by scheme. One with a user in it is kept as a secret, since it holds a password."""
     if not isinstance(proxies, Mapping):
-        raise _invalid(f"{name} must map 'http' and 'https' to URLs; it is a {type(proxies).__name__}")
+        raise invalid(f"{name} must map 'http' and 'https' to URLs; it is a {type(proxies).__name__}")
     checked: dict[str, str | Secret] = {}
     for scheme, url in proxies.items():
         if scheme not in DEFAULT_PORTS:
-            raise _invalid(f"{name} has the key {scheme!r}; the keys are 'http' and 'https'")
+            raise invalid(f"{name} has the key {scheme!r}; the keys are 'http' and 'https'")
         if isinstance(url, str) and not url.startswith("env:"):
             if not _is_proxy(url):  # It may hold a password: no message has it.
-                raise _invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128")
+                raise invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128")
         elif not isinstance(url, str | Secret):
-            raise _invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128; it is a {type(url).__name__}")
+            raise invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128; it is a {type(url).__name__}")
         is_secret = isinstance(url, str) and ("@" in url or url.startswith("env:"))
         checked[scheme] = Secret(url) if is_secret else url
     return checked
@@ -51,14 +51,45 @@ def _is_proxy(url: str) -> bool:
     )
 
 
-PROXIES = Secrets(checked_proxies)
-PROXY_WORDS = "obstore:proxy_url spark:proxiesUrl other:proxy,proxies_config"
-PROXY_HINT = "proxies={'https': 'http://host:3128'}"
-CA_WORDS = (
-    "boto3:verify obstore:root_certificate,proxy_ca_certificate"
-    " other:ssl,ssl_verify,verify_ssl,cert,allow_invalid_certificates,cafile,ssl_ca_cert"
-)
-CA_HINT = "the file of the authorities to trust: certificates are always verified"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """The options of connections that a store has with others.
+
+    Parameters
+    ----------
+    ca_bundle
+        A PEM file of the authorities to trust instead of the system's. TLS is always verified.
+    proxies
+        URLs by scheme (``http``, ``https``). ``None``: from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ...);
+        ``{}``: none.
+    connect_timeout_seconds
+        The time for name resolution, connecting, proxy and TLS together.
+    read_timeout_seconds
+        The time for the head of a response. A body that brings less than 1 KiB a second for this time has stalled.
+    """
+
+    ca_bundle: str | os.PathLike[str] | None = option(
+        None,
+        FILE,
+        also="boto3:verify obstore:root_certificate,proxy_ca_certificate"
+        " other:ssl,ssl_verify,verify_ssl,cert,allow_invalid_certificates,cafile,ssl_ca_cert",
+        hint="the file of the authorities to trust: certificates are always verified",
+    )
+    proxies: Mapping[str, str | Secret] | None = option(
+        None,
+        Secrets(checked_proxies),
+        also="obstore:proxy_url spark:proxiesUrl other:proxy,proxies_config",
+        hint="proxies={'https': 'http://host:3128'}",
+        has_variable=False,
+        hash=False,
+    )
+    connect_timeout_seconds: float = option(5.0, SECONDS, also="boto3:connect_timeout other:connection_timeout")
+    read_timeout_seconds: float = option(20.0, SECONDS, also="boto3:read_timeout other:request_timeout")
+
+    @property
+    def ca_file(self) -> str | None:
+        """``ca_bundle`` as text."""
+        return None if self.ca_bundle is None else os.fspath(self.ca_bundle)
 
 
 class Proxies:
@@ -85,7 +116,7 @@ class Proxies:
         given = self._urls[origin.scheme]
         proxy = _proxy_at(given.known(f"proxies[{origin.scheme!r}]") if isinstance(given, Secret) else given)
         if proxy is None:
-            raise _invalid(f"the proxy for {origin.scheme} is not a URL like http://host:3128")
+            raise invalid(f"the proxy for {origin.scheme} is not a URL like http://host:3128")
         return proxy
 
 
@@ -150,14 +181,10 @@ def check_transport(endpoint: str, *, allow_http: bool | None, carries: str) -> 
         return
     if allow_http is None and _is_loopback(parts.hostname or ""):
         return
-    raise _invalid(
+    raise invalid(
         f"endpoint_url={endpoint!r} would send {carries} without encryption; use https://, or allow_http=True "
         "where the network is trusted"
     )
-
-
-def _invalid(message: str) -> ConfigInvalid:
-    return ConfigInvalid(message, operation="configure")
 
 
 def _is_loopback(host: str) -> bool:

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 # generated: types
 
 
+class _S3AndHttp(TypedDict, total=False):
+    ca_bundle: str | os.PathLike[str] | None
+    proxies: Mapping[str, str | Secret] | None
+
+
+class _S3AndHttpAndGcsAndAzure(TypedDict, total=False):
+    connect_timeout_seconds: float | None
+    read_timeout_seconds: float | None
+
+
 class _S3AndGcsAndAzure(TypedDict, total=False):
     endpoint_url: str | None
     anonymous: bool | None
@@ -43,16 +53,6 @@ class _S3(TypedDict, total=False):
 
 class _S3AndGcsAndAzureObjects(TypedDict, total=False):
     credentials: CredentialsProvider | Any | None
-
-
-class _S3AndHttp(TypedDict, total=False):
-    ca_bundle: str | os.PathLike[str] | None
-    proxies: Mapping[str, str | Secret] | None
-
-
-class _S3AndHttpAndGcsAndAzure(TypedDict, total=False):
-    connect_timeout_seconds: float | None
-    read_timeout_seconds: float | None
 
 
 class _Http(TypedDict, total=False):
@@ -82,7 +82,7 @@ class _Azure(TypedDict, total=False):
     use_emulator: bool | None
 
 
-class S3UriOptions(_S3AndGcsAndAzure, _S3, _S3AndGcsAndAzureObjects, _S3AndHttp, _S3AndHttpAndGcsAndAzure, total=False):
+class S3UriOptions(_S3AndHttp, _S3AndHttpAndGcsAndAzure, _S3AndGcsAndAzure, _S3, _S3AndGcsAndAzureObjects, total=False):
     """The options of ``s3://``, ``s3a://``."""
 
 
@@ -98,15 +98,15 @@ class MemoryUriOptions(TypedDict, total=False):
     """The options of ``memory://``."""
 
 
-class GcsUriOptions(_S3AndGcsAndAzure, _S3AndGcsAndAzureObjects, _S3AndHttpAndGcsAndAzure, _Gcs, total=False):
+class GcsUriOptions(_S3AndHttpAndGcsAndAzure, _S3AndGcsAndAzure, _S3AndGcsAndAzureObjects, _Gcs, total=False):
     """The options of ``gs://``, ``gcs://``."""
 
 
-class AzureUriOptions(_S3AndGcsAndAzure, _S3AndGcsAndAzureObjects, _S3AndHttpAndGcsAndAzure, _Azure, total=False):
+class AzureUriOptions(_S3AndHttpAndGcsAndAzure, _S3AndGcsAndAzure, _S3AndGcsAndAzureObjects, _Azure, total=False):
     """The options of ``az://``, ``azure://``, ``abfs://``, ``abfss://``, ``adl://``."""
 
 
-class StoreTexts(_S3AndGcsAndAzure, _S3, _S3AndHttp, _S3AndHttpAndGcsAndAzure, _Http, _Fs, _Gcs, _Azure, total=False):
+class StoreTexts(_S3AndHttp, _S3AndHttpAndGcsAndAzure, _S3AndGcsAndAzure, _S3, _Http, _Fs, _Gcs, _Azure, total=False):
     """Those that have a form as text."""
 
 

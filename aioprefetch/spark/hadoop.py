@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from aioprefetch.operator.from_uri import store_rows
+from aioprefetch.operator.from_uri import store_options
 
 # The assumed number of concurrent tasks where the settings of a cluster set no maximum.
 SLOTS_UNBOUND = 64
@@ -82,7 +82,7 @@ def settings_in(
 @functools.cache
 def _words() -> Mapping[str, str]:
     """The properties of S3A that are options of ours, by the names that these have as options of a source."""
-    return {word: row.spark.lower() for row in store_rows("s3").values() for word in row.words("hadoop")}
+    return {word: row.spark.lower() for row in store_options("s3").values() for word in row.words("hadoop")}
 
 
 def _properties() -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from aioprefetch.errors import ConfigInvalid
-from aioprefetch.operator.from_uri import BUILT_IN, CREDENTIALS, store_rows
-from aioprefetch.options import FLAG, TEXT, Choice, Kind, Option, option, table_of
+from aioprefetch.operator.from_uri import BUILT_IN, CREDENTIALS, store_options
+from aioprefetch.options import FLAG, TEXT, Choice, Kind, Option, invalid, option, table_of
 from aioprefetch.options.words import nearest
 from aioprefetch.source.columns.casts import zone_named
 from aioprefetch.source.formats import format_named, format_names, formats_that_take
@@ -149,7 +149,7 @@ CREDENTIAL_NAMES = frozenset(name.replace("_", "") for name in CREDENTIALS - {"c
 
 def store_texts(scheme: str) -> Mapping[str, Option]:
     """The options of the stores of a scheme that have a form as text, by their names here in lower case."""
-    return {row.spark.lower(): row for row in store_rows(scheme).values() if row.kind.is_text}
+    return {row.spark.lower(): row for row in store_options(scheme).values() if row.kind.is_text}
 
 
 def store_options_of_all() -> Mapping[str, Option]:
@@ -160,8 +160,8 @@ def store_options_of_all() -> Mapping[str, Option]:
 def value_of(name: str, row: Option, text: Any) -> Any:
     """The value of the text of an option."""
     if not isinstance(text, str):
-        raise ConfigInvalid(f"the option {name} must be text", operation="configure")
-    return row.value_of(text, f"the option {name}")
+        raise invalid(f"the option {name} must be text")
+    return row.read(text, f"the option {name}")
 
 
 # Options of Spark's own file sources that do not exist here, and their replacements. Names are in lower case.
@@ -237,7 +237,7 @@ def unknown_option(name: str, schemes: Iterable[str]) -> ConfigInvalid:
         hint = f"did you mean {known[near]}?"
     else:
         hint = "its name is like none of them"
-    return ConfigInvalid(f"there is no option {name!r}; {hint} ({PAGE} has all)", operation="configure")
+    return invalid(f"there is no option {name!r}; {hint} ({PAGE} has all)")
 
 
 def check_scope(names: Iterable[str], use: Literal["batch", "stream"]) -> None:
@@ -246,10 +246,7 @@ def check_scope(names: Iterable[str], use: Literal["batch", "stream"]) -> None:
     wrong = sorted(one.name for one in options if one is not None and one.row.scope not in ("all", use))
     if wrong:
         other = "streams (readStream, aioprefetch.spark.stream)" if use == "batch" else "batches (read)"
-        raise ConfigInvalid(
-            f"{', '.join(wrong)}: only for {other}; leave out of a {use} what would mean nothing there",
-            operation="configure",
-        )
+        raise invalid(f"{', '.join(wrong)}: only for {other}; leave out of a {use} what would mean nothing there")
 
 
 def check_format(names: Iterable[str], chosen: str) -> None:
@@ -259,7 +256,7 @@ def check_format(names: Iterable[str], chosen: str) -> None:
     wrong = [one for one in options if one.group == "format" and one.row.target not in targets]
     if wrong:
         what = "; ".join(f"{one.name} is for {', '.join(formats_that_take(one.row.target))}" for one in wrong)
-        raise ConfigInvalid(f"format={chosen} has no use for these options: {what}", operation="configure")
+        raise invalid(f"format={chosen} has no use for these options: {what}")
 
 
 def option_name(keyword: str) -> str:

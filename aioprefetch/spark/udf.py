@@ -26,7 +26,7 @@ from aioprefetch.errors import ConfigInvalid, InvalidType, TimedOut
 from aioprefetch.operator.from_uri import configure
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import shared_twin
-from aioprefetch.options import checked_seconds
+from aioprefetch.options import SECONDS
 from aioprefetch.ranges import at_least
 from aioprefetch.runtime.events import logger
 from aioprefetch.spark import worker
@@ -78,9 +78,7 @@ def map_batches(
     """
     plan = (
         at_least(1, window, "window", operation="map_batches", path=""),
-        None
-        if timeout_seconds is None
-        else checked_seconds("timeout_seconds", timeout_seconds, operation="map_batches"),
+        None if timeout_seconds is None else SECONDS.checked(timeout_seconds, "timeout_seconds", "map_batches"),
     )
     if fn is None:
         return lambda function: _mapped(function, *plan)

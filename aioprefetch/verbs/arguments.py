@@ -13,13 +13,14 @@ from typing import Any, get_args
 
 from aioprefetch.accessor.http_headers import unquote_etag
 from aioprefetch.errors import InvalidArgument, InvalidType, NotADirectory
-from aioprefetch.options import checked_seconds
+from aioprefetch.options import Seconds
 from aioprefetch.services.keys import LIST_ADVICE, checked_key, no_object
 from aioprefetch.values import Checksum, PresignMethod
 
 # Longer than the longest key of a store, since the root goes before a path: the service has the last word.
 _PATH_BYTES_MAX = 4096
 
+_TIME = Seconds(infinite=True, error=InvalidArgument)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ETAG = re.compile(r"[\x20\x21\x23-\x7e\x80-\xff]+")
 _METADATA_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # the characters of header names
@@ -78,14 +79,7 @@ class Arguments:
         """A time above 0, infinity included."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong_type(name, "a number of seconds", value)
-        return checked_seconds(
-            name,
-            value,
-            infinite_allowed=True,
-            error=InvalidArgument,
-            operation=self.operation,
-            path=self.path,
-        )
+        return float(_TIME.checked(value, name, self.operation, self.path))
 
     def etag(self, name: str, value: object) -> str | None:
         """An ETag, or ``*``, without the quotes of HTTP."""

@@ -15,7 +15,7 @@ import pytest
 from aioprefetch import errors, layers, services
 from aioprefetch.layers.lru_cache import LruCacheLayer
 from aioprefetch.local_files.errors import TABLE as FS_TABLE
-from aioprefetch.operator.from_uri import OPERATOR_ROWS, elsewhere
+from aioprefetch.operator.from_uri import OPERATOR_OPTIONS, elsewhere
 from aioprefetch.operator.operator import Operator
 from aioprefetch.options import Option, table_of
 from aioprefetch.options.words import answer_of
@@ -77,7 +77,7 @@ def test_what_is_generated_from_rows_is_as_they_have_it(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("made", "rows"),
-    [(Operator, OPERATOR_ROWS), (Operator.reader, table_of(ReaderRows))],
+    [(Operator, OPERATOR_OPTIONS), (Operator.reader, table_of(ReaderRows))],
     ids=["operator", "reader"],
 )
 def test_signatures_that_are_spelt_out_have_the_defaults_of_the_rows(

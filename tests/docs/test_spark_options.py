@@ -27,7 +27,7 @@ def test_every_option_is_there_once_with_default_and_place() -> None:
     for cells in ROWS:
         name, row = code(cells[0]), BY_NAME[code(cells[0])].row
         assert cells[3] == WHERE[row.scope], name
-        documented = None if cells[1] == "—" else row.value_of(code(cells[1]) if cells[1] else "", name)
+        documented = None if cells[1] == "—" else row.read(code(cells[1]) if cells[1] else "", name)
         assert documented == OTHER_DEFAULTS.get(name, row.default), name
 
 

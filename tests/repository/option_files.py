@@ -12,7 +12,7 @@ from typing import Any
 
 from aioprefetch import services
 from aioprefetch.layers import ConcurrentLimitLayer, RetryLayer
-from aioprefetch.operator.from_uri import BUILT_IN, OPERATOR_ROWS, recipe_of, store_rows
+from aioprefetch.operator.from_uri import BUILT_IN, OPERATOR_OPTIONS, recipe_of, store_options
 from aioprefetch.operator.operator import Operator
 from aioprefetch.options import FLAG, Choice, Integer, Option, Seconds, Size, table_of
 from aioprefetch.reader.options import ReaderRows
@@ -76,7 +76,7 @@ def operator_types() -> str:
     """The options of an operator and of a reader."""
     reader = dict(table_of(ReaderRows))
     blocks = [reader.pop(name) for name in ("block_bytes", "prefetch_blocks")]
-    others = [row for name, row in OPERATOR_ROWS.items() if name not in ("block_bytes", "prefetch_blocks")]
+    others = [row for name, row in OPERATOR_OPTIONS.items() if name not in ("block_bytes", "prefetch_blocks")]
     described = {
         "BlockOptions": ("The blocks of an operator, for all of its readers, and those of one reader.", blocks),
         "LimitOptions": ("The options of every operator beside ``BlockOptions``; ``Operator`` documents them.", others),
@@ -123,7 +123,7 @@ def paragraphs(owner: Any) -> dict[str, str]:
 def described(owner: Any) -> Iterator[tuple[Option, str]]:
     """The rows of a class, with their documentation."""
     texts = paragraphs(owner)
-    for row in table_of(owner).values():
+    for row in sorted(table_of(owner).values(), key=lambda row: row.given != "uri"):
         yield row, row.doc or texts.get(row.target, "")
 
 
@@ -186,8 +186,8 @@ def options_table(owner: Any, *, by_uri: bool = False, rows: Mapping[str, Option
 
 def variables_table() -> str:
     """All variables of the environment."""
-    rows = {row.name: row for scheme in BUILT_IN for row in store_rows(scheme).values() if row.has_variable}
-    order = [name for name in rows if name not in OPERATOR_ROWS] + list(OPERATOR_ROWS)
+    rows = {row.name: row for scheme in BUILT_IN for row in store_options(scheme).values() if row.has_variable}
+    order = [name for name in rows if name not in OPERATOR_OPTIONS] + list(OPERATOR_OPTIONS)
     whose = {name: [RECIPES[recipe] for recipe in RECIPES if name in rows_by_uri(recipe)] for name in rows}
     return table(
         ["variable", "of"], ([f"`{rows[name].variable}`", ", ".join(whose[name]) or "every operator"] for name in order)
@@ -206,7 +206,7 @@ def spark_table() -> str:
                 redacted = ". Spark redacts the value" if row.kind.is_secret else ""
                 lines[row.spark] = [f"{having}: {first_sentence(texts[row.target])}{redacted}", row.kind.right_text]
     texts = paragraphs(Operator)
-    lines |= {row.spark: [first_sentence(texts[name]), row.kind.right_text] for name, row in OPERATOR_ROWS.items()}
+    lines |= {row.spark: [first_sentence(texts[name]), row.kind.right_text] for name, row in OPERATOR_OPTIONS.items()}
     return table(["option", "value", "meaning"], ([f"`{name}`", right, said] for name, (said, right) in lines.items()))
 
 
@@ -222,7 +222,7 @@ PARTS: Mapping[Path, Mapping[str, Any]] = {
     PACKAGE / "operator" / "options.py": {"types": operator_types},
     PACKAGE / "spark" / "read_options.py": {"types": spark_types},
     OPTIONS_PAGE: {
-        "Operator": lambda: options_table(Operator, rows=OPERATOR_ROWS),
+        "Operator": lambda: options_table(Operator, rows=OPERATOR_OPTIONS),
         "DiskCache": lambda: options_table(DiskCache),
         "Reader": lambda: options_table(ReaderRows),
         **{

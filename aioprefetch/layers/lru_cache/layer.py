@@ -32,7 +32,7 @@ from aioprefetch.errors import ConditionNotMatch, ConfigInvalid, Error, RangeNot
 from aioprefetch.layers.lru_cache.lookup import CacheState, JoinedFill, Lookup
 from aioprefetch.layers.retry import UNPROVEN
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import SECONDS, SIZE, check, checked_seconds, option
+from aioprefetch.options import SECONDS, SECONDS_OR_ZERO, SIZE, check, option
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.events import EventBus
 from aioprefetch.runtime.runtime import TURN_BYTES, Runtime
@@ -93,7 +93,7 @@ class LruCacheLayer(Layer):
             raise ConfigInvalid(f"cache must be an Operator, not {type(self.cache).__name__}", operation="configure")
         check(self)
         if self.revalidate_seconds is not None:
-            checked_seconds("revalidate_seconds", self.revalidate_seconds, zero_allowed=True)
+            SECONDS_OR_ZERO.checked(self.revalidate_seconds, "revalidate_seconds")
 
     def wrap(self, inner: Accessor, runtime: Runtime) -> Accessor:
         # One state for all stacks of a runtime that have this layer: a write through one is seen by the others.

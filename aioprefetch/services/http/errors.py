@@ -17,7 +17,7 @@ from aioprefetch.errors import (
     Unavailable,
     Unexpected,
 )
-from aioprefetch.services.http.options import Identity
+from aioprefetch.services.http.options import HttpOptions
 from aioprefetch.services.http.responses import field_of
 from aioprefetch.services.response_bodies import text_of
 from aioprefetch.transport.origin import Origin
@@ -48,10 +48,10 @@ def has_text(head: ResponseHead) -> bool:
 
 
 def failure_of(
-    request: Request, head: ResponseHead, body: bytes, redirected_to: Origin | None, identity: Identity
+    request: Request, head: ResponseHead, body: bytes, redirected_to: Origin | None, options: HttpOptions
 ) -> Error:
     """The error for a response other than 200 and 206, whose ``body`` has text."""
-    said = text_of(body, identity.scrub)
+    said = text_of(body, options.scrub)
     status = head.status
     facts: dict[str, object] = {"status": status}
     if said:

@@ -84,7 +84,7 @@ class Exchange:
 
     def __init__(self, options: HttpOptions, runtime: Runtime, client: HttpClient) -> None:
         self._options = options
-        self._base, self._identity = options.base, options.identity
+        self._base = options.base
         self._runtime = runtime
         self._client = client
         self._proxies = Proxies(options.proxies)
@@ -120,13 +120,13 @@ class Exchange:
 
     def failure_of(self, request: Request, response: Response) -> Error:
         """The error that a response without success means."""
-        return failure_of(request, response.head, response.error_text, response.redirected_to, self._identity)
+        return failure_of(request, response.head, response.error_text, response.redirected_to, self._options)
 
     async def _send(
         self, request: Request, method: Method, fields: bytes, receive: Receive, sink: Sink | None
     ) -> Response:
         options = self._options
-        origin, ours = self._base.origin, self._identity.request_headers()
+        origin, ours = self._base.origin, self._options.request_headers()
         url, target = self._target(request, method, ours)
         for _ in range(REDIRECTS_MAX + 1):
             reported = None
@@ -137,7 +137,7 @@ class Exchange:
             if reported is not None and head.status < 400:
                 reported.finished()
             elif reported is not None:
-                reported.failed(failure_of(request, head, error_text, redirected_to, self._identity))
+                reported.failed(failure_of(request, head, error_text, redirected_to, self._options))
             if head.status not in REDIRECT_STATUSES:
                 return Response(head, error_text, redirected_to)
             origin, url = redirect_target(url, location_of(head), self._base.origin)
@@ -170,7 +170,7 @@ class Exchange:
 
     def _target(self, request: Request, method: Method, ours: Mapping[str, str]) -> tuple[str, Target]:
         """URL and target for a key; kept for its other ranges, until the credentials change."""
-        credentials = ours, self._identity.request_query()
+        credentials = ours, self._options.request_query()
         cached = self._targets.get((method, request.path))
         if cached is not None and cached[0] == credentials:
             return cached[1], cached[2]

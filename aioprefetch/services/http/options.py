@@ -8,7 +8,6 @@ sent is put together here from checked parts, so no two parsers can disagree abo
 from __future__ import annotations
 
 import base64
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, field, replace
@@ -16,11 +15,11 @@ from typing import Any, Literal, cast, get_args
 from urllib.parse import parse_qsl, quote, unquote, urljoin, urlsplit
 
 from aioprefetch.credentials import Secret, digest, frameless
-from aioprefetch.errors import ConfigInvalid, RedirectRefused, excerpt
+from aioprefetch.errors import RedirectRefused, excerpt
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import FILE, FLAG, SECONDS, SIZE_OR_ZERO, Checked, Choice, Secrets, check, in_uri, option
+from aioprefetch.options import FLAG, SIZE_OR_ZERO, Checked, Choice, Secrets, check, in_uri, invalid, option
 from aioprefetch.ranges import ByteCount
-from aioprefetch.services.proxies import CA_HINT, CA_WORDS, PROXIES, PROXY_HINT, PROXY_WORDS, ambient_network
+from aioprefetch.services.proxies import ConnectionOptions, ambient_network
 from aioprefetch.transport.options import ClientOptions
 from aioprefetch.transport.origin import Origin, is_link_local_or_metadata, origin_of
 from aioprefetch.values import Capability, ServiceInfo
@@ -46,16 +45,16 @@ def parse_base_url(text: object, name: str = "base_url") -> BaseUrl:
     if isinstance(text, BaseUrl):
         return text
     if not isinstance(text, str):
-        raise _invalid(f"{name} must be text, not a {type(text).__name__}")
+        raise invalid(f"{name} must be text, not a {type(text).__name__}")
     try:
         parts = urlsplit(text)
         origin = origin_of(parts)
     except ValueError as error:
-        raise _invalid(f"{name} {_shown(text)!r} is not an http(s) URL: {error}") from None
+        raise invalid(f"{name} {_shown(text)!r} is not an http(s) URL: {error}") from None
     if parts.fragment:
-        raise _invalid(f"{name} {_shown(text)!r} has a fragment; encode the character # as %23")
+        raise invalid(f"{name} {_shown(text)!r} has a fragment; encode the character # as %23")
     if any(unquote(segment) in (".", "..") for segment in parts.path.split("/")):
-        raise _invalid(f"{name} {_shown(text)!r} has '.' or '..' segments; write the path that is meant")
+        raise invalid(f"{name} {_shown(text)!r} has '.' or '..' segments; write the path that is meant")
     return BaseUrl(
         origin=origin,
         path=quote(parts.path, safe=_PATH_SAFE).rstrip("/"),
@@ -114,88 +113,24 @@ _OUR_HEADERS = {
 _SCRUB_LENGTH_MIN = 4
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Identity:
-    """``user`` is set for basic authentication; ``secret`` is the password then, or else a bearer token."""
-
-    user: str | None = None
-    secret: Secret | None = None
-    headers: tuple[tuple[str, str | Secret], ...] = ()
-    query: Secret | None = None
-
-    @property
-    def kind(self) -> str:
-        """``basic``, ``bearer`` or ``none``."""
-        return "none" if self.secret is None else "bearer" if self.user is None else "basic"
-
-    def principal_at(self, origin: str) -> str:
-        """A digest that distinguishes identities at an origin without revealing them; ``anonymous`` without one.
-
-        It is the same in every process. Caches keep it where others may read it, so secrets are in it by their slow
-        fingerprints.
-        """
-        parts = [self.user or "", self.secret.fingerprint() if self.secret else ""]
-        parts += [
-            f"{name.lower()}:{value.fingerprint() if isinstance(value, Secret) else value}"
-            for name, value in self.headers
-        ]
-        parts.append(self.query.fingerprint() if self.query else "")
-        return digest(origin, *parts) if any(parts) else "anonymous"
-
-    def request_headers(self) -> dict[str, str]:
-        """The headers for the base's own origin. Raises as ``Secret.known`` for a secret that is not known here."""
-        headers = {name: _known(value, f"headers[{name!r}]") for name, value in self.headers}
-        if self.secret is not None:
-            secret = self.secret.known("the token of auth" if self.user is None else "the password of auth")
-            if self.user is None:
-                headers["Authorization"] = f"Bearer {secret}"
-            else:
-                pair = base64.b64encode(f"{self.user}:{secret}".encode()).decode()
-                headers["Authorization"] = f"Basic {pair}"
-        for name, value in headers.items():
-            if _UNPRINTABLE.search(value):
-                raise _invalid(f"the value of the header {name} holds a control character")
-        return headers
-
-    def request_query(self) -> str:
-        """``?query`` for each request to the base, or nothing."""
-        return f"?{self.query.known('the query of base_url').lstrip('?')}" if self.query else ""
-
-    def scrub(self, text: str) -> str:
-        """``text`` with every secret of ours replaced."""
-        for secret in sorted(self._secret_texts(), key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
-
-    def _secret_texts(self) -> set[str]:
-        values = [value for _, value in self.headers] + [self.secret]
-        texts = {value.reveal() or "" for value in values if isinstance(value, Secret)}
-        if self.user is not None and self.secret is not None:
-            texts.add(base64.b64encode(f"{self.user}:{self.secret.reveal()}".encode()).decode())
-        query = (self.query.reveal() if self.query else None) or ""
-        texts |= {query, *(value for _, value in parse_qsl(query))}
-        texts |= {pair.partition("=")[2] for pair in query.split("&")}
-        return {text for text in texts if len(text) >= _SCRUB_LENGTH_MIN}
-
-
 def checked_headers(headers: object, name: str = "headers") -> dict[str, str | Secret]:
     """The user's headers, the values of those that look sensitive as secrets. Raises ``ConfigInvalid``."""
     if not isinstance(headers, Mapping):
-        raise _invalid(f"{name} must be a mapping of names to values, not a {type(headers).__name__}")
+        raise invalid(f"{name} must be a mapping of names to values, not a {type(headers).__name__}")
     return dict(_checked_header(name, value) for name, value in headers.items())
 
 
 def _checked_header(name: object, value: object) -> tuple[str, str | Secret]:
     if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-        raise _invalid(f"{name!r} is not a valid header name")
+        raise invalid(f"{name!r} is not a valid header name")
     if name.lower() in _OUR_HEADERS:
-        raise _invalid(f"the header {name} is set by aioprefetch itself and cannot be given")
+        raise invalid(f"the header {name} is set by aioprefetch itself and cannot be given")
     if isinstance(value, Secret):
         return name, value
     if not isinstance(value, str):
-        raise _invalid(f"the value of the header {name} must be text, not a {type(value).__name__}")
+        raise invalid(f"the value of the header {name} must be text, not a {type(value).__name__}")
     if _UNPRINTABLE.search(value):
-        raise _invalid(f"the value of the header {name} holds a control character")
+        raise invalid(f"the value of the header {name} holds a control character")
     return name, Secret(value) if _SENSITIVE.search(name) and value else value
 
 
@@ -204,13 +139,13 @@ def checked_auth(auth: object, name: str = "auth") -> tuple[str, Secret] | Secre
     if isinstance(auth, str | Secret):
         token = Secret.of(auth)
         if token is None:
-            raise _invalid(f"{name} is an empty text; give a token, a (user, password) pair, or None")
+            raise invalid(f"{name} is an empty text; give a token, a (user, password) pair, or None")
         return token
     if isinstance(auth, tuple | list) and len(auth) == 2:
         user, password = auth
         if isinstance(user, str) and ":" not in user and isinstance(password, str | Secret):
             return user, password if isinstance(password, Secret) else Secret(password)
-    raise _invalid(f"{name} must be a bearer token or a pair (user, password) of texts, without ':' in the user's name")
+    raise invalid(f"{name} must be a bearer token or a pair (user, password) of texts, without ':' in the user's name")
 
 
 def _known(value: str | Secret, option: str) -> str:
@@ -231,7 +166,7 @@ CAPABILITY = Capability(**dict.fromkeys(_CAN, True))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class HttpOptions:
+class HttpOptions(ConnectionOptions):
     """The fields of the recipe ``Http``, which documents them. Raises ``ConfigInvalid`` for invalid options."""
 
     base_url: str | BaseUrl = field(metadata=in_uri(Checked(parse_base_url)))
@@ -253,12 +188,6 @@ class HttpOptions:
     )
     follow_redirects: bool = option(True, FLAG, also="fsspec:allow_redirects")
     decode: bool = option(False, FLAG)
-    ca_bundle: str | os.PathLike[str] | None = option(None, FILE, also=CA_WORDS, hint=CA_HINT)
-    proxies: Mapping[str, str | Secret] | None = option(
-        None, PROXIES, also=PROXY_WORDS, hint=PROXY_HINT, has_variable=False, hash=False
-    )
-    connect_timeout_seconds: float = option(5.0, SECONDS, also="boto3:connect_timeout other:connection_timeout")
-    read_timeout_seconds: float = option(20.0, SECONDS, also="boto3:read_timeout other:request_timeout")
     skip_bytes_max: ByteCount = option(8 << 20, SIZE_OR_ZERO, given="recipe")
     stat_method: StatMethod = option("auto", Choice(*get_args(StatMethod)), given="recipe")
 
@@ -267,12 +196,11 @@ class HttpOptions:
         check(self)
         if self.base.user is not None:
             if self.auth is not None:
-                raise _invalid("base_url has a user already; give auth or the user in the URL, not both")
+                raise invalid("base_url has a user already; give auth or the user in the URL, not both")
             object.__setattr__(self, "auth", checked_auth((self.base.user, self.base.password)))
             object.__setattr__(self, "base_url", replace(self.base, user=None, password=None))
-        identity = self.identity
-        if identity.secret is not None and any(name.lower() == "authorization" for name, _ in identity.headers):
-            raise _invalid("auth and the header Authorization are both given; leave one out")
+        if self.auth is not None and any(name.lower() == "authorization" for name in self.headers or ()):
+            raise invalid("auth and the header Authorization are both given; leave one out")
 
     @property
     def base(self) -> BaseUrl:
@@ -290,16 +218,65 @@ class HttpOptions:
         return self.base.path
 
     @property
-    def identity(self) -> Identity:
-        """The identity that a server sees."""
+    def user_and_secret(self) -> tuple[str | None, Secret | None]:
+        """The user of basic authentication and the password, or ``None`` and a bearer token, if there is one."""
         auth: Any = self.auth
-        user, secret = auth if isinstance(auth, tuple) else (None, auth)
-        return Identity(user, secret, tuple((self.headers or {}).items()), self.base.query)
+        return auth if isinstance(auth, tuple) else (None, auth)
 
     def __repr__(self) -> str:
-        names = ", ".join(name for name, _ in self.identity.headers)
-        query = ", query=***" if self.identity.query else ""
-        return f"Http({f'{self.origin}{self.path}/'!r}{query}, auth={self.identity.kind}, headers=[{names}])"
+        user, secret = self.user_and_secret
+        auth = "none" if secret is None else "bearer" if user is None else "basic"
+        query = ", query=***" if self.base.query else ""
+        return f"Http({f'{self.origin}{self.path}/'!r}{query}, auth={auth}, headers=[{', '.join(self.headers or ())}])"
+
+    @property
+    def principal(self) -> str:
+        """A digest that distinguishes identities at an origin without revealing them; ``anonymous`` without one.
+
+        It is the same in every process. Caches keep it where others may read it, so secrets are in it by their slow
+        fingerprints.
+        """
+        user, secret = self.user_and_secret
+        parts = [user or "", secret.fingerprint() if secret else ""]
+        parts += [
+            f"{name.lower()}:{value.fingerprint() if isinstance(value, Secret) else value}"
+            for name, value in (self.headers or {}).items()
+        ]
+        parts.append(self.base.query.fingerprint() if self.base.query else "")
+        return digest(str(self.origin), *parts) if any(parts) else "anonymous"
+
+    def request_headers(self) -> dict[str, str]:
+        """The headers for the base's own origin. Raises as ``Secret.known`` for a secret that is not known here."""
+        headers = {name: _known(value, f"headers[{name!r}]") for name, value in (self.headers or {}).items()}
+        user, token = self.user_and_secret
+        if token is not None:
+            secret = token.known("the token of auth" if user is None else "the password of auth")
+            pair = base64.b64encode(f"{user}:{secret}".encode()).decode()
+            headers["Authorization"] = f"Bearer {secret}" if user is None else f"Basic {pair}"
+        for name, value in headers.items():
+            if _UNPRINTABLE.search(value):
+                raise invalid(f"the value of the header {name} holds a control character")
+        return headers
+
+    def request_query(self) -> str:
+        """``?query`` for each request to the base, or nothing."""
+        return f"?{self.base.query.known('the query of base_url').lstrip('?')}" if self.base.query else ""
+
+    def scrub(self, text: str) -> str:
+        """``text`` with every secret of ours replaced."""
+        for secret in sorted(self._secret_texts(), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
+
+    def _secret_texts(self) -> set[str]:
+        user, own = self.user_and_secret
+        texts = {value.reveal() or "" for value in (*(self.headers or {}).values(), own) if isinstance(value, Secret)}
+        if user is not None and own is not None:
+            texts.add(base64.b64encode(f"{user}:{own.reveal()}".encode()).decode())
+        query = (self.base.query.reveal() if self.base.query else None) or ""
+        texts |= {query, *(value for _, value in parse_qsl(query))}
+        texts |= {pair.partition("=")[2] for pair in query.split("&")}
+        return {text for text in texts if len(text) >= _SCRUB_LENGTH_MIN}
 
     @property
     def info(self) -> ServiceInfo:
@@ -307,7 +284,7 @@ class HttpOptions:
             scheme=self.origin.scheme,
             name=self.origin.netloc,
             root=self.path.lstrip("/"),
-            principal=self.identity.principal_at(str(self.origin)),
+            principal=self.principal,
         )
 
     def file_states(self) -> object:
@@ -335,10 +312,6 @@ class HttpOptions:
             wait_timeout_seconds=max(self.connect_timeout_seconds, self.read_timeout_seconds),
             connections_max=2 * connections,
             connections_per_host_max=connections,
-            ca_bundle=None if self.ca_bundle is None else os.fspath(self.ca_bundle),
+            ca_bundle=self.ca_file,
             link_local_host=self.origin.host,
         )
-
-
-def _invalid(message: str) -> ConfigInvalid:
-    return ConfigInvalid(message, operation="configure")

@@ -22,7 +22,8 @@ class Http(HttpOptions):
     """Objects below ``base_url``, to be read only: a key is appended to its path, percent-encoded.
 
     Raises ``ConfigInvalid`` for an option that cannot work; no message shows a secret. Pickles carry secrets by
-    reference: pass ``env:NAME`` for those that another process needs.
+    reference: pass ``env:NAME`` for those that another process needs. ``ConnectionOptions`` documents ``ca_bundle``,
+    ``proxies`` and the timeouts.
 
     Parameters
     ----------
@@ -39,15 +40,6 @@ class Http(HttpOptions):
     decode
         Decode what is sent in gzip or deflate against our wish. Each read receives all of such an object, of 64 MiB at
         most, and ``stat`` has no size. ``False``: the bytes are those that are sent.
-    ca_bundle
-        A PEM file of the authorities to trust instead of the system's.
-    proxies
-        URLs by scheme (``http``, ``https``). ``None``: from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ...);
-        ``{}``: none.
-    connect_timeout_seconds
-        The time for name resolution, connecting, proxy and TLS together.
-    read_timeout_seconds
-        The time for the head of a response. A body that brings less than 1 KiB a second for this time has stalled.
     skip_bytes_max
         The maximum of bytes that are read and dropped to reach an offset on a server that ignores ranges.
     stat_method

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from aioprefetch.credentials import CredentialsProvider, Secret, frameless
-from aioprefetch.errors import ConfigInvalid, MissingDependency, excerpt, printable, redact
+from aioprefetch.errors import MissingDependency, excerpt, printable, redact
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import FILE, FLAG, SECONDS, SECRET, TEXT, Checked, checked_options, option, table_of
+from aioprefetch.options import FILE, FLAG, SECONDS, SECRET, TEXT, Checked, checked_options, invalid, option, table_of
 from aioprefetch.services.obspec.options import PART_BYTES, VARIABLES, CloudFactory
 from aioprefetch.services.obspec.recipe import ObspecStore
 from aioprefetch.services.proxies import check_transport
@@ -52,10 +52,9 @@ class MakeStore(CloudFactory):
         except Exception as error:
             said = self._said_by(error)
         # Raised here, so that the exception of obstore is not its context: that may hold a secret.
-        raise ConfigInvalid(
+        raise invalid(
             f"obstore cannot use these options for {self.scheme}://{self.container}: {said}. Keys and accounts are"
-            f" options, or come from variables whose names begin with {VARIABLES[kind]}",
-            operation="configure",
+            f" options, or come from variables whose names begin with {VARIABLES[kind]}"
         )
 
     def _said_by(self, error: Exception) -> str:
@@ -72,9 +71,8 @@ def _checked_provider(given: object, name: str) -> CredentialsProvider:
     if isinstance(given, CredentialsProvider):
         return given
     if isinstance(given, type) or not callable(given):
-        raise ConfigInvalid(
-            f"{name} must be a provider of obstore, or a function as obstore takes it, not a {type(given).__name__}",
-            operation="configure",
+        raise invalid(
+            f"{name} must be a provider of obstore, or a function as obstore takes it, not a {type(given).__name__}"
         )
     return CredentialsProvider(given)
 
@@ -83,6 +81,24 @@ class CloudStore(ObspecStore):
     """A bucket or container of a cloud. The rows of a subclass are settings of obstore; ``None`` leaves them to it.
 
     obstore takes what is not given from the environment, by its own names.
+
+    Parameters
+    ----------
+    credentials
+        A provider of obstore, such as ``GoogleCredentialProvider`` of ``obstore.auth.google`` and
+        ``AzureCredentialProvider`` of ``obstore.auth.azure``, or a function like one.
+    anonymous
+        Send no credentials: a public bucket or container.
+    endpoint_url
+        Another address, such as that of an emulator.
+    allow_http
+        As for ``S3``: whether keys may go without TLS, ``None`` for to this machine alone.
+    connect_timeout_seconds
+        As for ``S3``.
+    read_timeout_seconds
+        As for ``S3``.
+    part_bytes
+        As for ``S3``.
     """
 
     schemes: ClassVar[tuple[str, ...]]
@@ -105,14 +121,14 @@ class CloudStore(ObspecStore):
         scheme, cls = self.schemes[0], type(self)
         _check_installed(scheme)
         if not container:
-            raise ConfigInvalid(f"{scheme}:// needs the name of a container", operation="configure")
-        rows, connection = table_of(cls), table_of(CloudStore)
+            raise invalid(f"{scheme}:// needs the name of a container")
+        rows = table_of(cls)  # type: ignore[arg-type]  # A class has a hash.
         if unknown := min(options.keys() - rows.keys(), default=""):
             raise TypeError(f"{cls.__name__} got an unexpected keyword argument {unknown!r}")
         given = checked_options(cls, {**dict.fromkeys(rows), **options})
         for name, value in given.items():
             object.__setattr__(self, name, value)
-        own = {name: given.pop(name) for name in tuple(given) if name not in connection}
+        own = {name: given.pop(name) for name in tuple(given) if name not in vars(CloudStore)}
         client = {
             "allow_http": bool(given["allow_http"]) or _goes_without_tls(own, given["allow_http"]),
             "connect_timeout": timedelta(seconds=given["connect_timeout_seconds"]),
@@ -132,7 +148,7 @@ class CloudStore(ObspecStore):
 
 
 class Gcs(CloudStore):
-    """A bucket of Google Cloud Storage, or a prefix of it, through obstore.
+    """A bucket of Google Cloud Storage, or a prefix of it, through obstore. ``CloudStore`` documents what it shares.
 
     Parameters
     ----------
@@ -144,20 +160,6 @@ class Gcs(CloudStore):
         The path of application default credentials.
     service_account_key
         The text of a key file; ``env:NAME`` for a variable.
-    credentials
-        A provider of obstore, such as ``obstore.auth.google.GoogleCredentialProvider``, or a function like one.
-    anonymous
-        Send no credentials: a public bucket.
-    endpoint_url
-        Another address, such as that of an emulator.
-    allow_http
-        As for ``S3``: whether keys may go without TLS, ``None`` for to this machine alone.
-    connect_timeout_seconds
-        As for ``S3``.
-    read_timeout_seconds
-        As for ``S3``.
-    part_bytes
-        As for ``S3``.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("gs", "gcs")
@@ -186,7 +188,7 @@ class Gcs(CloudStore):
 
 
 class Azure(CloudStore):
-    """A container of Azure Blob Storage, or a prefix of it, through obstore.
+    """A container of Azure Blob Storage, or a prefix of it, through obstore. ``CloudStore`` documents what it shares.
 
     Parameters
     ----------
@@ -204,22 +206,8 @@ class Azure(CloudStore):
         The secret of that application.
     tenant_id
         The tenant of that application.
-    credentials
-        A provider of obstore, such as ``obstore.auth.azure.AzureCredentialProvider``, or a function like one.
-    anonymous
-        Send no credentials: a public container.
     use_emulator
         Azurite on this machine.
-    endpoint_url
-        Another address.
-    allow_http
-        As for ``S3``: whether keys may go without TLS, ``None`` for to this machine alone.
-    connect_timeout_seconds
-        As for ``S3``.
-    read_timeout_seconds
-        As for ``S3``.
-    part_bytes
-        As for ``S3``.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("az", "azure", "abfs", "abfss", "adl")
@@ -264,9 +252,8 @@ def _check_installed(scheme: str) -> None:
 def _place(uri: str) -> tuple[str, str]:
     scheme, _, rest = uri.partition("://")
     if "?" in rest or "#" in rest:
-        raise ConfigInvalid(
-            f"{printable(redact(uri))!r} has a query or a fragment: give credentials as options of {scheme}://",
-            operation="configure",
+        raise invalid(
+            f"{printable(redact(uri))!r} has a query or a fragment: give credentials as options of {scheme}://"
         )
     place, _, prefix = rest.partition("/")
     return place, prefix

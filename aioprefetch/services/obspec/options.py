@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 from aioprefetch.credentials import Secret
 from aioprefetch.errors import ConfigInvalid, Error, InvalidPath, redact
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import Size
+from aioprefetch.options import Size, invalid
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.services.keys import checked_key, is_directory_bucket
@@ -62,11 +62,11 @@ class ObspecOptions:
         keep(self, "store", store)
         for option, text in (("name", name), ("principal", principal)):
             if not isinstance(text, str):
-                raise _invalid(f"{option} must be text, not {text!r}")
+                raise invalid(f"{option} must be text, not {text!r}")
             keep(self, option, text)
         keep(self, "prefix", _checked_prefix(prefix))
         if capability is not None and not isinstance(capability, Capability):
-            raise _invalid(f"capability must be an aioprefetch.Capability, not {capability!r}")
+            raise invalid(f"capability must be an aioprefetch.Capability, not {capability!r}")
         keep(self, "_capability", capability)
         keep(self, "part_bytes", PART_BYTES.checked(part_bytes, "part_bytes"))
         keep(self, "_random", secrets.token_hex(8))
@@ -95,7 +95,7 @@ class ObspecOptions:
             error.add_context(operation="configure")
             raise
         except Exception as error:
-            raise _invalid(f"the function that makes the store raised {type(error).__name__}") from error
+            raise invalid(f"the function that makes the store raised {type(error).__name__}") from error
         if not _is_store(store):
             raise _no_store(store)
         return store
@@ -124,25 +124,21 @@ def _is_store(store: Any) -> bool:
 
 def _checked_prefix(prefix: object) -> str:
     if not isinstance(prefix, str):
-        raise _invalid(f"prefix must be text, not {prefix!r}")
+        raise invalid(f"prefix must be text, not {prefix!r}")
     text = prefix.strip("/")
     if "//" in text:
-        raise _invalid(f"prefix={prefix!r} has an empty segment")
+        raise invalid(f"prefix={prefix!r} has an empty segment")
     try:
         return checked_key(text, operation="configure")
     except InvalidPath as error:
-        raise _invalid(f"prefix={prefix!r} cannot be used: {error.message}") from None
+        raise invalid(f"prefix={prefix!r} cannot be used: {error.message}") from None
 
 
 def _no_store(value: object) -> ConfigInvalid:
-    return _invalid(
+    return invalid(
         f"a {type(value).__name__} is not a store of obspec: it has neither get_async nor put_async. Give a store, or "
         "a function that makes one"
     )
-
-
-def _invalid(message: str) -> ConfigInvalid:
-    return ConfigInvalid(message, operation="configure")
 
 
 # --- traits -----------------------------------------------------------------------------------------------------------

@@ -17,20 +17,12 @@ from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from aioprefetch.credentials import CredentialsProvider, Secret, digest, frameless
-from aioprefetch.errors import ConfigInvalid, InvalidPath, IsADirectory
+from aioprefetch.errors import InvalidPath, IsADirectory
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import FILE, FLAG, SECONDS, SECRET, Checked, Choice, Integer, Size, Text, check, in_uri, option
+from aioprefetch.options import FLAG, SECRET, Checked, Choice, Integer, Size, Text, check, in_uri, invalid, option
 from aioprefetch.ranges import ByteCount
 from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key, is_directory_bucket
-from aioprefetch.services.proxies import (
-    CA_HINT,
-    CA_WORDS,
-    PROXIES,
-    PROXY_HINT,
-    PROXY_WORDS,
-    ambient_network,
-    check_transport,
-)
+from aioprefetch.services.proxies import ConnectionOptions, ambient_network, check_transport
 from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.environment import Ambient, ambient, file_states
 from aioprefetch.transport.origin import is_link_local_or_metadata
@@ -73,11 +65,6 @@ _ARN = re.compile(
     r"(outpost[/:][A-Za-z0-9-]{1,63}[/:])?accesspoint[/:][A-Za-z0-9.-]{1,63}"
 )
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
-
-
-def invalid(message: str) -> ConfigInvalid:
-    """The error of this module."""
-    return ConfigInvalid(message, operation="configure")
 
 
 def checked_bucket(bucket: object, name: str = "bucket") -> str:
@@ -240,7 +227,7 @@ def _is_ipv4(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class S3Options:
+class S3Options(ConnectionOptions):
     """The fields of the recipe ``S3``, which documents them. Raises ``ConfigInvalid`` for options that cannot work."""
 
     bucket: str = field(metadata=in_uri(Checked(checked_bucket)))
@@ -281,10 +268,6 @@ class S3Options:
         hint="addressing_style='path' or 'virtual'",
     )
     signing: Signing = option("header", Choice(*get_args(Signing)))
-    ca_bundle: str | os.PathLike[str] | None = option(None, FILE, also=CA_WORDS, hint=CA_HINT)
-    proxies: Mapping[str, str | Secret] | None = option(
-        None, PROXIES, also=PROXY_WORDS, hint=PROXY_HINT, has_variable=False, hash=False
-    )
     allow_http: bool | None = option(None, FLAG)
     sse_customer_key: str | bytes | Secret | None = option(
         None,
@@ -297,8 +280,6 @@ class S3Options:
         also="fsspec:requester_pays hadoop:requester.pays.enabled other:request_payer_enabled",
         hint="request_payer=True",
     )
-    connect_timeout_seconds: float = option(5.0, SECONDS, also="boto3:connect_timeout other:connection_timeout")
-    read_timeout_seconds: float = option(20.0, SECONDS, also="boto3:read_timeout other:request_timeout")
     part_bytes: ByteCount = option(
         8 << 20,
         Size(PART_BYTES_MIN, PART_BYTES_MAX),
@@ -339,11 +320,6 @@ class S3Options:
         if self.sse_customer_key is not None:
             carries = "sse_customer_key"
         check_transport(url, allow_http=self.allow_http, carries=carries)
-
-    @property
-    def ca_file(self) -> str | None:
-        """``ca_bundle`` as text."""
-        return None if self.ca_bundle is None else os.fspath(self.ca_bundle)
 
     @property
     def info(self) -> ServiceInfo:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import given
+from aioprefetch.options import given, invalid
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.services.s3.options import S3Options, invalid, split_address
+from aioprefetch.services.s3.options import S3Options, split_address
 
 if TYPE_CHECKING:
     from aioprefetch.services.s3.accessor import Buckets
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3(S3Options):
     """A bucket, or a prefix of it. Raises ``ConfigInvalid`` for options that cannot work.
+
+    ``ConnectionOptions`` documents ``ca_bundle``, ``proxies`` and the timeouts.
 
     Parameters
     ----------
@@ -57,21 +59,12 @@ class S3(S3Options):
     signing
         Where the signature of a read stands: in a ``header``, or in the query of a ``presigned`` URL, which opens the
         object to its bearer for 15 minutes.
-    ca_bundle
-        A file of certificates to trust. TLS is always verified.
-    proxies
-        ``{"http": url, "https": url}``; ``{}`` forbids those of the environment.
     allow_http
         ``True`` lets keys travel over plain http, ``False`` never does, ``None`` only to this machine.
     sse_customer_key
         The customer's key of SSE-C (AES256): 32 bytes, their base64, or ``env:NAME`` of the latter.
     request_payer
         Agree to pay for requests to a requester-pays bucket.
-    connect_timeout_seconds
-        The longest wait for a connection.
-    read_timeout_seconds
-        The longest wait for the head of a response. A body that brings less than 1 KiB a second for this time has
-        stalled.
     part_bytes
         The size of the parts of an object that is larger, which are sent side by side; those of a long stream grow.
     checksum

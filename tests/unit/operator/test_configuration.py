@@ -14,7 +14,6 @@ from aioprefetch.operator.from_uri import (
     OPERATOR_OPTIONS,
     _check_variable,
     configure,
-    service_options,
     split_uri,
     store_options,
 )
@@ -348,7 +347,7 @@ def test_a_variable_that_is_like_no_option_is_left_alone(
 def test_variables_of_other_schemes_are_not_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in (*service_options("s3"), *OPERATOR_OPTIONS):
+    for name in store_options("s3"):
         if name != "proxies":
             monkeypatch.setenv(f"AIOPREFETCH_{name.upper()}", "")
     _check_variable.cache_clear()

@@ -149,10 +149,10 @@ def test_numbers_have_digits_of_ascii() -> None:
     wrong = ("²", "1²", "٣", "\uff11", "1_0", "+1", "-1", "1e999", "0x1", "9" * 5000, "inf", "nan", "7 7", "")
     assert len(NUMBERS) > 20
     for name, row in NUMBERS.items():
-        assert row.value_of(" 7 ", name) == 7, name
+        assert row.read(" 7 ", name) == 7, name
         for text in wrong:
             with pytest.raises(ConfigInvalid, match=rf"{name}=.* is not a"):
-                row.value_of(text, name)
+                row.read(text, name)
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0.0), (".5", 0.5), ("5.", 5.0), ("0.25", 0.25), ("1e-05", 1e-05)])

@@ -142,7 +142,7 @@ async def test_a_directory_can_be_one_file_of_a_format() -> None:
 
 @pytest.mark.usefixtures("pairs")
 def test_the_options_of_spark_know_a_registered_format() -> None:
-    assert SOURCE_OPTIONS["format"].row.value_of("Pairs", "format") == "pairs"
+    assert SOURCE_OPTIONS["format"].row.read("Pairs", "format") == "pairs"
     check_format(["compression", "encoding", "inferSampleFiles", "path"], "pairs")
     with pytest.raises(ConfigInvalid, match="format=pairs has no use for these options: header is for csv"):
         check_format(["header", "encoding"], "pairs")
