@@ -10,9 +10,11 @@ an entry under the same name. The name is a SHA-256 of the identity and shows no
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from aioprefetch.cache.entry import BadEntry, EntryTail, Naming, encoded, is_entry_name
 from aioprefetch.errors import ConditionNotMatch, RangeNotSatisfied, excerpt
@@ -54,6 +56,7 @@ class ObjectFacts:
     last_modified: datetime | None
     content_type: str | None
     content_encoding: str | None = None
+    user_metadata: Mapping[str, str] | None = None
     filled_at: datetime
 
     def encode(self) -> bytes:
@@ -64,6 +67,7 @@ class ObjectFacts:
             "last_modified": self.last_modified.isoformat() if self.last_modified else None,
             "content_type": self.content_type,
             "content_encoding": self.content_encoding,
+            "user_metadata": None if self.user_metadata is None else dict(self.user_metadata),
             "filled_at": self.filled_at.isoformat(timespec="microseconds"),
         }
         return json.dumps(fields, separators=(",", ":")).encode("ascii")
@@ -80,6 +84,7 @@ class ObjectFacts:
                 last_modified=None if last_modified is None else datetime.fromisoformat(last_modified),
                 content_type=_text_or_none(fields["content_type"]),
                 content_encoding=_text_or_none(fields["content_encoding"]),
+                user_metadata=_texts_or_none(fields["user_metadata"]),
                 filled_at=datetime.fromisoformat(_text(fields["filled_at"])),
             )
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -94,6 +99,10 @@ def _text(value: object) -> str:
 
 def _text_or_none(value: object) -> str | None:
     return None if value is None else _text(value)
+
+
+def _texts_or_none(value: Any) -> dict[str, str] | None:
+    return None if value is None else {name: _text(text) for name, text in dict(value).items()}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -132,6 +141,7 @@ class CacheEntry:
             last_modified=self.facts.last_modified,
             content_type=self.facts.content_type,
             content_encoding=self.facts.content_encoding,
+            user_metadata=self.facts.user_metadata,
         )
 
 

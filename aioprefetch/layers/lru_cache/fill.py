@@ -498,6 +498,7 @@ class Fill:
             last_modified=head.last_modified,
             content_type=head.content_type,
             content_encoding=head.content_encoding,
+            user_metadata=head.user_metadata,
             filled_at=datetime.now(UTC),
         )
         entry = CacheEntry(name=self.slot.name, size_bytes=head.size, facts=facts, validated_at=self.started_at)
