@@ -302,7 +302,7 @@ class ReadRequest(Request):
 class ReadHead:
     """The head of a response, checked: the body holds ``[start, start + size)`` of an object of ``total`` bytes.
 
-    ``total`` is ``None`` if a server sends ``Content-Range: bytes a-b/*``.
+    ``total`` is ``None`` if a server sends ``Content-Range: bytes a-b/*``, ``user_metadata`` if there is none.
     """
 
     start: int
@@ -313,6 +313,7 @@ class ReadHead:
     last_modified: datetime | None = None
     content_type: str | None = None
     content_encoding: str | None = None
+    user_metadata: Mapping[str, str] | None = field(default=None, compare=False)
 
     @property
     def end(self) -> int:
@@ -322,11 +323,7 @@ class ReadHead:
 
 @dataclass(slots=True, kw_only=True)
 class UncheckedHead:
-    """The head of a 200 or 206 as it came over the wire, not checked yet; ``etag`` without its quotes.
-
-    It is not frozen, because freezing takes as long as the rest of its construction, for each request; it is never
-    kept.
-    """
+    """The head of a 200 or 206 as it came over the wire, not checked yet; ``etag`` without its quotes. Never kept."""
 
     status: int
     content_range: str | None = None
@@ -336,6 +333,7 @@ class UncheckedHead:
     last_modified: datetime | None = None
     content_type: str | None = None
     content_encoding: str | None = None
+    user_metadata: Mapping[str, str] | None = None
 
 
 @dataclass(slots=True, kw_only=True, unsafe_hash=True)

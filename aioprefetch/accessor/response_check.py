@@ -13,6 +13,7 @@ compared with the pin too; another version is ``ObjectChanged``.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, replace
 from datetime import datetime
 from typing import Any
@@ -70,6 +71,7 @@ def check_reply(request: ReadRequest, response: UncheckedHead) -> ReadHead:
         last_modified=response.last_modified,
         content_type=response.content_type,
         content_encoding=response.content_encoding,
+        user_metadata=response.user_metadata,
     )
 
 
@@ -82,6 +84,7 @@ def check_range(
     last_modified: datetime | None = None,
     content_type: str | None = None,
     content_encoding: str | None = None,
+    user_metadata: Mapping[str, str] | None = None,
 ) -> ReadHead:
     """The head of a response that the service makes itself, from an object of ``total`` bytes.
 
@@ -107,6 +110,7 @@ def check_range(
         last_modified=last_modified,
         content_type=content_type,
         content_encoding=content_encoding,
+        user_metadata=user_metadata,
     )
 
 

@@ -160,6 +160,7 @@ class BlockFile:
         self._fetch_starts: tuple[int, ...] = ()  # which are these.
         self._fetch_bytes_max = 0
         self.facts: tuple[float, object] | None = None
+        self.head: ReadHead | None = None  # That of a response of this version, once there was one.
         self.evicted_unread_bytes = 0
         self.footer_start = size  # Blocks from here on are evicted last.
         # Weakly, so that a reader that was dropped without closing does not keep the file open. A dictionary, because

@@ -50,6 +50,7 @@ def encode_facts(whole: ReadHead) -> bytes:
     """The facts of an object, the head of a response with all of it, as JSON."""
     fields = {name: getattr(whole, name) for name in _TEXTS}
     fields["last_modified"] = whole.last_modified.isoformat() if whole.last_modified else None
+    fields["user_metadata"] = None if whole.user_metadata is None else dict(whole.user_metadata)
     return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
@@ -60,11 +61,16 @@ def decode_facts(text: bytes, data_bytes: int) -> ReadHead:
         texts = {name: fields[name] for name in _TEXTS}
         if not all(isinstance(value, str | None) for value in texts.values()) or texts["etag"] is None:
             raise TypeError("not a text")
+        metadata = fields["user_metadata"]
+        if metadata is not None and not all(isinstance(value, str) for value in dict(metadata).values()):
+            raise TypeError("not a text")
         modified = fields["last_modified"]
         last_modified = None if modified is None else datetime.fromisoformat(modified)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadEntry(f"its facts cannot be understood: {type(error).__name__}") from error
-    return ReadHead(start=0, size=data_bytes, total=data_bytes, last_modified=last_modified, **texts)
+    return ReadHead(
+        start=0, size=data_bytes, total=data_bytes, last_modified=last_modified, user_metadata=metadata, **texts
+    )
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -246,7 +246,7 @@ class CompleteAccessor(WrappedAccessor):
         """One page of a recursive listing; its token is the stack of directories that are to be listed."""
         stack = [request.path] if request.page_token is None else request.page_token.split("\0")
         directory = stack.pop()
-        paging = Paging(replace(request, path=directory, recursive=False, page_token=None))
+        paging = Paging(replace(request, path=directory, recursive=False, page_token=None, page_entries_max=None))
         entries: dict[tuple[str, str | None], Entry] = {}
         passed_over: list[tuple[str, str]] = []
         while paging.request is not None:

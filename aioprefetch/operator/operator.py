@@ -42,7 +42,7 @@ from aioprefetch.verbs.requests import (
 
 if TYPE_CHECKING:  # They load at their first use.
     from aioprefetch.operator.open_file import OpenFileBuilder
-    from aioprefetch.operator.options import CopyOptions, UploadOptions, UriOptions
+    from aioprefetch.operator.options import CopyOptions, RangesOptions, UploadOptions, UriOptions
     from aioprefetch.reader import RangeReader
     from aioprefetch.reader.growth import Growth, GrowthName
     from aioprefetch.reader.options import ProgressCallback
@@ -243,17 +243,7 @@ class Operator(AsyncClosing):
         nor a strong ETag, the first request ends at its head, and another one is for all bytes.
         """
         request = read_request(self._first_bytes, path, offset, size, suffix, options)
-        if request is None:
-            return b""
-        accessor, runtime = self._connect()
-        began = runtime.events.clock() if runtime.events.wants_reads else None
-        if request.first_bytes is None:
-            reply = await accessor.read(request, sink := CollectSink(runtime.budget))
-            if began is not None:
-                publish_reply(runtime.events, request, reply, began)
-            return sink.to_bytes()
-        await (reading := ParallelRead(served(accessor, runtime), runtime, request)).run()
-        return reading.to_bytes()
+        return b"" if request is None else (await self._collected(request)).to_bytes()
 
     async def view(
         self,
@@ -266,17 +256,18 @@ class Operator(AsyncClosing):
     ) -> memoryview:
         """Read like ``read``; returns a read-only view of the memory that received the response."""
         request = read_request(self._first_bytes, path, offset, size, suffix, options)
-        if request is None:
-            return memoryview(b"")
+        return memoryview(b"") if request is None else (await self._collected(request)).to_view()
+
+    async def _collected(self, request: ReadRequest) -> CollectSink | ParallelRead:
         accessor, runtime = self._connect()
         began = runtime.events.clock() if runtime.events.wants_reads else None
         if request.first_bytes is None:
             reply = await accessor.read(request, sink := CollectSink(runtime.budget))
             if began is not None:
                 publish_reply(runtime.events, request, reply, began)
-            return sink.to_view()
+            return sink
         await (reading := ParallelRead(served(accessor, runtime), runtime, request)).run()
-        return reading.to_view()
+        return reading
 
     async def read_into(self, path: str, offset: int, buffer: Any, **options: Unpack[ReadOptions]) -> int:
         """Fill ``buffer`` (writable, with the buffer protocol) from ``offset`` on; returns the number of bytes.
@@ -318,14 +309,7 @@ class Operator(AsyncClosing):
         return await download(*self._connect(), request, target, on_progress)
 
     async def read_ranges(
-        self,
-        path: str,
-        ranges: Iterable[Sequence[int]],
-        *,
-        gap_bytes: ByteCount | None = None,
-        request_bytes_max: ByteCount | None = None,
-        if_match: str | None = None,
-        version: str | None = None,
+        self, path: str, ranges: Iterable[Sequence[int]], **options: Unpack[RangesOptions]
     ) -> list[bytes]:
         """The bytes of each ``(start, end)`` in the order given, neighbours merged into one request.
 
@@ -333,10 +317,7 @@ class Operator(AsyncClosing):
         duplicates are served; a range that ends past the end of the object is ``RangeNotSatisfied``, an ``EOFError``;
         responses of two versions are ``ObjectChanged``.
         """
-        views = await self.view_ranges(
-            path, ranges, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, if_match=if_match, version=version
-        )
-        return [bytes(view) for view in views]
+        return [bytes(view) for view in await self.view_ranges(path, ranges, **options)]
 
     async def view_ranges(
         self,
@@ -418,6 +399,15 @@ class Operator(AsyncClosing):
         """Metadata of an object, or of a directory when ``path`` ends with ``/``. ``NotFound`` when there is none."""
         return await self.accessor().stat(stat_request(path, options))
 
+    async def check(self) -> None:
+        """Ask the store for one entry, or where it cannot list for any object; the error says what is wrong.
+
+        ``NotFound`` without the bucket. A root of local files need not be there: the first write makes it.
+        """
+        from aioprefetch.verbs.listing import check_store
+
+        await check_store(self.accessor())
+
     async def exists(self, path: str) -> bool:
         """Whether an object (or, with a trailing ``/``, a directory) is there."""
         with InOperation("exists"), suppress(NotFound):
@@ -433,6 +423,7 @@ class Operator(AsyncClosing):
         start_after: str | None = None,
         glob: str | None = None,
         versions: bool = False,
+        limit: int | None = None,
     ) -> Lister:
         """The entries whose path begins with ``prefix``, or none: ``async for entry in operator.list("dir/")``.
 
@@ -446,13 +437,15 @@ class Operator(AsyncClosing):
 
         With ``versions`` each version and delete marker of an object is an entry, the newest first; ``read``, ``stat``
         and ``delete`` take its ``version``. ``Unsupported`` where the store cannot list them.
+
+        The listing is over after ``limit`` entries, and without a glob the store is asked for no more than these.
         """
         from aioprefetch.plan.patterns import compile_glob
         from aioprefetch.verbs.listing import Lister
 
         request = list_request(prefix, recursive=recursive, start_after=start_after, versions=versions)
         pattern, is_literal = None if glob is None else compile_glob(glob), not (glob is start_after is None)
-        return Lister(self.accessor, self.runtime, request, pattern, is_literal=is_literal)
+        return Lister(self.accessor, self.runtime, request, pattern, limit=limit, is_literal=is_literal)
 
     async def write(self, path: str, data: BytesLike | WriteSource, **options: Unpack[WriteOptions]) -> Metadata:
         """Write an object from bytes, a binary file or an iterator of bytes; it appears whole or not at all.

@@ -38,13 +38,22 @@ class RangeIterator(AsyncClosing):
     """
 
     def __init__(
-        self, connect: Callable[[], ObjectReads], ranges: Sequence[Range], limits: tuple[int, int], counters: Counters
+        self,
+        connect: Callable[[], ObjectReads],
+        ranges: Sequence[Range],
+        limits: tuple[int, int],
+        counters: Counters,
+        targets: Sequence[memoryview] | None = None,
     ) -> None:
-        """``connect`` gets the reads of the pinned version, ``limits`` are ``gap_bytes`` and ``request_bytes_max``."""
+        """``connect`` gets the reads of the pinned version, ``limits`` are ``gap_bytes`` and ``request_bytes_max``.
+
+        With ``targets`` the bytes of each range are copied into its own, and yielded as ``b""``.
+        """
         self._connect = connect
         self._ranges = ranges
         self._limits = limits
         self._counters = counters
+        self._targets = targets
         self._plan: RangePlan | None = None
         self._pending: deque[MergedRange] = deque()
         self._active: list[tuple[MergedRange, list[Wait]]] = []
@@ -163,7 +172,12 @@ class RangeIterator(AsyncClosing):
         delivered_bytes = 0
         for member in piece.members:
             start, end = plan.ranges[member]
-            self._ready.append((member, bytes(whole[start - piece.start : end - piece.start])))
+            part = whole[start - piece.start : end - piece.start]
+            if self._targets is None:
+                self._ready.append((member, bytes(part)))
+            else:
+                self._targets[member][:] = part
+                self._ready.append((member, b""))
             delivered_bytes += end - start
             if plan.reads.runtime.events.wants_reads:
                 plan.reads.opened.publish_served(start, end - start, max(tier, plan.tier), None)

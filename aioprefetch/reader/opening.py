@@ -85,6 +85,7 @@ class OpenObject:
         self.is_shared = not (etag is None and version is None) and is_strong(etag, version)
         self.size = size = options.size
         self.file: BlockFile | None = None
+        self.last_head: ReadHead | None = None  # That of the file which was closed.
         self.position = ReaderPosition()
         self.closed = False
         self._accessor = accessor
@@ -468,6 +469,8 @@ class OpenObject:
         """Raise ``ObjectChanged`` unless a response is of the pinned version."""
         (self._pin or self.pin).check(head)
         self.proof = None
+        if file is not None and file.head is None:
+            file.head = head
         if head.total != self.total and head.total is not None:
             self._learn(file, head.total, head.etag)
 
@@ -561,10 +564,7 @@ class OpenObject:
         await self.wait_for(asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED))
 
     def close(self, reason: Callable[[OpenObject], Error] | None = None) -> None:
-        """Fail the reads in progress and cancel the requests that no other reader needs. Does not wait.
-
-        ``reason`` makes the error of these reads, ``Closed`` by default.
-        """
+        """Fail the reads in progress, by the error of ``reason``, and cancel what no other reader needs."""
         self.closed = True
         self.session.close()
         self._end_reason = reason
@@ -579,6 +579,7 @@ class OpenObject:
             if self._opening is not None:
                 self._opening.leave(self)
             return
+        self.last_head = file.head
         if self.account.counters["stream_read_prefetch_operations"]:
             file.cancel_prefetches(self, 0, file.size)
             file.settle_for(self.account)

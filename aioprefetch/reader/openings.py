@@ -161,7 +161,9 @@ class Opening:
         if head.total is None:
             raise Unexpected("the response does not name the size of the object", operation="read", path=self.path)
         check_due(self.request, head)
-        return self._pin(head.etag, head.version, head.total)
+        file = self._pin(head.etag, head.version, head.total)
+        file.head = head
+        return file
 
     def ended(self) -> None:
         """The request has ended: other readers find it no more, and it needs none of its own."""

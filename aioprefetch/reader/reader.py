@@ -12,8 +12,8 @@ from typing import Any, NoReturn, SupportsIndex
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.accessor.sink import writable_bytes
 from aioprefetch.blocks.store import BlockStore
-from aioprefetch.errors import Closed, InvalidType, RangeNotSatisfied, redact
-from aioprefetch.ranges import ByteCount, bytes_at_least, checked_int, checked_ranges
+from aioprefetch.errors import Closed, InvalidArgument, InvalidType, RangeNotSatisfied, redact
+from aioprefetch.ranges import ByteCount, Range, bytes_at_least, checked_int, checked_ranges
 from aioprefetch.reader.cursor import Cursor
 from aioprefetch.reader.iterators import ChunkIterator, RangeIterator, check_ends
 from aioprefetch.reader.object_reads import ObjectReads
@@ -25,10 +25,13 @@ from aioprefetch.runtime.closing import AsyncClosing
 from aioprefetch.runtime.events import logger
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import READER_COUNTS, Account, Counters, StatisticsSnapshot
+from aioprefetch.values import Metadata
 
 _CAPABILITIES = frozenset(
     {"iostatistics", "in:unbuffer", "in:readvectored", "in:readbytebuffer", "in:preadbytebuffer", "in:readahead"}
 )
+# What a response says of an object beside its size and version.
+_FACTS = ("last_modified", "content_type", "content_encoding", "user_metadata")
 
 Connect = Callable[[], tuple[Accessor, Runtime]]
 
@@ -77,6 +80,24 @@ class RangeReader(AsyncClosing):
     def version(self) -> str | None:
         """The pinned version id on stores that have versions."""
         return self._options.version if self._reads is None else self._reads.opened.version
+
+    @property
+    def metadata(self) -> Metadata | None:
+        """What the responses have said of the object: its content type, time and user metadata cost no request.
+
+        ``None`` before the first response. Of an empty object, and of one that is unchanged since another process left
+        its blocks in ``disk_cache``, only size and version are known; ``Operator.stat`` asks for all there is.
+        """
+        if self._reads is None:
+            return None
+        opened = self._reads.opened
+        head = opened.last_head if opened.file is None else opened.file.head  # Also one to another reader of it.
+        size = opened.total if head is None or opened.total is not None else head.total
+        if size is None:
+            return None
+        facts: dict[str, Any] = {} if head is None else {name: getattr(head, name) for name in _FACTS}
+        facts["user_metadata"] = dict(facts.get("user_metadata") or {})
+        return Metadata(path=self.path, size=size, etag=opened.etag, version=opened.version, **facts)
 
     @property
     def closed(self) -> bool:
@@ -190,12 +211,46 @@ class RangeReader(AsyncClosing):
         request_bytes_max: ByteCount | None = None,
     ) -> RangeIterator:
         """``async for index, data in ...``: the ranges as they complete. Options and errors as in ``read_ranges``."""
+        return self._iterator(
+            checked_ranges(ranges, operation="read_ranges", path=self.path), gap_bytes, request_bytes_max
+        )
+
+    async def read_ranges_into(
+        self,
+        ranges: Iterable[Sequence[int]],
+        buffers: Iterable[Any],
+        *,
+        gap_bytes: ByteCount | None = None,
+        request_bytes_max: ByteCount | None = None,
+    ) -> None:
+        """Fill a writable buffer of its length with the bytes of each ``(start, end)``; as ``read_ranges`` reads.
+
+        ``InvalidArgument``, and nothing is read, where a buffer is missing or has another length. If it fails or is
+        cancelled, the content of the buffers is undefined.
+        """
         checked = checked_ranges(ranges, operation="read_ranges", path=self.path)
+        targets = [writable_bytes(buffer, operation="read_ranges", path=self.path) for buffer in buffers]
+        if [len(target) for target in targets] != [end - start for start, end in checked]:
+            lengths = f"{[len(target) for target in targets]} bytes for the ranges {checked}"
+            raise InvalidArgument(
+                f"each range needs a buffer of its length, not {lengths}", operation="read_ranges", path=self.path
+            )
+        async with self._iterator(checked, gap_bytes, request_bytes_max, targets) as iterator:
+            async for _ in iterator:
+                pass
+
+    def _iterator(
+        self,
+        ranges: Sequence[Range],
+        gap_bytes: ByteCount | None,
+        request_bytes_max: ByteCount | None,
+        targets: Sequence[memoryview] | None = None,
+    ) -> RangeIterator:
         limits = coalescing(gap_bytes, request_bytes_max, policy=self._options.policy, path=self.path)
         size = self.size
         if size is not None:
-            check_ends(checked, size, path=self.path)
-        return RangeIterator(partial(self._live, "read_ranges"), checked, limits, self._counters)
+            check_ends(ranges, size, path=self.path)
+        return RangeIterator(partial(self._live, "read_ranges"), ranges, limits, self._counters, targets)
 
     # --- by cursor ----------------------------------------------------------------------------------------------
 

@@ -110,6 +110,10 @@ class BlockingOperator(Closing):
         """The metadata of an object, or of a directory when ``path`` ends with ``/``."""
         return self._run("stat", path, lambda op: op.stat(path, **options))
 
+    def check(self) -> None:
+        """Ask the store for one entry, by one request, and raise what is wrong; as ``Operator.check``."""
+        self._run("check", "", lambda op: op.check())
+
     def exists(self, path: str) -> bool:
         """Whether there is an object or a directory at ``path``."""
         return self._run("exists", path, lambda op: op.exists(path))
@@ -294,11 +298,12 @@ class BlockingOperator(Closing):
         start_after: str | None = None,
         glob: str | None = None,
         versions: bool = False,
+        limit: int | None = None,
     ) -> BlockingListing:
         """Iterate over the entries whose path begins with ``prefix``; options as in ``Operator.list``."""
         self._live("list", prefix)
         listing = self._operator.list(
-            prefix, recursive=recursive, start_after=start_after, glob=glob, versions=versions
+            prefix, recursive=recursive, start_after=start_after, glob=glob, versions=versions, limit=limit
         )
         return BlockingListing(listing)
 

@@ -38,6 +38,7 @@ from aioprefetch.runtime.family import KEPT_SECONDS
 from aioprefetch.runtime.runtime import fork_generation
 from aioprefetch.runtime.statistics import Counters, StatisticsSnapshot
 from aioprefetch.sync.loop_thread import LoopThread, leak_in_child, loop_thread, process_lock
+from aioprefetch.values import Metadata
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -198,6 +199,11 @@ class SyncFile(io.RawIOBase):
         return None if self._reader is None else self._reader.etag
 
     @property
+    def metadata(self) -> Metadata | None:
+        """What the responses have said of the object; ``None`` before the first read. See ``RangeReader.metadata``."""
+        return None if self._reader is None else self._reader.metadata
+
+    @property
     def statistics(self) -> StatisticsSnapshot:
         """The reader's statistics; they stay readable after ``close``."""
         return Counters().snapshot({}) if self._reader is None else self._reader.statistics
@@ -270,6 +276,20 @@ class SyncFile(io.RawIOBase):
         parts = self._wait_for(reader.read_ranges(ranges, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max))
         self._progress(sum(map(len, parts)))
         return parts
+
+    def read_ranges_into(
+        self,
+        ranges: Iterable[Sequence[int]],
+        buffers: Iterable[WriteableBuffer],
+        *,
+        gap_bytes: ByteCount | None = None,
+        request_bytes_max: ByteCount | None = None,
+    ) -> None:
+        """Fill a buffer with the bytes of each ``(start, end)``; as ``RangeReader.read_ranges_into``."""
+        limits = {"gap_bytes": gap_bytes, "request_bytes_max": request_bytes_max}
+        targets = [*buffers]
+        self._wait_for(self._live("read_ranges").read_ranges_into(ranges, targets, **limits))
+        self._progress(sum(memoryview(target).nbytes for target in targets))
 
     # Reads through the cursor, one at a time
 

@@ -7,6 +7,7 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from aioprefetch.errors import (
     copy_of,
 )
 from aioprefetch.plan.patterns import has_wildcard
+from aioprefetch.ranges import at_least
 from aioprefetch.runtime.closing import AsyncClosing
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.task_group import gather_all
@@ -44,6 +46,8 @@ from aioprefetch.verbs.requests import ObjectName
 # Directories that are looked at side by side.
 _LOOKS_AT_ONCE = 64
 OnPassedOver = Callable[[str, str], object]
+# A name that a store without listings is asked for: its answer says that the store is there.
+_PROBE = "aioprefetch-check"
 
 
 class Pages:
@@ -66,11 +70,14 @@ class Pages:
         """Whether the last page was fetched."""
         return self._paging.request is None
 
-    async def next(self) -> list[Entry]:
-        """The entries of the next page, which may be empty."""
-        assert self._paging.request is not None
+    async def next(self, entries_max: int | None = None) -> list[Entry]:
+        """The entries of the next page, which may be empty. A store may send more than ``entries_max``."""
+        request = self._paging.request
+        assert request is not None
+        if entries_max is not None:
+            request = replace(request, page_entries_max=entries_max)
         try:
-            page = await self._accessor().list_page(self._paging.request)
+            page = await self._accessor().list_page(request)
         except ProtocolError as error:
             # The service alone knows which keys it asked for: below a root they are others than the caller's.
             strangers = error.context.get("strangers")
@@ -112,6 +119,8 @@ class Lister(AsyncClosing):
     A prefix with ``*`` or ``://`` in it is taken as it stands, since keys may hold these. If no entry begins with it,
     it was meant as a pattern or as a URL, and the listing ends with ``InvalidArgument``, unless ``is_literal``.
 
+    It is over after ``limit`` entries, and asks the store for no more of them where every entry counts.
+
     ``on_passed_over`` gets the path and the reason of what is there and is not listed: symbolic links and other files
     that are not regular. With a glob those that it matches, and with ``recursive`` all: matches may lie below them.
     """
@@ -123,9 +132,11 @@ class Lister(AsyncClosing):
         request: ListRequest,
         glob: re.Pattern[str] | None = None,
         *,
+        limit: int | None = None,
         is_literal: bool = False,
     ) -> None:
         self._accessor = accessor
+        self._left = math.inf if limit is None else at_least(0, limit, "limit", operation="list", path=request.path)
         self._pages = Pages(accessor, runtime, request)
         self._glob = glob
         scheme, separator, _ = request.path.partition("://")
@@ -146,17 +157,19 @@ class Lister(AsyncClosing):
 
     async def __anext__(self) -> Entry:
         while True:
-            while self._entries:
+            while self._entries and self._left:
                 self._doubtful_prefix = ""
                 entry = self._entries.popleft()
                 if self._glob is None or self._glob.fullmatch(entry.path):
+                    self._left -= 1
                     return entry
             if self._pages.finished and self._doubtful_prefix:
                 prefix, self._doubtful_prefix = self._doubtful_prefix, ""
                 raise self._nothing_found(prefix)
-            if self._closed or self._pages.finished:
+            if self._closed or self._pages.finished or not self._left:
                 raise StopAsyncIteration
-            self._entries.extend(await self._pages.next())
+            entries_max = None if self._left == math.inf or self._glob is not None else int(self._left)
+            self._entries.extend(await self._pages.next(entries_max))
             for path, why in self._pages.passed_over:
                 if self._glob is None or self._is_recursive or self._glob.fullmatch(path):
                     self.on_passed_over(path, why)
@@ -204,6 +217,16 @@ def list_literally(operator: Listed, prefix: str, *, recursive: bool = False, st
     path = checked_path(prefix, "list", dots_allowed=True)
     request = ListRequest(path=path, recursive=recursive, start_after=start_after)
     return Lister(operator.accessor, operator.runtime, request, is_literal=True)
+
+
+async def check_store(accessor: Accessor) -> None:
+    """Ask a store for one entry, or for an object that need not be there if it cannot list; raises what is wrong."""
+    with InOperation("check"):
+        if accessor.capability.list:
+            await accessor.list_page(ListRequest(path="", page_entries_max=1))
+        else:
+            with suppress(NotFound):
+                await accessor.stat(StatRequest(path=_PROBE))
 
 
 # --- removals ---------------------------------------------------------------------------------------------------------

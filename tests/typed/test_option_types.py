@@ -77,7 +77,6 @@ def test_options_of_operators_are_those_of_the_constructor() -> None:
 @pytest.mark.parametrize(
     ("options", "function"),
     [
-        (doors.RangesOptions, ap.Operator.read_ranges),
         (doors.RangesOptions, ap.Operator.view_ranges),
         (ParquetOptions, ap.parquet.scan),
         (VersionedOptions, ap.lance.scan),

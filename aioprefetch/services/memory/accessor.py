@@ -90,6 +90,7 @@ class MemoryAccessor(ServiceAccessor):
             last_modified=stored.metadata.last_modified,
             content_type=stored.metadata.content_type,
             content_encoding=stored.metadata.content_encoding,
+            user_metadata=stored.metadata.user_metadata,
         )
         sink.begin(head, path=request.path)
         body = memoryview(stored.data)[head.start : head.end]

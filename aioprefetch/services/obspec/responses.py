@@ -90,11 +90,16 @@ def head_of(meta: Any, bounds: Any, attributes: Mapping[str, str], request: Read
         last_modified=_time_of(meta),
         content_type=attributes.get("content-type"),
         content_encoding=attributes.get("content-encoding"),
+        user_metadata=_user_metadata_in(attributes),
     )
     head = check_reply(request, response)
     if request.version not in (None, head.version):
         raise _wrong(request, f"the response is version {excerpt(head.version)!r}, not {request.version!r}")
     return head
+
+
+def _user_metadata_in(attributes: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in attributes.items() if name not in _NAMED}
 
 
 def metadata_of(meta: Any, attributes: Mapping[str, str], request: StatRequest) -> Metadata:
@@ -109,7 +114,7 @@ def metadata_of(meta: Any, attributes: Mapping[str, str], request: StatRequest) 
         etag=_etag_of(meta, size),
         version=version,
         last_modified=_time_of(meta),
-        user_metadata={name: text for name, text in attributes.items() if name not in _NAMED},
+        user_metadata=_user_metadata_in(attributes),
         **{**described_in(attributes.get), "expires": None},
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
@@ -319,6 +319,7 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 _path_of = attrgetter("path")
 # The beginning of the headers with the metadata that a user has given.
 USER_METADATA = "x-amz-meta-"
+_is_of_user = methodcaller("startswith", USER_METADATA.encode())
 
 
 def version_of(text: str | None) -> str | None:
@@ -358,6 +359,7 @@ def checked_head(request: ReadRequest, head: ResponseHead, etags: ETags) -> Read
         last_modified=None if modified is None else parse_http_date(modified.decode("latin-1")),
         content_type=None if content_type is None else content_type.decode("latin-1"),
         content_encoding=None if encoding is None else encoding.decode("latin-1"),
+        user_metadata=_user_metadata_in(head.headers) if any(map(_is_of_user, head.fields)) else None,
     )
     if head.length is None and get(b"x-goog-stored-content-encoding", b"identity") != b"identity":
         raise ProtocolError(
@@ -378,6 +380,10 @@ def checked_head(request: ReadRequest, head: ResponseHead, etags: ETags) -> Read
     return checked if dated == checked.etag else replace(checked, etag=dated)
 
 
+def _user_metadata_in(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(USER_METADATA): text for name, text in headers.items() if name.startswith(USER_METADATA)}
+
+
 def metadata_of(headers: Mapping[str, str], request: StatRequest, etags: ETags) -> Metadata:
     """The metadata in the headers of a response to a HEAD."""
     length = headers.get("content-length", "")
@@ -394,9 +400,7 @@ def metadata_of(headers: Mapping[str, str], request: StatRequest, etags: ETags) 
         last_modified=modified,
         **described_in(headers.get),
         storage_class=headers.get("x-amz-storage-class"),
-        user_metadata={
-            name.removeprefix(USER_METADATA): value for name, value in headers.items() if name.startswith(USER_METADATA)
-        },
+        user_metadata=_user_metadata_in(headers),
     )
 
 

@@ -104,6 +104,7 @@ CALLS: dict[str, Callable[[Operator, Path], Awaitable[object]]] = {
     "download of a directory": lambda op, folder: op.download("d/", folder / "files"),
     "stat": lambda op, folder: op.stat("k"),
     "stat of a directory": lambda op, folder: op.stat("d/"),
+    "check": lambda op, folder: op.check(),
     "exists": lambda op, folder: op.exists("k"),
     "exists of a directory": lambda op, folder: op.exists("d/"),
     "list": lambda op, folder: op.list("d/").collect(),
@@ -129,7 +130,7 @@ CALLS: dict[str, Callable[[Operator, Path], Awaitable[object]]] = {
     "create_dir": lambda op, folder: op.create_dir("new/"),
     "presign": lambda op, folder: op.presign("k"),
 }
-OF_THE_ROOT = ("list of all", "abort_uploads", "delete_all of the root")
+OF_THE_ROOT = ("check", "list of all", "abort_uploads", "delete_all of the root")
 
 
 def operation_of(name: str) -> str:
