@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import mimetypes
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
@@ -15,6 +14,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from aioprefetch.accessor.content_types import content_type_of
 from aioprefetch.accessor.http_headers import http_date, is_weak, parse_http_date, quote_etag, unquote_etag
 from aioprefetch.errors import BudgetExhausted
 from aioprefetch.lean_dataclass import dataclass
@@ -208,13 +208,6 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 MESSAGE_BYTES = 64 << 10
 # What S3 says of an object that was stored without a type.
 _TYPE_OF_S3 = "binary/octet-stream"
-# The types of packed files. Their names also tell what is in them: data.csv.gz would be text.
-_PACKED = {
-    "gzip": "application/gzip",
-    "bzip2": "application/x-bzip2",
-    "xz": "application/x-xz",
-    "compress": "application/x-compress",
-}
 _NOTHING = memoryview(b"")
 
 
@@ -316,7 +309,9 @@ class Response:
         """The type that was stored with the object, or that its name suggests."""
         stored = self.found.content_type
         if stored in (None, "", _TYPE_OF_S3):
-            stored = _type_by_name(self.path, is_decoded=self.found.coding is not None)
+            # With a coding it is that of what a client gets after it has undone the coding.
+            stored = content_type_of(self.path, is_unpacked=self.found.coding is not None)
+            stored = stored or "application/octet-stream"
         return _on_one_line(stored)
 
     def headers(self) -> dict[str, str]:
@@ -380,14 +375,6 @@ class Parts(Response):
         last = len(self._pieces) - 1
         for index, piece in enumerate(self._pieces):
             await _send_bytes(send, memoryview(piece), more=index < last)
-
-
-def _type_by_name(path: str, *, is_decoded: bool) -> str:
-    """The type that a name suggests. ``is_decoded``: for what a client gets after it has undone the coding."""
-    kind, packing = mimetypes.guess_type(path)
-    if packing is not None and not is_decoded:
-        kind = _PACKED.get(packing)
-    return kind or "application/octet-stream"
 
 
 def headers_about(found: Described, cache_control: str | None) -> dict[str, str]:

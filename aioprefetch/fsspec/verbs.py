@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import mimetypes
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -478,12 +477,9 @@ async def get_object(place: Place, target: Any, callback: Any) -> None:
 
 
 async def put_object(source: str, place: Place, options: dict[str, Any], callback: Any) -> None:
-    """Write an object from a local file, with the content type that its name tells. Errors: ``Operator.upload``."""
+    """Write an object from a local file. Errors: ``Operator.upload``."""
     with suppress(OSError):  # The upload says what is wrong with the file.
         callback.set_size(await in_thread(os.path.getsize, source))
-    guessed = mimetypes.guess_type(source)[0]
-    if guessed is not None and place.operator.capability.write_content_type:
-        options.setdefault("content_type", guessed)
     await place.operator.upload(source, place.key, on_progress=callback.relative_update, **options)
 
 

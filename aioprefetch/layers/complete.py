@@ -331,18 +331,28 @@ class CompleteAccessor(WrappedAccessor):
         return None
 
     async def write(self, request: WriteRequest, data: bytes | bytearray | memoryview) -> Metadata:
-        self._check(request, _WRITE_OPTIONS)
-        return await self.inner.write(request, data)
+        return await self.inner.write(self._completed(request), data)
 
     async def open_write(self, request: WriteRequest) -> WriteBody:
-        self._check(request, _WRITE_OPTIONS)
+        request = self._completed(request)
         if self._native.write_stream:
             return await self.inner.open_write(request)
         return CollectedWriteBody(self.inner, request)
 
     async def begin_upload(self, request: WriteRequest) -> str:
+        return await self.inner.begin_upload(self._completed(request))
+
+    def _completed(self, request: WriteRequest) -> WriteRequest:
+        """A checked request, with the content type that its name suggests if it has none. ``""`` sends none."""
         self._check(request, _WRITE_OPTIONS)
-        return await self.inner.begin_upload(request)
+        if request.content_type or not self._native.write_content_type:
+            return request
+        from aioprefetch.accessor.content_types import content_type_of
+
+        found = None
+        if request.content_type is None:
+            found = content_type_of(request.path, is_unpacked=request.content_encoding is not None)
+        return request if found == request.content_type else replace(request, content_type=found)
 
 
 class _ObjectSink(ForwardingSink):

@@ -192,9 +192,10 @@ class ObjectOptions(TypedDict, total=False):
     """The options of a write that no store has for all of its writes."""
 
     content_type: str | None
-    """The media type of the object, which the store keeps with it, as it does the next six."""
+    """The media type of the object, by default what the end of its name suggests (``.json``, ``.tar.gz``); ``""`` sends
+    none. The store keeps it with the object, as it does the next six."""
     content_encoding: str | None
-    """How the bytes are encoded (``"gzip"``)."""
+    """How the bytes are encoded (``"gzip"``). No name suggests it."""
     content_disposition: str | None
     """Whether a browser shows the object or saves it (``"attachment"``)."""
     content_language: str | None

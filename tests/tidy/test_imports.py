@@ -54,6 +54,7 @@ LAZY = {
     *(("operator", room) for room in ("operator", "plan", "verbs", "transfer")),  # verbs that few programs use
     *((room, "options") for room in ("verbs", "operator")),  # words of other libraries, in errors
     *((room, "reader") for room in ("verbs", "operator")),  # a program of op.read needs no reader
+    ("layers", "accessor"),  # the table of content types, which only writes need
     ("sync", "verbs"),  # what writes, for the same reason
     ("sync", "sync"),  # a program that reads bytes needs neither what writes nor what decodes
     ("blocks", "blocks"),  # the disk tier, where one is configured
