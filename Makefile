@@ -20,7 +20,7 @@ DEV_EXTRAS  := s3,http,parquet,arrow,spark,fsspec,zarr,polars,obspec,otel,promet
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark test test-full test-spark-crash test-sweeps test-long test-lowest test-newest test-pythons
-.PHONY: mutants searches coverage search soak fuzz
+.PHONY: mutants searches coverage search soak fuzz faults release-check
 .PHONY: lint types docs examples requests extras dist bench bars bench-spark clean
 
 help: ## Show this list
@@ -105,11 +105,17 @@ examples: $(DEV_STAMP) ## Run the examples
 requests: $(DEV_STAMP) ## Count requests beside s3fs, obstore, smart_open (ARGS="zip_member", --page)
 	$(BIN)/python -m tests.libraries.requests $(ARGS)
 
+faults: $(DEV_STAMP) ## What this and other libraries make of servers that do wrong (ARGS="s3fs obstore", --page)
+	$(BIN)/python -m tests.libraries.faults $(ARGS)
+
 extras: $(DEV_STAMP) $(JAVA_STAMP) ## Run examples and first jobs in environments that have their extra alone (ARGS="zarr")
 	$(BIN)/python -m tests.extras $(ARGS)
 
 dist: $(DEV_STAMP) ## Build the sdist and the wheel into dist/ and check what they hold
 	$(BIN)/python -m tests.distribution
+
+release-check: $(DEV_STAMP) ## Run all that a release needs, for hours, and write down what was run (ARGS="dist soak")
+	$(BIN)/python -m tests.release $(ARGS)
 
 bench: $(BENCH_STAMP) ## Run the benchmarks (ARGS="--quick", ONLY=parquet,hits, URL=s3://bucket/key for yours)
 	$(BIN)/python -m tests.benchmarks.run $(ONLY) $(if $(URL),--url $(URL)) $(ARGS)

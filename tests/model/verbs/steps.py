@@ -53,7 +53,7 @@ def trees(draw: st.DrawFn, *, directories: bool, planted: Collection[str]) -> Tr
         if directories and any(_is_below(one, name) or _is_below(name, one) for one in tree):
             continue
         is_marker = name.endswith("/") and draw(FLAGS)
-        tree[name] = b"" if is_marker else f"value {number}".encode()
+        tree[name] = b"" if is_marker or not number else f"value {number}".encode()  # One is empty.
     return tree
 
 

@@ -193,7 +193,7 @@ class Meaning:
         if not found:
             return Outcome(tree, (NotFound, IsADirectory, NotADirectory))
         left = {name: data for name, data in tree.items() if name not in found}
-        return Outcome(left, killed=frozenset(tree.values()) - {*left.values()})
+        return Outcome(left, killed=frozenset(tree.values()) - {*without_markers(left).values()})
 
     def _copy_named(self, tree: Tree, step: Step) -> Outcome:
         """A copy of one object to a path, or of what a pattern matches below a directory."""
@@ -223,12 +223,12 @@ class Meaning:
     def _delete_many(self, tree: Tree, step: Step) -> Outcome:
         left = {name: data for name, data in tree.items() if name not in step.paths}
         if self.directories and any(self._is_directory(tree, path) for path in step.paths if path not in tree):
-            return Outcome(left, (IsADirectory,), killed=frozenset(tree.values()) - {*left.values()})
-        return Outcome(left, killed=frozenset(tree.values()) - {*left.values()})
+            return Outcome(left, (IsADirectory,), killed=frozenset(tree.values()) - {*without_markers(left).values()})
+        return Outcome(left, killed=frozenset(tree.values()) - {*without_markers(left).values()})
 
     def _delete_all(self, tree: Tree, step: Step) -> Outcome:
         left = {name: data for name, data in tree.items() if not name.startswith(step.path)}
-        return Outcome(left, killed=frozenset(tree.values()) - {*left.values()}, emptied=step.path)
+        return Outcome(left, killed=frozenset(tree.values()) - {*without_markers(left).values()}, emptied=step.path)
 
     def _copy_tree(self, tree: Tree, step: Step) -> Outcome:
         """A copy of a directory, all of it or what a glob matches, below another one."""
