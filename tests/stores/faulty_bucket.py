@@ -209,7 +209,10 @@ class FaultyBucket:
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
         if headers.get("expect", "").lower() == "100-continue":
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        if "chunked" in headers.get("transfer-encoding", ""):
+            body = await _received_in_chunks(reader)
+        else:
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
         if "aws-chunked" in headers.get("content-encoding", ""):
             body = _unchunked(body)
         url = urlsplit(target)
@@ -433,6 +436,15 @@ def operator_at(endpoint_url: str, name: str = "bucket", **options: Any) -> Oper
 def etag_of(data: bytes) -> str:
     """The ETag of an object that was written at once."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+async def _received_in_chunks(reader: asyncio.StreamReader) -> bytes:
+    data = b""
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        data += (await reader.readexactly(size + 2))[:size]
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    return data
 
 
 def _unchunked(body: bytes) -> bytes:
