@@ -9,8 +9,9 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from tests.model.verbs.places import BucketPlace, FilesPlace, Place, opened
 from tests.model.verbs.tree import Tree, check
 from tests.probes.descriptors import descriptors_below, needs_proc
 from tests.probes.search import SECONDS, SEED
+from tests.profile import few_rows
 from tests.reliability.turns import SECONDS_MAX, Turns, open_sockets
 from tests.reliability.written_tree import FILES, OBJECTS, STEPS, TRANSFERS, TREE
 from tests.stores.raw_server import eventually
@@ -107,17 +109,23 @@ def swept(run: Callable[[Turns, int | None], Coroutine[object, object, None]], k
     assert open_sockets() <= before
 
 
+def in_turns(names: Iterable[str]) -> list[Any]:
+    """Each name in each place, of which `make test` has one place for each name."""
+    places = [[PLACES[(first + n) % len(PLACES)] for n in range(len(PLACES))] for first in range(len(PLACES))]
+    return few_rows(
+        [(name, where) for n, name in enumerate(names) for where in places[n % len(PLACES)]], every=len(PLACES)
+    )
+
+
 @needs_proc
 @checks("reliability:W39", "reliability:W40", "reliability:W41")
-@pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(("name", "where"), in_turns(STEPS))
 def test_a_verb_is_cancelled_at_every_turn(name: str, where: str) -> None:
     swept(lambda turns, turn: cancelled_step(turns, where, name, turn), f"{name} {where}")
 
 
 @needs_proc
 @checks("reliability:W39", "reliability:W40", "reliability:W41")
-@pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("name", TRANSFERS)
+@pytest.mark.parametrize(("name", "where"), in_turns(TRANSFERS))
 def test_a_transfer_is_cancelled_at_every_turn(name: str, where: str) -> None:
     swept(lambda turns, turn: cancelled_transfer(turns, where, name, turn), f"{name} {where}")

@@ -1,5 +1,6 @@
 """Verbs over names with wildcards: a name that is there is that name, and only what is not there is a pattern."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +17,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
+from tests.profile import few_rows
 from tests.unit.fsspec.s3_words import Bucket
 
 Tree = dict[str, bytes]
@@ -70,8 +72,10 @@ def without(*names: str) -> Tree:
     return {name: data for name, data in NAMES.items() if name not in names}
 
 
-@pytest.mark.parametrize("options", [{}, {"recursive": True}, {"recursive": True, "maxdepth": 1}])
-@pytest.mark.parametrize("in_list", [False, True])
+@pytest.mark.parametrize(
+    ("options", "in_list"),
+    few_rows(itertools.product([{}, {"recursive": True, "maxdepth": 1}, {"recursive": True}], [False, True]), 5),
+)
 class TestAnObject:
     """Given alone and in a list, with ``recursive`` and without."""
 
