@@ -40,6 +40,15 @@ def few_rows(cases: Iterable[Sequence[Any]], every: int) -> list[Any]:
     return [pytest.param(*case, marks=pytest.mark.full if n % every else []) for n, case in enumerate(cases)]
 
 
+def in_turns(ones: Iterable[Any], others: Sequence[Any]) -> list[Any]:
+    """Each of the ones with each of the others: `make test` runs each of the ones once, and the others take turns."""
+    return [
+        pytest.param(one, other, marks=[] if n % len(others) == m else pytest.mark.full)
+        for n, one in enumerate(ones)
+        for m, other in enumerate(others)
+    ]
+
+
 def combinations(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Every combination of the axes; under `quick` only so many that each pair of values of two axes occurs."""
     product = list(itertools.product(*axes))

@@ -9,9 +9,8 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ from tests.model.verbs.places import BucketPlace, FilesPlace, Place, opened
 from tests.model.verbs.tree import Tree, check
 from tests.probes.descriptors import descriptors_below, needs_proc
 from tests.probes.search import SECONDS, SEED
-from tests.profile import few_rows
+from tests.profile import in_turns
 from tests.reliability.turns import SECONDS_MAX, Turns, open_sockets
 from tests.reliability.written_tree import FILES, OBJECTS, STEPS, TRANSFERS, TREE
 from tests.stores.raw_server import eventually
@@ -109,23 +108,15 @@ def swept(run: Callable[[Turns, int | None], Coroutine[object, object, None]], k
     assert open_sockets() <= before
 
 
-def in_turns(names: Iterable[str]) -> list[Any]:
-    """Each name in each place, of which `make test` has one place for each name."""
-    places = [[PLACES[(first + n) % len(PLACES)] for n in range(len(PLACES))] for first in range(len(PLACES))]
-    return few_rows(
-        [(name, where) for n, name in enumerate(names) for where in places[n % len(PLACES)]], every=len(PLACES)
-    )
-
-
 @needs_proc
 @checks("reliability:W39", "reliability:W40", "reliability:W41")
-@pytest.mark.parametrize(("name", "where"), in_turns(STEPS))
+@pytest.mark.parametrize(("name", "where"), in_turns(STEPS, PLACES))
 def test_a_verb_is_cancelled_at_every_turn(name: str, where: str) -> None:
     swept(lambda turns, turn: cancelled_step(turns, where, name, turn), f"{name} {where}")
 
 
 @needs_proc
 @checks("reliability:W39", "reliability:W40", "reliability:W41")
-@pytest.mark.parametrize(("name", "where"), in_turns(TRANSFERS))
+@pytest.mark.parametrize(("name", "where"), in_turns(TRANSFERS, PLACES))
 def test_a_transfer_is_cancelled_at_every_turn(name: str, where: str) -> None:
     swept(lambda turns, turn: cancelled_transfer(turns, where, name, turn), f"{name} {where}")

@@ -23,7 +23,7 @@ from tests.unit.reader.ahead import READS, assert_all_given_back, watch_grants
 
 BLOCK = 4 * KIB
 SIZE = 50 * BLOCK + 999
-SEEDS = chosen(quick=range(12), full=range(40))
+SEEDS = chosen(quick=range(6), full=range(40))
 
 
 def faults(dice: random.Random) -> FaultLayer:

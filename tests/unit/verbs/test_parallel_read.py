@@ -32,7 +32,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule, run_virtual
 from aioprefetch.testing.fault_layer import Point
 from aioprefetch.values import ReadReply, ReadRequest
-from tests.profile import chosen, combinations
+from tests.profile import chosen, combinations, in_turns
 from tests.stores.gated_reader import KIB, MIB, Bench, bench, in_case, settle
 from tests.stores.layer_stack import was_cancelled
 
@@ -191,8 +191,7 @@ async def test_bytes_that_were_given_out_never_change() -> None:
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("point", ["call", "head", 100])
+@pytest.mark.parametrize(("way", "point"), in_turns(WAYS, ["call", "head", 100]))
 async def test_the_first_failure_is_raised_whichever_request_it_is(way: Way, point: Point) -> None:
     """And ends all others: nothing is in flight, and nothing is reserved."""
     for number in range(REQUESTS):
@@ -219,8 +218,7 @@ async def test_any_request_may_fail_for_a_while_and_only_it_is_repeated(point: P
             await nothing_left(b)
 
 
-@pytest.mark.parametrize("memory_bytes", [8 * MIB, BLOCK])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "memory_bytes"), in_turns(WAYS, [8 * MIB, BLOCK]))
 async def test_cancelled_at_every_suspension_nothing_is_left_behind(way: Way, memory_bytes: int) -> None:
     suspension, cancelled = 0, True
     slow = FaultLayer(chunk_bytes=3000)
