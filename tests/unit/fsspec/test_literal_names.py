@@ -1,6 +1,5 @@
 """Verbs over names with wildcards: a name that is there is that name, and only what is not there is a pattern."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
-from tests.profile import few_rows
+from tests.profile import in_turns
 from tests.unit.fsspec.s3_words import Bucket
 
 Tree = dict[str, bytes]
@@ -74,7 +73,7 @@ def without(*names: str) -> Tree:
 
 @pytest.mark.parametrize(
     ("options", "in_list"),
-    few_rows(itertools.product([{}, {"recursive": True, "maxdepth": 1}, {"recursive": True}], [False, True]), 5),
+    in_turns([{}, {"recursive": True}, {"recursive": True, "maxdepth": 1}], [False, True]),
 )
 class TestAnObject:
     """Given alone and in a list, with ``recursive`` and without."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import aioprefetch as ap
@@ -152,16 +153,12 @@ FILTERS = [
 async def test_filters(b: Bench) -> None:
     everything = await ap.parquet.read_table(b.operator, "t/")
     for filters in FILTERS:
-        expected = everything.filter(filters if isinstance(filters, pc.Expression) else _expression(filters))
+        expected = everything.filter(
+            filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
+        )
         found = await ap.parquet.read_table(b.operator, "t/", filters=filters, columns=["x", "year"])
         assert found.equals(expected.select(["x", "year"])), filters
         assert await ap.parquet.count_rows(b.operator, "t/", filters=filters) == expected.num_rows
-
-
-def _expression(filters: Any) -> pc.Expression:
-    import pyarrow.parquet as pq
-
-    return pq.filters_to_expression(filters)
 
 
 async def test_files_that_cannot_match_are_not_opened(b: Bench) -> None:

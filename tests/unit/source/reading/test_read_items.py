@@ -17,7 +17,6 @@ from tests.profile import in_turns
 from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
-FORMATS = ["jsonl", "parquet", "text"]
 
 
 def rows_of(file: int, count: int) -> list[dict[str, Any]]:
