@@ -14,7 +14,7 @@ class OnMemory(EachStack):
     """Objects in a private store, reached by its dict; under every stack."""
 
     # The bare one is the default one without its layers, over the same store.
-    stacks = few(STACKS, lambda _, stack: stack != "bare")
+    stacks = tuple(few(STACKS, lambda _, stack: stack != "bare"))
 
     @pytest.fixture
     def service(self) -> Memory:
