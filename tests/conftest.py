@@ -26,7 +26,7 @@ from hypothesis import settings
 
 from aioprefetch.testing import CountingS3Server, VirtualClockLoop
 from tests.probes.loop_lag import LoopLag
-from tests.profile import PROFILE
+from tests.profile import FULL_FOLDERS, PROFILE
 from tests.repository.source_tree import forget_trees
 from tests.stores.rclone_server import RcloneS3Server
 
@@ -39,8 +39,6 @@ THREADS_ALLOWED = (
     "fsspecIO",  # the same of fsspec, for its own file systems
     "zarr_io",  # the one loop thread of zarr lives on purpose
 )
-# What other libraries ask of us, what needs a JVM, and whole runs of type checkers: in the full profile alone.
-FULL_FOLDERS = ("libraries", "spark", "typed")
 TESTS = Path(__file__).parent
 JOIN_SECONDS_MAX = 2.0
 # No call of ours takes 50 ms of CPU without a turn of the loop. What else the machine does can double that.
@@ -102,6 +100,19 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Give all rules about the source to one process: they share its syntax trees, which take seconds to make."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "tests/tidy" if path.startswith("tests/tidy/") else path
+
+    return Files(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a failing schedule be replayed."""
     parser.addoption(
@@ -151,10 +162,17 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return _without_unexpected_skip((yield))
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Drop the syntax trees behind the last test of a folder: each collection of garbage visits their million nodes."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Behind the last test of a folder drop the syntax trees, and spare the collector what lives on.
+
+    Hundreds of tests collect garbage, and would visit a million nodes and all modules that earlier folders have loaded.
+    """
+    yield
     if nextitem is None or nextitem.path.parent != item.path.parent:
         forget_trees()
+        gc.collect()
+        gc.freeze()
 
 
 def _without_unexpected_skip(report: R) -> R:
@@ -222,7 +240,7 @@ def loops_get_their_turns(loop_lag: LoopLag) -> Iterator[None]:
     loop_lag.take()
     yield
     held = loop_lag.take()
-    if held:
+    if held and sys.gettrace() is None:  # A measurement of coverage takes most of the time of what it measures.
         pytest.fail("an event loop was held:\n" + "\n".join(map(str, held)))
 
 

@@ -1,13 +1,16 @@
 """How much the tests try: `quick` by default, `full` by `make test-full` and in CI, `search` for new examples.
 
 `AIOPREFETCH_TESTS` chooses. `quick` checks every rule; `full` checks it in every combination and with every seed;
-`search` draws random examples, ten times as many, and never the same ones twice.
+`search` draws random examples, ten times as many, and never the same ones twice. Cases that `make test` leaves to CI
+have the mark `full`: they run where a file is named, so that mutants meet all of them.
 """
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -16,6 +19,8 @@ PROFILE = os.environ.get("AIOPREFETCH_TESTS", "quick")
 if PROFILE not in PROFILES:
     raise ValueError(f"AIOPREFETCH_TESTS={PROFILE!r} must be one of {', '.join(PROFILES)}")
 IS_FULL = PROFILE != "quick"
+# What other libraries ask of us, what needs a JVM, and whole runs of type checkers: in the full profile alone.
+FULL_FOLDERS = ("libraries", "spark", "typed")
 
 
 def chosen(*, quick: T, full: T, search: T | None = None) -> T:
@@ -23,6 +28,25 @@ def chosen(*, quick: T, full: T, search: T | None = None) -> T:
     if PROFILE == "search" and search is not None:
         return search
     return full if IS_FULL else quick
+
+
+def few(cases: Iterable[T], kept: Callable[[int, T], bool] = lambda number, case: number == 0) -> list[Any]:
+    """Cases of one argument, of which `make test` runs the first, or those that are ``kept``; the others are `full`."""
+    return [pytest.param(case, marks=[] if kept(n, case) else pytest.mark.full) for n, case in enumerate(cases)]
+
+
+def few_rows(cases: Iterable[Sequence[Any]], every: int) -> list[Any]:
+    """The same for cases of several arguments: `make test` runs the first and each ``every``-th behind it."""
+    return [pytest.param(*case, marks=pytest.mark.full if n % every else []) for n, case in enumerate(cases)]
+
+
+def in_turns(ones: Iterable[Any], others: Sequence[Any]) -> list[Any]:
+    """Each of the ones with each of the others: `make test` runs each of the ones once, and the others take turns."""
+    return [
+        pytest.param(one, other, marks=[] if n % len(others) == m else pytest.mark.full)
+        for n, one in enumerate(ones)
+        for m, other in enumerate(others)
+    ]
 
 
 def combinations(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.profile import IS_FULL
+from tests.profile import FULL_FOLDERS, IS_FULL
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_TESTS = 5  # as pytest says it
@@ -31,7 +31,9 @@ def commands(arguments: Sequence[str], *, is_full: bool = IS_FULL) -> list[list[
     # The files in their order, the slow ones of few tests early: by their numbers of tests these would come last.
     spread = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
     if not (is_full or paths or "-k" in arguments):
-        return [[*python, *spread, "-m", "not spark and not full", *arguments]]
+        # Modules of which no test would run need not be imported.
+        ignored = [f"--ignore=tests/{folder}" for folder in FULL_FOLDERS]
+        return [[*python, *spread, *ignored, "-m", "not spark and not full", *arguments]]
     on_spark = [*python, "-m", "spark", *([] if paths else SPARK_FOLDERS), *arguments]
     return [[*python, *spread, "-m", "not spark", *arguments], on_spark]
 

@@ -12,16 +12,16 @@ from tests.benchmarks.job import is_ours
 from tests.benchmarks.jobs import JOBS
 from tests.benchmarks.nginx import ready_nginx
 from tests.benchmarks.runner import run_job
-from tests.profile import chosen
+from tests.profile import IS_FULL
 
-# With the simulator and without. `make test-full` runs all that are not left out of a quick run.
-FEW = ("ranges-4kib-x16", "hits")
+# With the simulator. `make test-full` runs all that are not left out of a quick run.
+FEW = "ranges-4kib-x16"
 # What only some environments have: a peer's package, or its command.
 MISSING = ("ModuleNotFoundError", "AssertionError: there is no command")
 
 
 def quick_jobs() -> list[object]:
-    names = chosen(quick=FEW, full=[job.name for job in JOBS.values() if job.quick_names])
+    names = [job.name for job in JOBS.values() if job.quick_names] if IS_FULL else [FEW]
     return [pytest.param(name, marks=pytest.mark.spark if name.startswith("spark") else ()) for name in names]
 
 

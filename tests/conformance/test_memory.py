@@ -6,13 +6,15 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
 from aioprefetch.values import WriteRequest
+from tests.profile import few
 from tests.stores.stacks import STACKS, EachStack
 
 
 class OnMemory(EachStack):
     """Objects in a private store, reached by its dict; under every stack."""
 
-    stacks = STACKS
+    # The bare one is the default one without its layers, over the same store.
+    stacks = tuple(few(STACKS, lambda _, stack: stack != "bare"))
 
     @pytest.fixture
     def service(self) -> Memory:

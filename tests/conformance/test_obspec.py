@@ -51,6 +51,7 @@ class OnObstoreMemory(EachStack):
 class OnObstoreLocal(EachStack):
     """Files below a directory."""
 
+    __test__ = IS_FULL
     lacks = LACKS
 
     @pytest.fixture
@@ -71,6 +72,7 @@ class OnObstoreLocal(EachStack):
 class OnOurProvider(EachStack):
     """There and back: an operator as a store of obspec, under another operator."""
 
+    __test__ = IS_FULL
     lacks = LACKS
 
     @pytest.fixture
@@ -100,6 +102,7 @@ def obstore_bucket(s3_server: CountingS3Server, random_name: Callable[[], str]) 
 class OnObstoreS3(OnMoto):
     """Objects in moto's memory, by obstore's client of S3."""
 
+    __test__ = IS_FULL
     lacks = LACKS | OnMoto.lacks | {"presigns_headers"}
 
     @pytest.fixture
@@ -133,34 +136,22 @@ class TestMemoryReader(OnObstoreMemory, ReaderSuite):
 class TestLocalAccessor(OnObstoreLocal, AccessorSuite):
     """Operations."""
 
-    __test__ = IS_FULL
-
 
 class TestLocalReader(OnObstoreLocal, ReaderSuite):
     """Readers."""
-
-    __test__ = IS_FULL
 
 
 class TestS3Accessor(OnObstoreS3, AccessorSuite):
     """Operations."""
 
-    __test__ = IS_FULL
-
 
 class TestS3Reader(OnObstoreS3, ReaderSuite):
     """Readers."""
-
-    __test__ = IS_FULL
 
 
 class TestProviderAccessor(OnOurProvider, AccessorSuite):
     """Operations."""
 
-    __test__ = IS_FULL
-
 
 class TestProviderReader(OnOurProvider, ReaderSuite):
     """Readers."""
-
-    __test__ = IS_FULL

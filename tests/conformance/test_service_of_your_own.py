@@ -9,7 +9,7 @@ import pytest
 
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
-from tests.profile import chosen
+from tests.profile import few
 from tests.repository.doc_pages import blocks_of
 from tests.repository.source_tree import ROOT
 from tests.stores.dict_store import NEEDED, OPTIONAL, DictStore
@@ -59,7 +59,7 @@ class TestReaderOfTheGuide(OnGuide, ReaderSuite):
 class OnDict(EachStack):
     """A dictionary that lists and writes, and has no times: what else it has differs."""
 
-    @pytest.fixture(params=chosen(quick=["needed", "all"], full=["needed", "size alone", "all"]))
+    @pytest.fixture(params=few(["all", "needed", "size alone"]))
     def service(self, request: pytest.FixtureRequest) -> DictStore:
         """An empty store."""
         self.store = {

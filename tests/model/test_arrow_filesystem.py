@@ -17,8 +17,8 @@ from aioprefetch.testing import CountingS3Server
 from tests.profile import chosen
 from tests.stores.arrow_stores import STORES, filesystem_over
 
-STEPS = chosen(quick=120, full=600)
-SEEDS = chosen(quick=range(2), full=range(4), search=range(24))
+STEPS = chosen(quick=80, full=600)
+SEEDS = chosen(quick=range(1), full=range(4), search=range(24))
 NAMES = ("a", "b", "c")
 PATHS = [*NAMES, *(f"{one}/{other}" for one in NAMES for other in NAMES), "a/b/c", "b/c/a"]
 

@@ -29,7 +29,7 @@ COLUMNS = [
     *("lists of structs", "structs of lists", "packed structs", "decimal256", "null", "all null lists"),
 ]
 # Scans of random ranges, and takes, of each of three files.
-CASES = chosen(quick=25, full=70)
+CASES = chosen(quick=14, full=70)
 READERS = 8
 
 

@@ -32,7 +32,7 @@ MIXED = [
         "list of list of text",
     ),
 ]
-CASES = chosen(quick=40, full=100)
+CASES = chosen(quick=20, full=100)
 
 
 def _table(names: list[str], rows: int, seed: int) -> pa.Table:

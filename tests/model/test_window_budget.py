@@ -10,7 +10,7 @@ from aioprefetch import RangeReader
 from aioprefetch.operator.operator import Operator
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, pattern
-from tests.profile import chosen, combinations
+from tests.profile import chosen, combinations, few_rows
 from tests.stores.computed_store import GIB, KIB, MIB, Arithmetic, Distance, Read, blank, covered_bytes
 from tests.stores.gated_reader import reads_of, settle
 
@@ -72,7 +72,8 @@ WAYS: list[tuple[ReadAt, bool, int]] = [
 
 @checks("reliability:C25")
 @pytest.mark.parametrize(
-    ("block", "size", "way"), combinations([64 * KIB, MIB, 8 * MIB], [16 * MIB, 100 * MIB + 17, GIB], range(len(WAYS)))
+    ("block", "size", "way"),
+    few_rows(combinations([64 * KIB, MIB, 8 * MIB], [16 * MIB, 100 * MIB + 17, GIB], range(len(WAYS))), 3),
 )
 async def test_random_reads_cost_little_more_under_adaptive(size: int, block: int, way: int) -> None:
     """From the fourth on that is far from all others and finds nothing; also after a run that has ended.
@@ -165,7 +166,7 @@ class Mixture:
 
 @pytest.mark.virtual
 @pytest.mark.parametrize("how", [by_position, by_cursor])
-@pytest.mark.parametrize(("size", "block", "length", "every"), chosen(quick=MIXTURES[2:], full=MIXTURES))
+@pytest.mark.parametrize(("size", "block", "length", "every"), few_rows(MIXTURES[::-1], 2))
 async def test_two_runs_and_random_reads_in_turns(size: int, block: int, length: int, every: int, how: ReadAt) -> None:
     """Each run keeps its window, and from a quarter of its way on hardly anything of it comes late."""
     mixture = Mixture(size, block)
@@ -187,7 +188,7 @@ async def test_two_runs_and_random_reads_in_turns(size: int, block: int, length:
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize(("size", "block", "length", "every"), MIXTURES)
+@pytest.mark.parametrize(("size", "block", "length", "every"), few_rows(MIXTURES[::-1], 2))
 async def test_two_runs_and_random_reads_in_three_tasks(size: int, block: int, length: int, every: int) -> None:
     """The same at once. The runs take as long as they do alone; the reads at random go on until both have ended."""
     mixture, alone = Mixture(size, block), Mixture(size, block)
@@ -223,7 +224,8 @@ async def test_two_runs_and_random_reads_in_three_tasks(size: int, block: int, l
 
 @pytest.mark.virtual
 @pytest.mark.parametrize(
-    ("how", "length", "block"), combinations([by_position, by_cursor], [64 * KIB, MIB], [256 * KIB, MIB, 8 * MIB])
+    ("how", "length", "block"),
+    few_rows(combinations([by_position, by_cursor], [64 * KIB, MIB], [256 * KIB, MIB, 8 * MIB]), 2),
 )
 async def test_a_run_after_a_burst_of_random_reads_is_fast_again(block: int, length: int, how: ReadAt) -> None:
     """It costs a first byte for each doubling from a read to a block at most, and two more, however long the burst."""

@@ -1,6 +1,6 @@
 """How long a search for faults goes on, and where it begins.
 
-`make test` gives each search five seconds from the same beginning; CI thirty, from one that the date names; and
+`make test` gives each search two seconds from the same beginning; CI thirty, from one that the date names; and
 `make test-sweeps` as long as all of it takes, up to an hour.
 """
 
@@ -21,7 +21,7 @@ ROUNDS_MAX = int(os.environ.get("AIOPREFETCH_SEARCH_ROUNDS", "100"))
 PHASES = (Phase.generate,) if os.environ.get("AIOPREFETCH_SEARCH_SHRINKS") == "0" else (Phase.generate, Phase.shrink)
 # What `make search` tries of each scenario on virtual time.
 SCENARIO_SEEDS = 200
-SECONDS = float(os.environ.get("AIOPREFETCH_SEARCH_SECONDS", "5"))
+SECONDS = float(os.environ.get("AIOPREFETCH_SEARCH_SECONDS", chosen(quick="2", full="5")))
 SEED = zlib.crc32(os.environ.get("AIOPREFETCH_SEARCH_SEED", "").encode())
 
 
@@ -53,7 +53,7 @@ def searched(check: Callable[..., Any], *drawn: SearchStrategy[Any], examples: i
     """Try that number of examples, the same ones each time, in `make test`; in a search as many as its time allows.
 
     That is the time of this process, so that a busy machine finds the same. More ``rounds`` of examples are tried in
-    `make test`, too, as long as its five seconds last.
+    `make test`, too, as long as its seconds last.
     """
     kept = settings(max_examples=examples, derandomize=False, database=None, phases=PHASES)
     for number, one in enumerate(seeds(ROUNDS_MAX if IS_LONG else rounds, time.process_time), 1):

@@ -21,6 +21,7 @@ from tests.model.verbs.places import BucketPlace, FilesPlace, Place, opened
 from tests.model.verbs.tree import Tree, check
 from tests.probes.descriptors import descriptors_below, needs_proc
 from tests.probes.search import SECONDS, SEED
+from tests.profile import in_turns
 from tests.reliability.turns import SECONDS_MAX, Turns, open_sockets
 from tests.reliability.written_tree import FILES, OBJECTS, STEPS, TRANSFERS, TREE
 from tests.stores.raw_server import eventually
@@ -109,15 +110,13 @@ def swept(run: Callable[[Turns, int | None], Coroutine[object, object, None]], k
 
 @needs_proc
 @checks("reliability:W39", "reliability:W40", "reliability:W41")
-@pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(("name", "where"), in_turns(STEPS, PLACES))
 def test_a_verb_is_cancelled_at_every_turn(name: str, where: str) -> None:
     swept(lambda turns, turn: cancelled_step(turns, where, name, turn), f"{name} {where}")
 
 
 @needs_proc
 @checks("reliability:W39", "reliability:W40", "reliability:W41")
-@pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("name", TRANSFERS)
+@pytest.mark.parametrize(("name", "where"), in_turns(TRANSFERS, PLACES))
 def test_a_transfer_is_cancelled_at_every_turn(name: str, where: str) -> None:
     swept(lambda turns, turn: cancelled_transfer(turns, where, name, turn), f"{name} {where}")

@@ -18,6 +18,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Entry, ListPage, ListRequest, ListUploadsRequest, UploadPage, WriteRequest
+from tests.profile import in_turns
 from tests.stores.dict_store import DictAccessor, DictStore
 from tests.stores.part_store import PartAccessor, PartStore
 
@@ -156,8 +157,7 @@ async def assert_ends(store: Looping, door: str, fault: str, folder: Path) -> No
         assert isinstance(caught.value, ap.ProtocolError | OSError)
 
 
-@pytest.mark.parametrize("fault", [fault for fault in ENDLESS if "new tokens" not in fault])
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("door", "fault"), in_turns(DOORS, [fault for fault in ENDLESS if "new tokens" not in fault]))
 @checks("reliability:S61")
 async def test_a_token_that_comes_again_ends_a_listing(store: Looping, door: str, fault: str, tmp_path: Path) -> None:
     await assert_ends(store, door, fault, tmp_path)
@@ -181,8 +181,7 @@ async def test_pages_without_anything_new_end_a_listing(fault: str, tmp_path: Pa
     assert PAGES_IN_VAIN_MAX <= store.pages <= PAGES_IN_VAIN_MAX + 2
 
 
-@pytest.mark.parametrize("fault", BESIDE)
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("door", "fault"), in_turns(DOORS, list(BESIDE)))
 @checks("reliability:S61")
 async def test_what_a_page_holds_beside_is_left_out(store: Looping, door: str, fault: str, tmp_path: Path) -> None:
     store.fault = BESIDE[fault]

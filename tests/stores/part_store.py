@@ -11,7 +11,7 @@ from typing import Any
 from aioprefetch import Operator
 from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.accessor.sink import CollectSink
-from aioprefetch.errors import Error, InvalidArgument, Unexpected
+from aioprefetch.errors import InvalidArgument, Unexpected
 from aioprefetch.layers import ErrorContextLayer
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.memory import Memory
@@ -158,8 +158,3 @@ async def part_bed(
     async with bed.op:
         yield bed
         assert bed.budget_bytes == 0
-
-
-def upload_id_of(error: BaseException) -> object:
-    """The name of the upload that an error says is left."""
-    return error.context.get("upload_id") if isinstance(error, Error) else None

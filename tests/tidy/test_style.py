@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+from tests.profile import IS_FULL
 from tests.repository.source_tree import PACKAGE, ROOT, parse, project_files, python_files, statements
 
 FUNCTION_LINES_MAX = 70
@@ -18,11 +19,7 @@ TEST_FILES = python_files(ROOT / "tests")
 ALL_FILES = PACKAGE_FILES + TEST_FILES
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-TEXTS = re.compile(r'"""(?:\\.|[^\\])*?"""', re.DOTALL)
-DEFINITION = re.compile(r"( *)(?:async )?def \w")
 DOCSTRING = re.compile(r'(?:#.*\n)*r?"""\S')
-# What a line begins with that ends no block: a comment, a bracket that closes, and a text of several lines that ends.
-CLOSING = (")", "]", "}", "#", "'")
 
 
 def name_of(path: Path, line: int) -> str:
@@ -35,23 +32,6 @@ def lines_of(function: Function) -> int:
     first, docstring = function.body[0], ast.get_docstring(function, clean=False)
     docstring_lines = (first.end_lineno or 0) - first.lineno + 1 if docstring is not None else 0
     return (function.end_lineno or 0) - function.lineno + 1 - docstring_lines
-
-
-def may_have_long_functions(source: str) -> bool:
-    """Whether too many lines that are indented more follow a definition: a file without need not be parsed."""
-    begun: list[tuple[int, int]] = []  # The functions that go on at a line: their indents, and where they begin.
-    lines = TEXTS.sub(lambda text: "\n" * text[0].count("\n") + "''", source).splitlines()
-    for number, line in enumerate([*lines, "end"]):
-        text = line.lstrip()
-        if not text or text.startswith(CLOSING):
-            continue
-        indent = len(line) - len(text)
-        while begun and begun[-1][0] >= indent:
-            if number - begun.pop()[1] > FUNCTION_LINES_MAX:
-                return True
-        if DEFINITION.match(line):
-            begun.append((indent, number))
-    return False
 
 
 def base_names(node: ast.ClassDef) -> set[str]:
@@ -99,8 +79,8 @@ def is_real_sleep(node: ast.AST) -> bool:
 
 
 def test_functions_are_short() -> None:
-    """A function fits on a screen."""
-    paths = [path for path in ALL_FILES if may_have_long_functions(path.read_text("utf-8"))]
+    """A function fits on a screen. Those of tests are looked at in CI: to parse them takes seconds."""
+    paths = ALL_FILES if IS_FULL else PACKAGE_FILES
     functions = [(path, node) for path in paths for node in statements(path) if isinstance(node, Function)]
     long = [
         f"{name_of(path, node.lineno)} {node.name}: {lines_of(node)}"
@@ -167,7 +147,3 @@ def test_the_checks_bite() -> None:
     (function,) = ast.parse(body).body
     assert isinstance(function, Function)
     assert lines_of(function) == 2
-    long = "def f():\n    x = [\n" + '    """\nclass A:\n""",\n' * 20 + "    ]\n" + "    def g():\n        x = 1\n" * 10
-    assert may_have_long_functions(long)
-    assert may_have_long_functions("class A:\n" + long.replace("\n", "\n    "))
-    assert not may_have_long_functions(long[:500])

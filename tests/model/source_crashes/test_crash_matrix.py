@@ -2,7 +2,7 @@
 
 A step is a request to a store, or a write of the engine to its own logs or its sink. ``full`` takes each step that
 changes something, which are all the states in which a killed query can leave the world, and a third of the others:
-about 1,000 runs. ``quick`` takes half of them. ``make test-spark-crash`` takes every step in every mode, and many
+about 1,000 runs. ``quick`` takes a quarter of them. ``make test-spark-crash`` takes every step in every mode, and many
 combinations of several steps: about 5,000.
 """
 
@@ -23,7 +23,7 @@ from tests.model.source_crashes.strikes import MODES, Mode, Strikes
 from tests.profile import chosen
 
 IS_WHOLE = os.environ.get("AIOPREFETCH_SPARK_CRASH") == "all"
-PAIRS = 500 if IS_WHOLE else chosen(quick=4, full=8)
+PAIRS = 500 if IS_WHOLE else chosen(quick=2, full=8)
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +55,9 @@ def steps_of(mode: Mode, whole: Strikes, shape: Shape) -> list[int]:
     if IS_WHOLE:
         return list(range(1, count + 1))
     if mode == "killed after":
-        stride = chosen(quick=2, full=1)
+        stride = chosen(quick=4, full=1)
         return whole.writes[offset % stride :: stride]
-    stride = chosen(quick=6, full=3)
+    stride = chosen(quick=12, full=3)
     return list(range(1 + (MODES.index(mode) + offset) % stride, count + 1, stride))
 
 
@@ -101,5 +101,5 @@ async def test_a_query_that_follows_delivers_everything_once_and_lists_nothing(m
 
     whole = await follow(Strikes())
     steps = whole.writes if mode == "killed after" else range(1, len(whole.steps) + 1)
-    for step in steps[:: 1 if IS_WHOLE else chosen(quick=6, full=4)]:
+    for step in steps[:: 1 if IS_WHOLE else chosen(quick=12, full=4)]:
         await follow(Strikes(frozenset({step}), mode))

@@ -26,6 +26,7 @@ from aioprefetch.errors import Unavailable
 from aioprefetch.ranges import BlockGrid
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.testing.fault_server import FaultServer
+from tests.profile import few
 from tests.repository.source_tree import ROOT
 from tests.stores.disk_tier import BLOCK, counts, disk_bench, key_in, read_block, reader_of, tier_of, written
 from tests.stores.failing_disk import FailingCalls, cache_in, failing, files_in, private, until
@@ -333,7 +334,7 @@ async def s3_server(data: bytes) -> AsyncIterator[tuple[str, dict[str, Any], Cal
         yield "s3://bucket/k", options, lambda: server.bytes_sent
 
 
-@pytest.mark.parametrize("serve", [http_server, s3_server])
+@pytest.mark.parametrize("serve", few([s3_server, http_server]))
 async def test_processes_at_once_fetch_an_object_once_and_the_next_one_nothing(
     tmp_path: Path, serve: Callable[[bytes], Any]
 ) -> None:

@@ -45,6 +45,7 @@ sys.exit(script.load()(["demo", "--json"]))
 """
 
 
+@pytest.mark.full
 def test_the_demo_of_an_installed_wheel(tmp_path: Path) -> None:
     """The command, with its numbers as JSON, far from a checkout."""
     site = tmp_path / "site"

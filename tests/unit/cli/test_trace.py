@@ -150,7 +150,7 @@ def test_a_program_that_waits_for_its_threads_ends_at_a_signal(tmp_path: Path) -
     ("signals", "code", "said"),
     [
         ([signal.SIGINT], 128 + signal.SIGINT, b"the trace is in read.html"),
-        ([signal.SIGTERM], 128 + signal.SIGTERM, b"the trace is in read.html"),
+        pytest.param([signal.SIGTERM], 128 + signal.SIGTERM, b"the trace is in read.html", marks=pytest.mark.full),
         ([signal.SIGINT, signal.SIGTERM], 128 + signal.SIGKILL, b"no trace was written"),
     ],
     ids=["interrupted", "terminated", "killed by the second"],

@@ -15,6 +15,7 @@ from aioprefetch.fsspec import AioPrefetchFileSystem, LocalFileSystem
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import ListPage, ListRequest
+from tests.profile import in_turns
 from tests.stores.verb_layer import VerbLayer
 from tests.unit.fsspec.s3_words import Bucket
 
@@ -70,8 +71,10 @@ def without(*names: str) -> Tree:
     return {name: data for name, data in NAMES.items() if name not in names}
 
 
-@pytest.mark.parametrize("options", [{}, {"recursive": True}, {"recursive": True, "maxdepth": 1}])
-@pytest.mark.parametrize("in_list", [False, True])
+@pytest.mark.parametrize(
+    ("options", "in_list"),
+    in_turns([{}, {"recursive": True}, {"recursive": True, "maxdepth": 1}], [False, True]),
+)
 class TestAnObject:
     """Given alone and in a list, with ``recursive`` and without."""
 

@@ -18,7 +18,7 @@ from tests.profile import chosen
 
 lance: Any = pytest.importorskip("lance")
 
-ROWS = 3000
+ROWS = 900
 TABLE = pa.table(
     {
         "id": pa.array(range(ROWS)),
@@ -32,13 +32,13 @@ TABLE = pa.table(
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, bytes]:
-    return {version: write_file(TABLE, version, 40_000, batch_rows=500) for version in VERSIONS}
+    return {version: write_file(TABLE, version, 12_000, batch_rows=150) for version in VERSIONS}
 
 
 FILTERS: list[Any] = [
     [("id", "<", 10)],
-    [("id", ">=", 2990), ("name", "!=", "row 2995")],
-    [[("id", "=", 4)], [("name", "==", "row 900")], [("id", "in", {7, 8})]],
+    [("id", ">=", 890), ("name", "!=", "row 895")],
+    [[("id", "=", 4)], [("name", "==", "row 400")], [("id", "in", {7, 8})]],
     [("name", "not in", ["row 1"])],
     [("id", "<", -1)],
     [("id", ">=", 0)],
@@ -126,16 +126,16 @@ async def test_rows_and_take_count_the_rows_of_the_table(files: dict[str, bytes]
     async with stored(files["2.2"]) as operator:
         found = await ap_lance.read_table(operator, PATH, rows=(100, 120), filters=[("id", ">=", 115)])
         assert found.column("id").to_pylist() == list(range(115, 120))
-        take = [900, 5, 900, 70, 6, 2]
+        take = [890, 5, 890, 70, 6, 2]
         found = await ap_lance.read_table(operator, PATH, columns=["id"], take=take, filters=[("name", "!=", "row 6")])
-        assert found.column("id").to_pylist() == [900, 5, 900, 2]
+        assert found.column("id").to_pylist() == [890, 5, 890, 2]
         found = await ap_lance.read_table(operator, PATH, columns=["name"], take=[1, 2, 3], filters=[("id", "=", 2)])
         assert found.to_pylist() == [{"name": "row 2"}]
 
 
 async def test_a_dataset_with_deleted_rows_and_a_column_that_fragments_lack(tmp_path: Path) -> None:
     path = tmp_path / "ds"
-    peer = lance.write_dataset(TABLE.select(["id", "name"]), str(path), max_rows_per_file=700)
+    peer = lance.write_dataset(TABLE.select(["id", "name"]), str(path), max_rows_per_file=250)
     peer.delete("id % 5 = 2")
     peer.add_columns(pa.field("late", pa.int32()))
     more = pa.table({"id": range(5000, 5100), "name": ["x"] * 100, "late": pa.array(range(100), pa.int32())})
@@ -145,14 +145,14 @@ async def test_a_dataset_with_deleted_rows_and_a_column_that_fragments_lack(tmp_
         for filters, sql in (
             ([("id", ">", 600), ("id", "<", 800)], "id > 600 and id < 800"),
             ([[("late", "<", 3)], [("id", "=", 4)]], "late < 3 or id = 4"),
-            (pc.field("late").is_null() & (pc.field("id") > 2900), "late is null and id > 2900"),
+            (pc.field("late").is_null() & (pc.field("id") > 870), "late is null and id > 870"),
         ):
             assert (await dataset.read_table(filters=filters)).equals(peer.to_table(filter=sql))
             found = await dataset.read_table(filters=filters, columns=["name"])
             assert found.equals(peer.to_table(filter=sql, columns=["name"]))
-        taken = await dataset.take([2450, 3, 2450, 0], filters=[("id", ">", 3)], columns=["late", "id"])
+        taken = await dataset.take([740, 3, 740, 0], filters=[("id", ">", 3)], columns=["late", "id"])
         assert taken.column("id").to_pylist() == [
-            row for row in peer.take([2450, 3, 2450, 0])["id"].to_pylist() if row > 3
+            row for row in peer.take([740, 3, 740, 0])["id"].to_pylist() if row > 3
         ]
         assert (await ap_lance.read_table(operator, "ds", version=1, filters=[("id", "=", 2)])).num_rows == 1
 

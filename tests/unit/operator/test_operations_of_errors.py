@@ -13,6 +13,7 @@ from aioprefetch.layers import ErrorContextLayer, LruCacheLayer
 from aioprefetch.operator.operator import Operator
 from aioprefetch.services import Fs, Memory
 from aioprefetch.values import Request, WriteRequest
+from tests.profile import in_turns
 from tests.stores.dict_store import DictStore
 from tests.stores.part_store import PartStore
 from tests.stores.verb_layer import VerbLayer
@@ -146,8 +147,7 @@ def test_every_verb_is_in_the_table() -> None:
     assert {name.split()[0] for name in CALLS} == (verbs | made) - {"aclose"}
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(("name", "store"), in_turns(CALLS, STORES))
 async def test_an_error_names_the_verb(store: str, name: str, tmp_path: Path) -> None:
     """Each request of it fails once, and all at once."""
     errors: dict[int, ap.Error] = {}

@@ -22,6 +22,7 @@ from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import Fault, FaultLayer, FaultServer, Injection, Rule
 from aioprefetch.values import ReadHead, ReadReply, ReadRequest
+from tests.profile import in_turns
 from tests.stores.gated_reader import in_case
 from tests.stores.verb_layer import VerbLayer
 
@@ -296,8 +297,7 @@ def names(error: ap.ProtocolError) -> bool:
     return error.path == "k" and "layer: Faulty" in str(error) and "service" not in error.context
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("door", "size"), in_turns(DOORS, SIZES))
 async def test_wrong_bytes_are_an_error_that_names_the_layer(door: str, size: int, tmp_path: Path) -> None:
     """Never a success, a hang, or a word about memory."""
     op, _ = await stored(size)
@@ -310,8 +310,7 @@ async def test_wrong_bytes_are_an_error_that_names_the_layer(door: str, size: in
                 assert names(refused.value), deliver
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("door", "size"), in_turns(DOORS, SIZES))
 async def test_what_is_wrong_at_the_end_is_an_error_unless_all_bytes_were_there(
     door: str, size: int, tmp_path: Path
 ) -> None:
@@ -330,8 +329,7 @@ async def test_what_is_wrong_at_the_end_is_an_error_unless_all_bytes_were_there(
                     await read.read_ranges("k", [(0, 10), (900, 1000)], gap_bytes=0)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("door", [door for door in DOORS if door != "reader_through_cache"])
+@pytest.mark.parametrize(("door", "size"), in_turns((door for door in DOORS if door != "reader_through_cache"), SIZES))
 async def test_within_complete_it_is_an_error_that_names_the_store(door: str, size: int, tmp_path: Path) -> None:
     """A service that does it is seen in the same way."""
     op, _ = await stored(size)
@@ -347,8 +345,7 @@ async def test_within_complete_it_is_an_error_that_names_the_store(door: str, si
 
 
 @pytest.mark.parametrize("layers", [(), (Plain(),)], ids=["bare", "layered"])
-@pytest.mark.parametrize("size", [0, *SIZES])
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(("door", "size"), in_turns(DOORS, [0, *SIZES]))
 async def test_what_is_right_is_read(door: str, size: int, layers: tuple[ap.Layer, ...], tmp_path: Path) -> None:
     op, data = await stored(size)
     read = op

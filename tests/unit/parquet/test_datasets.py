@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import aioprefetch as ap
@@ -49,14 +50,16 @@ def column(table: pa.Table, name: str) -> list[Any]:
 # --- which files ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("source", ["t/", "t", "t/**", "t/*/*.parquet", "t/year=202[234]/*", PATHS, ["t/"]])
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_every_way_to_name_them(b: Bench, source: str | list[str], *, ordered: bool) -> None:
-    table = await ap.parquet.read_table(b.operator, source, ordered=ordered)
-    assert table.schema.names == ["x", "s", "year"]
-    assert table.schema.field("year").type == pa.int32()
-    assert (column(table, "x") if ordered else sorted(column(table, "x"))) == list(range(600))
-    assert [row["year"] for row in table.to_pylist()] == [2022 + row["x"] // 200 for row in table.to_pylist()]
+async def test_every_way_to_name_them(b: Bench, *, ordered: bool) -> None:
+    ways: list[str | list[str]] = ["t/", "t", "t/**", "t/*/*.parquet", "t/year=202[234]/*", PATHS, ["t/"]]
+    for source in ways:
+        table = await ap.parquet.read_table(b.operator, source, ordered=ordered)
+        assert table.schema.names == ["x", "s", "year"], source
+        assert table.schema.field("year").type == pa.int32()
+        rows = column(table, "x")
+        assert (rows if ordered else sorted(rows)) == list(range(600)), source
+        assert column(table, "year") == [2022 + x // 200 for x in rows], source
 
 
 async def test_a_list_keeps_its_order_and_repeats(b: Bench) -> None:
@@ -147,19 +150,15 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize("filters", FILTERS, ids=str)
-async def test_filters(b: Bench, filters: Any) -> None:
+async def test_filters(b: Bench) -> None:
     everything = await ap.parquet.read_table(b.operator, "t/")
-    expected = everything.filter(filters if isinstance(filters, pc.Expression) else _expression(filters))
-    found = await ap.parquet.read_table(b.operator, "t/", filters=filters, columns=["x", "year"])
-    assert found.equals(expected.select(["x", "year"]))
-    assert await ap.parquet.count_rows(b.operator, "t/", filters=filters) == expected.num_rows
-
-
-def _expression(filters: Any) -> pc.Expression:
-    import pyarrow.parquet as pq
-
-    return pq.filters_to_expression(filters)
+    for filters in FILTERS:
+        expected = everything.filter(
+            filters if isinstance(filters, pc.Expression) else pq.filters_to_expression(filters)
+        )
+        found = await ap.parquet.read_table(b.operator, "t/", filters=filters, columns=["x", "year"])
+        assert found.equals(expected.select(["x", "year"])), filters
+        assert await ap.parquet.count_rows(b.operator, "t/", filters=filters) == expected.num_rows
 
 
 async def test_files_that_cannot_match_are_not_opened(b: Bench) -> None:

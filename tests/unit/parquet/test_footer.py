@@ -219,11 +219,6 @@ def negative_rows(tree: thrift.Struct) -> None:
     tree[3] = (thrift.I64, 40)
 
 
-def more_leaves_than_chunks(tree: thrift.Struct) -> None:
-    tree[2][1].items[0][5] = (thrift.I32, 3)
-    tree[2][1].items.append(dict(tree[2][1].items[1]))
-
-
 def a_child_too_many(tree: thrift.Struct) -> None:
     tree[2][1].items[0][5] = (thrift.I32, 3)
 

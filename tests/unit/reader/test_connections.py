@@ -18,9 +18,7 @@ from aioprefetch.testing.oracle import content
 from tests.profile import chosen
 from tests.stores.certificates import Authority
 
-READERS = 200
-# Of those whose responses are long.
-SOME_READERS = chosen(quick=40, full=READERS)
+READERS = chosen(quick=40, full=200)
 LARGE = 12 << 20
 BLOCK_BYTES = 8 << 20
 DRAIN_BYTES = 1 << 20
@@ -96,27 +94,27 @@ async def test_a_rest_that_is_drained_is_sent_whole_over_one_connection(
 ) -> None:
     """The rest of an object of at most a block, and up to 1 MiB of a larger one."""
     data = content(size)
-    async with served(data, SOME_READERS, authority) as (server, operator):
-        await read_a_little(operator, data, SOME_READERS, **options)
+    async with served(data, READERS, authority) as (server, operator):
+        await read_a_little(operator, data, READERS, **options)
         await server.wait_until_quiet()
         assert server.connections == 1
-        assert len(server.requests) == SOME_READERS
-        assert server.bytes_sent == SOME_READERS * request_bytes
+        assert len(server.requests) == READERS
+        assert server.bytes_sent == READERS * request_bytes
         assert operator.statistics["stream_aborted"] == 0
 
 
 async def test_a_larger_rest_is_broken_off_with_its_connection(authority: Authority | None) -> None:
     """500 bytes of 64 MiB: each reader asks for a block, and the server sends no more of it than is on its way."""
     data = content(1 << 20) * 64
-    async with served(data, SOME_READERS, authority) as (server, operator):
-        await read_a_little(operator, data, SOME_READERS)
+    async with served(data, READERS, authority) as (server, operator):
+        await read_a_little(operator, data, READERS)
         assert {request.range for request in server.requests} == {f"bytes=0-{BLOCK_BYTES - 1}"}
-        assert len(server.requests) == server.connections == SOME_READERS
-        assert operator.statistics["stream_aborted"] == SOME_READERS
+        assert len(server.requests) == server.connections == READERS
+        assert operator.statistics["stream_aborted"] == READERS
         assert operator.statistics["stream_drained"] == 0
-        assert operator.statistics["stream_read_bytes"] == SOME_READERS * 500
+        assert operator.statistics["stream_read_bytes"] == READERS * 500
         await server.wait_until_idle()
-        assert server.bytes_sent < SOME_READERS * BLOCK_BYTES
+        assert server.bytes_sent < READERS * BLOCK_BYTES
 
 
 async def test_without_draining_every_rest_costs_its_connection(authority: Authority | None) -> None:

@@ -13,6 +13,7 @@ from aioprefetch.errors import ObjectChanged, RangeNotSatisfied
 from aioprefetch.layers import LruCacheLayer
 from aioprefetch.reader.policy import POLICIES, PolicyName
 from aioprefetch.testing.oracle import content
+from tests.profile import in_turns
 from tests.stores.gated_reader import KIB, MIB, bench, settle, with_etag
 
 BLOCK = 64 * KIB
@@ -64,8 +65,7 @@ async def _read_or_changed(read: Read, reader: RangeReader, offset: int) -> byte
 
 
 @pytest.mark.parametrize("size", [300, 3 * BLOCK])
-@pytest.mark.parametrize("read", READS)
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(("policy", "read"), in_turns(sorted(POLICIES), list(READS)))
 async def test_the_size_of_a_refusal_holds_for_all_later_reads(policy: str, read: str, size: int) -> None:
     async with bench(1000) as b, b.reader(policy=policy) as reader:
         assert bytes(await READS[read](reader, FAR)) == b""

@@ -13,6 +13,7 @@ from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import FaultLayer, Injection
 from aioprefetch.testing.oracle import assert_same_bytes
+from tests.profile import in_turns
 from tests.stores.computed_store import MIB, Arithmetic, Distance, blank
 from tests.stores.gated_reader import KIB, Bench, bench, resident_blocks, settle
 
@@ -121,8 +122,7 @@ async def test_resident_bytes_and_those_in_flight_are_used() -> None:
         assert requested_bytes(b) == SIZE
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("policy", ["adaptive", "sequential", "random", "parquet"])
+@pytest.mark.parametrize(("way", "policy"), in_turns(WAYS, ["adaptive", "sequential", "random", "parquet"]))
 @pytest.mark.parametrize("keep_behind", [None, False])
 async def test_what_fits_is_requested_once_however_often_it_is_read(
     policy: str, way: Way, keep_behind: bool | None

@@ -24,7 +24,7 @@ from tests.unit.reader.ahead import READS, assert_all_given_back, watch_grants
 
 BLOCK = 4 * KIB
 SIZE = 50 * BLOCK + 999
-SEEDS = partial(scenario_seeds, quick=12, full=40)
+SEEDS = partial(scenario_seeds, quick=6, full=40)
 
 
 def faults(dice: random.Random) -> FaultLayer:

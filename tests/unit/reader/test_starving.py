@@ -18,7 +18,7 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import run_virtual
 from aioprefetch.testing.oracle import content
 from aioprefetch.values import ReadReply, ReadRequest
-from tests.profile import chosen
+from tests.profile import chosen, in_turns
 
 BLOCK = 4096
 SIZE = 5 * BLOCK + 7
@@ -67,8 +67,9 @@ POLICIES: tuple[PolicyName, ...] = ("adaptive", "sequential", "random", "parquet
 WAYS = ("read_at", "view_at", "read_ranges", "readinto", "stream")
 
 
-@pytest.mark.parametrize("bounds", [(5, 15), (BLOCK - 5, 2 * BLOCK), (0, SIZE), (2 * BLOCK, SIZE)])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "bounds"), in_turns(WAYS, [(5, 15), (BLOCK - 5, 2 * BLOCK), (0, SIZE), (2 * BLOCK, SIZE)])
+)
 @pytest.mark.parametrize("policy", ["adaptive", "random", "parquet", "whole-file"])
 async def test_bytes_that_are_taken_at_once_are_read_past_the_blocks(
     policy: PolicyName, way: str, bounds: tuple[int, int]

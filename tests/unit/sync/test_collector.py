@@ -171,36 +171,3 @@ ap.sync.run(drop())
 print(ended_on)
 """
     assert program(COMMON + source) == "['MainThread']\n"
-
-
-def test_a_failed_call_leaves_no_frame_of_its_caller_to_a_thread_of_ours(program: Program) -> None:
-    """The thread that found the error may be the last to drop it, and would destroy what these frames hold."""
-    source = """
-import tempfile
-sys.setswitchinterval(1e-6)
-class Local:
-    def __del__(self):
-        ended_on.append(threading.current_thread().name)
-def reads(store):
-    held = Local()
-    store.read("missing")
-def opens(store):
-    held = Local()
-    with store.open("missing") as file:
-        file.read()
-def work(call, store):
-    for _ in range(50):
-        try:
-            call(store)
-        except FileNotFoundError:
-            pass
-with tempfile.TemporaryDirectory() as directory:
-    with ap.sync.BlockingOperator(ap.Operator.from_uri(f"file://{directory}")) as store:
-        threads = [threading.Thread(target=work, args=(call, store), name="caller") for call in (reads, opens) * 2]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-print(len(ended_on), set(ended_on))
-"""
-    assert program(COMMON + source) == "200 {'caller'}\n"

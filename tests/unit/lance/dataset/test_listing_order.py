@@ -10,6 +10,7 @@ import aioprefetch as ap
 from aioprefetch import Operator
 from aioprefetch.errors import NotFound, PermissionDenied, UntrustedMetadata
 from aioprefetch.testing import Fault, FaultServer, Rule
+from tests.profile import in_turns
 from tests.stores.dict_store import DictStore
 from tests.stores.directory_bucket import DirectoryBucket
 from tests.stores.faulty_bucket import FaultyBucket, failed
@@ -34,8 +35,7 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return {str(path.relative_to(root)): path.read_bytes() for path in Path(root).rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("recursive", [True, False])
+@pytest.mark.parametrize(("order", "recursive"), in_turns(ORDERS, [True, False]))
 @pytest.mark.parametrize("path", ["ds", "ds/"])
 async def test_the_latest_version_is_found_in_every_order(
     files: dict[str, bytes], order: str, recursive: bool, path: str

@@ -13,10 +13,10 @@ from aioprefetch.source.options import METADATA_COLUMNS, FormatOptions, ReadOpti
 from aioprefetch.source.reading import ReadTask, read_items
 from aioprefetch.source.values import FetchItem
 from aioprefetch.testing.conformance.suite import checks
+from tests.profile import in_turns
 from tests.stores.source_files import URL, Shelf, jsonl, parquet
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
-FORMATS = ["jsonl", "parquet", "text"]
 
 
 def rows_of(file: int, count: int) -> list[dict[str, Any]]:
@@ -82,8 +82,7 @@ async def test_a_slow_consumer_stops_the_reads() -> None:
         assert len(set(shelf.seen.paths)) == 60
 
 
-@pytest.mark.parametrize("bytes_in_flight", [1, 1 << 20])
-@pytest.mark.parametrize("files_in_flight", [1, 3, 64])
+@pytest.mark.parametrize(("files_in_flight", "bytes_in_flight"), in_turns([1, 3, 64], [1, 1 << 20]))
 async def test_every_window_gives_the_same_rows(bytes_in_flight: int, files_in_flight: int) -> None:
     """A window of one byte reads one item after the other."""
     async with Shelf() as shelf:
