@@ -6,8 +6,6 @@ about 1,000 runs. ``quick`` takes half of them. ``make test-spark-crash`` takes 
 combinations of several steps: about 5,000.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random
