@@ -1,7 +1,5 @@
 """What the simulator saw: the count of requests and bytes that no client can colour."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A client is a context. Of its methods it has those that its library has: ``get``
 ``chunks`` (an object in order, without an end: who reads knows its size), ``file``, ``size``, ``put``, ``count``.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import threading

@@ -1,7 +1,5 @@
 """What a stretch of work cost this process: time, CPU of all its threads, and the growth of its memory."""
 
-from __future__ import annotations
-
 import gc
 import resource
 import time

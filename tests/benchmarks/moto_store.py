@@ -3,8 +3,6 @@
 The bucket has as many objects of two bytes; the endpoint is printed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The simulator's nginx, found or installed, and its configuration: the Lua of delays and of bodies that are cut."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The page of the documentation, filled in from records: between two marks there are tables and plots, nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A bar to the right of the line is better than the best peer, one to the left is 
 as good and half as good are as long. Written with the XML library of Python; why: docs/decisions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

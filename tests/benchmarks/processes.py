@@ -4,8 +4,6 @@ Modules are compiled already, as those of an installed package are: each sample 
 uncounted, and keeps what that compiled in a directory of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -3,8 +3,6 @@
 Tables, plots and the page are made of records alone, so that they can be made again without measuring again.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """Records as a table for the terminal, and as Markdown for the documentation; and what they say of us and the peers."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The machines are noisy: quote the ratios. ``make bench ARGS="--quick"``, ``make bench ONLY=hits ARGS="--rounds 9"``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

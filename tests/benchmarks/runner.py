@@ -1,7 +1,5 @@
 """Runs the contestants of a job: each in a process of its own, one after another, round after round."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """One contestant of one job, in this process: ``python -m tests.benchmarks.sample JOB NAME TARGET`` prints JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

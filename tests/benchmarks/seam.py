@@ -1,7 +1,5 @@
 """What every client of the benchmarks is: a context over the store of a target."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any, Self

@@ -6,8 +6,6 @@ Prints a line of JSON for each of S3 and http: bytes that the store sent ÷ byte
 process, the next one, and several that begin at the same moment over an empty cache; and the seconds of the slowest.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json
@@ -23,6 +21,7 @@ from typing import Any
 from aioprefetch.testing.fault_server import FaultServer
 from tests.benchmarks.content import MIB
 from tests.repository.source_tree import ROOT
+from tests.stores.s3_options import options_of
 
 BLOCKS = 32
 NEXT_MAX, AT_ONCE_MAX = 0.02, 1.1
@@ -77,12 +76,7 @@ async def run(size_mib: int, processes: int, parent: str) -> None:
     """Measure both stores."""
     data = content(size_mib)
     async with FaultServer({"bucket/k": data}) as server:
-        keys = {
-            "endpoint_url": server.url,
-            "region": server.region,
-            "access_key_id": server.access_key_id,
-            "secret_access_key": server.secret_access_key,
-        }
+        keys = options_of(server)
         for url, options in (("s3://bucket/k", keys), (f"{server.url}/bucket/k", {})):
             found = await asyncio.to_thread(measure, url, options, data, lambda: server.bytes_sent, processes, parent)
             print(json.dumps(found))

@@ -13,8 +13,6 @@ certificate of an authority of its own.
 ``python -m tests.benchmarks.simulator`` serves until Ctrl-C. How right it is: the job ``simulator`` of the benchmarks.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

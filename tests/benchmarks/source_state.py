@@ -5,8 +5,6 @@ exists by arithmetic alone, plans and commits them in batches of 10,000, then go
 what is known.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

@@ -1,7 +1,5 @@
 """The job ``spark-memory``: how much memory a Python worker of Spark takes for files that grow while they are read."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import os

@@ -1,7 +1,5 @@
 """The benchmarks still run: each job once, with small objects; and the page shows the results beside it."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -14,6 +14,7 @@ from aioprefetch.services.memory import Memory
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import content
+from tests.stores.s3_options import options_of
 
 SIZE = 200_000
 QUICK_RETRY = RetryLayer(attempts_max=3, base_seconds=0, throttle_base_seconds=0)
@@ -25,12 +26,7 @@ def uri_of(server: FaultServer, service: str) -> tuple[str, dict[str, Any]]:
     """Where the objects below `bucket/` are, for one of the services."""
     if service == "http":
         return f"{server.url}/bucket/", {}
-    return "s3://bucket", {
-        "endpoint_url": server.url,
-        "region": server.region,
-        "access_key_id": server.access_key_id,
-        "secret_access_key": server.secret_access_key,
-    }
+    return "s3://bucket", options_of(server)
 
 
 @pytest.fixture(params=["http", "s3"])

@@ -11,6 +11,7 @@ from aioprefetch.services.s3 import S3
 from aioprefetch.testing.accessor_suite import AccessorSuite
 from aioprefetch.testing.reader_suite import ReaderSuite
 from tests.stores.rclone_server import RcloneS3Server
+from tests.stores.s3_options import options_of
 from tests.stores.stacks import EachStack
 
 
@@ -73,10 +74,7 @@ class OnRclone(EachStack):
         return S3(
             bucket=rclone_bucket.name,
             prefix=self.prefix,
-            endpoint_url=rclone_server.endpoint_url,
-            region=rclone_server.region,
-            access_key_id=rclone_server.access_key_id,
-            secret_access_key=rclone_server.secret_access_key,
+            **options_of(rclone_server),
         )
 
     async def put_directly(self, path: str, data: bytes) -> None:

@@ -1,7 +1,5 @@
 """Parquet files under random paths, in a directory of this machine and behind a gate: ours beside pyarrow's."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path

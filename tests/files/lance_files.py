@@ -1,7 +1,5 @@
 """Lance files and datasets, made by pylance as the independent oracle and stored for an Operator."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import AsyncIterator, Mapping

@@ -1,7 +1,5 @@
 """Arrow columns of every family that version 2.1 and 2.2 pages hold, for tests: name, rows, seed -> array."""
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 from collections.abc import Callable

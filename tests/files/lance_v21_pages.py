@@ -1,7 +1,5 @@
 """Files of version 2.1 and 2.2 in memory: pylance writes them, and their pages are scheduled and decoded by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

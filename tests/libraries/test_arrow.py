@@ -39,8 +39,9 @@ from tests.files.column_file import EXPECTED, GROUPS, NAMES, OTHERS, PARQUET, WA
 from tests.libraries.conftest import Store
 from tests.probes.programs import completed, run_program
 from tests.profile import chosen
-from tests.stores.arrow_stores import STORES, filesystem_over, s3_options
+from tests.stores.arrow_stores import STORES, filesystem_over
 from tests.stores.computed_store import KIB, MIB, repeated
+from tests.stores.s3_options import options_of
 from tests.stores.stored_object import StoredObject
 from tests.stores.verb_layer import VerbLayer
 
@@ -67,7 +68,7 @@ def in_order(table: pa.Table) -> pa.Table:
 @contextmanager
 def environment_of(server: CountingS3Server) -> Iterator[partial[ap.Operator]]:
     """Operators whose keys are references to the environment, which processes inherit."""
-    options = s3_options(server)
+    options = options_of(server)
     with pytest.MonkeyPatch.context() as patch:
         for option in ("access_key_id", "secret_access_key"):
             patch.setenv(f"ARROW_TEST_{option}", options[option])
@@ -219,7 +220,7 @@ def test_many_open_streams_share_a_small_budget(s3_server: CountingS3Server) -> 
         memory_bytes=16 * MIB,
         block_bytes=MIB,
         part_bytes=5 * MIB,
-        **s3_options(s3_server),
+        **options_of(s3_server),
     )
     fs = ap.arrow.filesystem(op)
     table = pa.table({"part": [number % 100 for number in range(10_000)], "data": [bytes(8 * KIB)] * 10_000})
@@ -240,7 +241,7 @@ def test_each_failing_write_of_a_dataset_leaves_no_partial_object(s3_server: Cou
             Injection(operation=operation, occurrence=number, error=ap.PermissionDenied)
             for operation in ("write", "begin_upload", "complete_upload")
         )
-        op = ap.Operator.from_uri(f"s3://{bucket}", attempts_max=1, part_bytes=5 * MIB, **s3_options(s3_server))
+        op = ap.Operator.from_uri(f"s3://{bucket}", attempts_max=1, part_bytes=5 * MIB, **options_of(s3_server))
         fs = ap.arrow.filesystem(op.layer(FaultLayer(plan)))
         write = partial(
             ds.write_dataset,
@@ -327,7 +328,7 @@ def count_before_cuts(server: CountingS3Server) -> int:
 def test_no_more_requests_than_arrows_own_file_system(s3_server: CountingS3Server, columns: list[str] | None) -> None:
     """By path, HEADs and all. Adjacent requests above a block in all are one that was cut to be read side by side."""
     s3_server.create_bucket("arrow-counted")
-    options = s3_options(s3_server)
+    options = options_of(s3_server)
     ours = ap.arrow.filesystem(ap.Operator.from_uri("s3://arrow-counted", **options))
     theirs = pafs.S3FileSystem(
         access_key=options["access_key_id"],

@@ -1,7 +1,5 @@
 """What one open of an object has learned serves the next, and no byte without a response that proves it."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable, Iterator

@@ -18,6 +18,7 @@ from virtualizarr.parsers import HDFParser
 import aioprefetch as ap
 from aioprefetch.obspec import OperatorStore
 from aioprefetch.testing import CountingS3Server, content
+from tests.stores.s3_options import options_of
 from tests.stores.stacks import MotoBucket
 
 VALUES = np.arange(64 * 256, dtype="f8").reshape(64, 256)
@@ -45,10 +46,7 @@ def bucket(random_name: Callable[[], str]) -> str:
 def operator(s3_server: CountingS3Server, bucket: str) -> ap.Operator:
     return ap.Operator.from_uri(
         f"s3://{bucket}",
-        endpoint_url=s3_server.endpoint_url,
-        region=s3_server.region,
-        access_key_id=s3_server.access_key_id,
-        secret_access_key=s3_server.secret_access_key,
+        **options_of(s3_server),
         allow_http=True,
     )
 

@@ -21,8 +21,8 @@ from aioprefetch.testing import CountingS3Server, Fault, Rule
 from tests.files.column_file import GROUPS, METADATA, NAMES, PARQUET, ROWS, WANTED
 from tests.libraries.conftest import Store
 from tests.probes.programs import run_program
-from tests.stores.arrow_stores import s3_options
 from tests.stores.computed_store import KIB, MIB
+from tests.stores.s3_options import options_of
 from tests.stores.stored_object import KEY, StoredObject
 
 ENGINES: list[Any] = ["in-memory", "streaming"]
@@ -159,7 +159,7 @@ def test_many_files_on_a_server(s3_server: CountingS3Server, random_name: Callab
     """A listing and a request a file; for the first rows the first file alone is read again, where it was not kept."""
     bucket = random_name()
     s3_server.create_bucket(bucket)
-    options = s3_options(s3_server)
+    options = options_of(s3_server)
     frames = []
     with ap.sync.BlockingOperator(ap.Operator.from_uri(f"s3://{bucket}", **options)) as operator:
         for year in (2023, 2024, 2025):
@@ -199,7 +199,7 @@ def test_many_files_are_listed_once_more_than_by_polars(
     """By the query, which does not believe the listing of the call. The call, listings and HEADs are counted."""
     bucket = random_name()
     s3_server.create_bucket(bucket)
-    options = s3_options(s3_server)
+    options = options_of(s3_server)
     with ap.sync.BlockingOperator(ap.Operator.from_uri(f"s3://{bucket}", **options)) as operator:
         for year in (2023, 2024):
             operator.write(f"t/year={year}/part-0.parquet", PARQUET)

@@ -1,7 +1,5 @@
 """What programs do with zarr, run over one store after the other on one counting S3 server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +13,7 @@ from zarr.storage import ObjectStore
 
 import aioprefetch as ap
 from aioprefetch.testing import CountingS3Server
+from tests.stores.s3_options import options_of
 
 SIDE = 512
 VALUES = np.arange(SIDE * SIDE, dtype="<i4").reshape(SIDE, SIDE)
@@ -32,10 +31,7 @@ def over_aioprefetch(server: CountingS3Server, bucket: str) -> Iterator[Store]:
     """Ours."""
     operator = ap.Operator.from_uri(
         f"s3://{bucket}",
-        endpoint_url=server.endpoint_url,
-        region=server.region,
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
+        **options_of(server),
         allow_http=True,
     )
     with ap.zarr.Store(operator, "data") as store:

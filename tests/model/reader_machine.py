@@ -3,9 +3,9 @@
 import asyncio
 import io
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -15,10 +15,7 @@ from aioprefetch.reader.growth import GrowthName
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.testing.oracle import ReaderModel, assert_same_bytes
 from aioprefetch.values import ReadRequest, Request
-from tests.stores.verb_layer import VerbLayer
-
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
+from tests.stores.verb_layer import Forward, VerbLayer
 
 BLOCK = 16
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK - 1, 3 * BLOCK + 1, 10 * BLOCK, 10 * BLOCK + 1)
@@ -51,7 +48,7 @@ class Weather(VerbLayer):
         self.failure_rate = failure_rate
         self.requests: list[ReadRequest] = []
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+    async def around(self, request: Request, forward: Forward) -> Any:
         if isinstance(request, ReadRequest):
             self.requests.append(request)
         try:

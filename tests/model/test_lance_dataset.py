@@ -1,7 +1,5 @@
 """Datasets as pylance writes them, read from disk through an Operator, against what pylance reads."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading
@@ -24,6 +22,7 @@ from aioprefetch.sync import run as sync_run
 from aioprefetch.testing import CountingS3Server
 from tests.files.lance_files import damaged, dataset_objects, stored
 from tests.profile import chosen, few
+from tests.stores.s3_options import options_of
 
 lance: Any = pytest.importorskip("lance")
 
@@ -407,8 +406,7 @@ async def test_a_dataset_in_s3(s3_server: CountingS3Server, random_name: Callabl
     peer.delete("id = 3")
     objects = dataset_objects(path, "ds")
     s3_server.create_bucket(bucket)
-    keys = {"access_key_id": s3_server.access_key_id, "secret_access_key": s3_server.secret_access_key}
-    options: dict[str, Any] = {"endpoint_url": s3_server.endpoint_url, "region": "us-east-1", **keys}
+    options = options_of(s3_server)
     async with Operator.from_uri(f"s3://{bucket}", **options) as operator:
         for key, data in objects.items():
             await operator.write(key, data)

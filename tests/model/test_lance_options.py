@@ -1,7 +1,5 @@
 """Random lives of datasets, read with random options, as pylance reads them."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Files of version 2.1 and 2.2, every family of columns, against the tables they were written from and pylance."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ meanwhile. Then no value is lost and no name has a part of one; and the next run
 Prints how many were killed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import itertools

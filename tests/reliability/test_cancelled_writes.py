@@ -3,8 +3,6 @@
 A name has its old value or its new one, nothing hidden is left, and no task, file or socket of the call.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tempfile

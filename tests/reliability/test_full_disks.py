@@ -1,7 +1,5 @@
 """Files that cannot grow any further while a verb writes them: the system stops them at a size, as a full disk does."""
 
-from __future__ import annotations
-
 import random
 import resource
 import tempfile

@@ -1,13 +1,11 @@
 """Ctrl-C at each request of an append, before it is sent and after it was done: the old bytes or the new ones."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
@@ -16,10 +14,7 @@ from aioprefetch import Operator
 from aioprefetch.fsspec import AioPrefetchFileSystem
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import Request
-from tests.stores.verb_layer import VerbLayer
-
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
+from tests.stores.verb_layer import Forward, VerbLayer
 
 OLD, NEW = b"old", b"old and new"
 
@@ -30,14 +25,14 @@ class InterruptLayer(VerbLayer):
     def __init__(self, at: int, *, after: bool) -> None:
         self.at, self.after, self.requests = at, after, 0
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+    async def around(self, request: Request, forward: Forward) -> Any:
         number, self.requests = self.requests, self.requests + 1
         if number != self.at:
             return await forward(request)
         result = await forward(request) if self.after else None
         os.kill(os.getpid(), signal.SIGINT)
         try:
-            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+            return await asyncio.get_running_loop().create_future()
         finally:
             if abort := getattr(result, "abort", None):  # A layer that keeps a body ends it.
                 await abort()

@@ -1,10 +1,7 @@
 """A store that asks for fewer requests for half a minute, on the virtual clock."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import pytest
 
@@ -16,11 +13,8 @@ from aioprefetch.operator.operator import Operator
 from aioprefetch.services.memory import Memory
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.oracle import assert_same_bytes, content
-from aioprefetch.values import ReadReply, ReadRequest, Request
+from aioprefetch.values import ReadReply, ReadRequest
 from tests.stores.verb_layer import VerbLayer
-
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
 
 OUTAGE_SECONDS = 30.0
 READS = 1000

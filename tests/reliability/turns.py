@@ -1,7 +1,5 @@
 """A call that is cancelled at one turn of its event loop, counted from its first step."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """A tree, and each call of a verb that changes something in it: what is spoiled, cancelled and killed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -21,6 +21,7 @@ from aioprefetch.testing import CountingS3Server, Fault, Rule
 from tests.files.column_file import EXPECTED, GROUPS, NAMES, OTHERS, PARQUET, ROWS, WANTED
 from tests.profile import chosen
 from tests.stores.computed_store import MIB, repeated
+from tests.stores.s3_options import options_of
 from tests.stores.stored_object import StoredObject, stored
 
 # PySpark warns of pandas 3, and leaves its sockets to the garbage collector.
@@ -99,15 +100,6 @@ def ends_of(header: str) -> Range:
     if not first:
         return max(0, len(PARQUET) - int(last)), len(PARQUET)
     return int(first), min(int(last) + 1, len(PARQUET)) if last else len(PARQUET)
-
-
-def options_of(server: CountingS3Server) -> dict[str, Any]:
-    return {
-        "endpoint_url": server.endpoint_url,
-        "region": server.region,
-        "access_key_id": server.access_key_id,
-        "secret_access_key": server.secret_access_key,
-    }
 
 
 AS_OPTION = {"columns": NAMES}

@@ -14,5 +14,5 @@
 | `simulated_bucket`, `dict_index`, `computed_listing` | is what a lister reports true to a bucket that changes? |
 | `dict_store`, `source_files` | does a service of another author work? what does a batch of the source ask for? |
 | `stored_object`, `planted_keys` | what do libraries ask for? what becomes of keys that no verb of ours writes? |
-| `rclone_server` | what does another implementation of S3 say? |
+| `rclone_server`, `s3_options` | what does another implementation of S3 say? and how is any opened? |
 """

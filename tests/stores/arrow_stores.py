@@ -1,7 +1,5 @@
 """File systems of Arrow over each kind of store, for the tests of the bridge and of the libraries that use it."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +8,9 @@ from typing import Any
 
 import aioprefetch as ap
 from aioprefetch.testing import CountingS3Server
+from tests.stores.s3_options import options_of
 
 STORES = ("memory", "files", "moto")
-
-
-def s3_options(server: CountingS3Server) -> dict[str, Any]:
-    """The options of an operator for a server of S3."""
-    return {
-        "endpoint_url": server.endpoint_url,
-        "region": server.region,
-        "access_key_id": server.access_key_id,
-        "secret_access_key": server.secret_access_key,
-    }
 
 
 @contextmanager
@@ -30,7 +19,7 @@ def filesystem_over(kind: str, directory: Path, server: CountingS3Server, **opti
     name = f"arrow-{uuid.uuid4().hex[:12]}"
     if kind == "moto":
         server.create_bucket(name)
-        operator = ap.Operator.from_uri(f"s3://{name}/below", **s3_options(server), **options)
+        operator = ap.Operator.from_uri(f"s3://{name}/below", **options_of(server), **options)
     elif kind == "files":
         (directory / name).mkdir()
         operator = ap.Operator.from_uri(f"file://{directory / name}", **options)

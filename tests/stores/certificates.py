@@ -1,7 +1,5 @@
 """Certificates of one run: of an authority of our own, and of itself."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
 import ssl

@@ -1,7 +1,5 @@
 """A service of another author: forty lines over a dictionary, that lists in any order. It counts nothing itself."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,8 +1,7 @@
 """Stores with keys that no verb of ours writes, put there by a raw client; it also tells what the store holds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from typing import Any
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.s3.models import S3Backend, s3_backends
@@ -12,6 +11,7 @@ from aioprefetch.operator.options import UriOptions
 from aioprefetch.services import Memory
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.values import WriteRequest
+from tests.stores.s3_options import options_of
 
 
 class Planted:
@@ -55,15 +55,8 @@ class PlantedBucket(Planted):
         self.server = server
         self.name = name
         self._backend: S3Backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
-        super().__init__(
-            f"s3://{name}",
-            {
-                "endpoint_url": server.endpoint_url,
-                "access_key_id": server.access_key_id,
-                "secret_access_key": server.secret_access_key,
-                "region": "us-east-1",
-            },
-        )
+        options: Any = options_of(server)
+        super().__init__(f"s3://{name}", options)
 
     def plant(self, objects: Mapping[str, bytes]) -> None:
         for key, data in objects.items():

@@ -1,7 +1,5 @@
 """An object on a counting S3 server that libraries open by its URL, and what they have asked for of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import aioprefetch as ap
 from aioprefetch.ranges import Range
 from aioprefetch.testing import Fault, FaultServer, Rule
+from tests.stores.s3_options import options_of
 
 KEY = "bucket/key"
 
@@ -24,12 +23,7 @@ class StoredObject:
         self.server = server
         self.size = len(server.objects[KEY])
         self.url = f"s3://{KEY}"
-        self.store: dict[str, Any] = {
-            "endpoint_url": server.endpoint_url,
-            "region": server.region,
-            "access_key_id": server.access_key_id,
-            "secret_access_key": server.secret_access_key,
-        }
+        self.store: dict[str, Any] = options_of(server)
         self._forgotten = 0
 
     def open(self, **options: Any) -> Any:

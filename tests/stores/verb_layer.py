@@ -1,5 +1,6 @@
 """A layer that has its verbs itself, so that a test of a store with a fault or a peculiarity writes one class."""
 
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any
 
@@ -7,6 +8,8 @@ from aioprefetch.accessor.protocols import Accessor, Layer, WrappedAccessor
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.values import Capability
 
+# What ``around`` calls to go on, with a request.
+Forward = Callable[[Any], Awaitable[Any]]
 VERBS = ("stat", "read", "list_page", "write", "open_write", "begin_upload", "write_part", "copy_part")
 MORE_VERBS = ("complete_upload", "abort_upload", "list_uploads", "copy", "rename", "delete", "create_dir", "identity")
 

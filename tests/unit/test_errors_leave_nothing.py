@@ -28,6 +28,7 @@ from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.testing.fault_layer import FaultLayer
 from tests.repository.source_tree import PACKAGE
 from tests.stores.part_store import PART_BYTES, PartStore
+from tests.stores.s3_options import options_of
 
 SIZE = 100_000
 FAR_BYTES = 50 << 20  # Two ranges that far apart are two requests.
@@ -343,10 +344,7 @@ def faulty(service: str, server: FaultServer) -> ap.Operator:
     else:
         op = ap.Operator.from_uri(
             "s3://bucket",
-            endpoint_url=server.url,
-            region=server.region,
-            access_key_id=server.access_key_id,
-            secret_access_key=server.secret_access_key,
+            **options_of(server),
             read_timeout_seconds=0.1,
             block_bytes=BLOCK_BYTES,
         )

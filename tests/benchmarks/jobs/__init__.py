@@ -1,7 +1,5 @@
 """The table of jobs, in the order they run, in the groups in which they are shown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Jobs of one machine and of small things: local files, memory, disk, small requests, processes, archives."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Jobs of objects: new ones, whole ones, streams, many readers, and readers that open and close."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Jobs of ranges: many at once, over TLS, with faults, far from each other, and how right the simulator is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Jobs of tables: Parquet, polars, Lance, and how many rows a batch has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

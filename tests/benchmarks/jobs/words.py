@@ -1,7 +1,5 @@
 """What several modules of the table share: names of contestants and numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """zarr and xarray over our store, obstore's and s3fs's, all on one counting S3."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -30,6 +30,7 @@ import aioprefetch as ap
 from aioprefetch.testing import Fault, FaultServer, Rule
 from aioprefetch.testing.faults import etag_of
 from tests.libraries.requests.cost import Cost, Costs, Section, kinds_of
+from tests.stores.s3_options import options_of
 
 BUCKET = "bucket"
 FIRST_BYTE_SECONDS = 0.01
@@ -158,10 +159,7 @@ def by_sync_open(server: FaultServer, path: str) -> Any:
     """``ap.sync.open``."""
     return ap.sync.open(
         f"s3://{path}",
-        endpoint_url=server.endpoint_url,
-        region=server.region,
-        access_key_id=server.access_key_id,
-        secret_access_key=server.secret_access_key,
+        **options_of(server),
     )
 
 

@@ -1,7 +1,5 @@
 """A micro-batch engine without a JVM: the calls of Spark in their order, its two logs, and a sink by batch id."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

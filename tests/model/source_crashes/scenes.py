@@ -1,7 +1,5 @@
 """File sets that change while a query is killed again and again, and the rows that must come of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress

@@ -1,16 +1,13 @@
 """A process that is killed, or a request that fails, at a numbered step, and the steps of a simulated engine."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from aioprefetch.errors import Unavailable
 from aioprefetch.values import ListRequest, Request
-from tests.stores.verb_layer import VerbLayer
+from tests.stores.verb_layer import Forward, VerbLayer
 
-R = TypeVar("R", bound=Request)
 T = TypeVar("T")
 
 # killed: the process is gone, before a request or when it has taken effect and the response is on its way.
@@ -96,7 +93,7 @@ class StrikeLayer(VerbLayer):
     process: Process
     page_entries: int = 5
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+    async def around(self, request: Request, forward: Forward) -> Any:
         if isinstance(request, ListRequest):
             request = replace(request, page_entries_max=self.page_entries)
         name = f"{request.operation} {self.name} {request.path}"

@@ -6,8 +6,6 @@ about 1,000 runs. ``quick`` takes a quarter of them. ``make test-spark-crash`` t
 combinations of several steps: about 5,000.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

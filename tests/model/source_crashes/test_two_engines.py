@@ -1,7 +1,5 @@
 """Two queries on one state at once: the one that opened it last goes on, the other one ends with a clear error."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack, suppress
 

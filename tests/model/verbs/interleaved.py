@@ -4,8 +4,6 @@ A verb is a sequence of requests, and each of these changes the tree at once. Be
 do anything. So there is a set of trees that may be there in the end; errors that were raised leave some of them out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from aioprefetch.errors import AlreadyExists, ConditionNotMatch, Error, NotFound, ObjectChanged, ProtocolError

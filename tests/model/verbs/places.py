@@ -1,7 +1,5 @@
 """The places in which the verbs are tried: stores whose objects a test sees and changes past all of them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -20,6 +18,7 @@ from tests.model.verbs.tree import Meaning, Tree
 from tests.stores.faulty_bucket import FaultyBucket
 from tests.stores.planted_keys import PlantedBucket
 from tests.stores.rclone_server import RcloneS3Server
+from tests.stores.s3_options import options_of
 
 
 class Place(Protocol):
@@ -154,10 +153,7 @@ class RclonePlace(FilesPlace):
         self.root = server.root / name
         self.url = f"s3://{name}"
         self.options = {
-            "endpoint_url": server.endpoint_url,
-            "access_key_id": server.access_key_id,
-            "secret_access_key": server.secret_access_key,
-            "region": server.region,
+            **options_of(server),
             "addressing_style": "path",
             "attempts_max": 1,
         }

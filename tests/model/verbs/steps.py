@@ -1,7 +1,5 @@
 """Trees and steps that Hypothesis draws: few names, so that they meet, and a value of its own for each write."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping
 from typing import Any

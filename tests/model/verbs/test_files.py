@@ -1,7 +1,5 @@
 """Links, names of one file, FIFOs, modes: no value of a file is lost, and none is shown to more users."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import stat

@@ -1,11 +1,9 @@
 """Two clients whose requests interleave on the virtual clock: what one of them writes is not lost by the other."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -21,10 +19,8 @@ from tests.model.verbs.interleaved import Ended, killed_values, possible_trees
 from tests.model.verbs.places import MemoryPlace, opened
 from tests.model.verbs.tree import Step, Tree
 from tests.probes.search import searched
-from tests.stores.verb_layer import VerbLayer
+from tests.stores.verb_layer import Forward, VerbLayer
 
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
 NAMES = st.sampled_from(["a", "b", "c"])
 BELOW = st.sampled_from(["a/x", "a/y", "b/x", "b/y"])
 DIRECTORIES = st.sampled_from(["a/", "b/"])
@@ -42,7 +38,7 @@ class DelayLayer(VerbLayer):
 
     waits: Iterator[int] = field(compare=False)
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+    async def around(self, request: Request, forward: Forward) -> Any:
         await asyncio.sleep(next(self.waits, 0))
         try:
             return await forward(request)

@@ -4,8 +4,6 @@ Every value that is written is another one. So what a verb may lose is a set of 
 deletes. All others have to be somewhere after it, whatever has failed.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable, Mapping

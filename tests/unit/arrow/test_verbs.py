@@ -22,7 +22,8 @@ from aioprefetch.arrow.handler import Footers, ReadFile, WriteFile, wait_for_dro
 from aioprefetch.testing import CountingS3Server, FaultLayer, Injection
 from aioprefetch.testing.conformance.suite import checks
 from aioprefetch.values import CopyRequest, ListRequest, Metadata, ReadRequest, RenameRequest, StatRequest, WriteRequest
-from tests.stores.arrow_stores import STORES, filesystem_over, s3_options
+from tests.stores.arrow_stores import STORES, filesystem_over
+from tests.stores.s3_options import options_of
 from tests.stores.verb_layer import VerbLayer
 
 
@@ -159,6 +160,32 @@ class TestDirectories:
 
 
 class TestObjects:
+    def test_they_are_deleted(self, fs: Any) -> None:
+        write(fs, "a/1")
+        with pytest.raises(FileNotFoundError):
+            fs.delete_file("a/2")
+        with pytest.raises(IsADirectoryError):
+            fs.delete_file("a")
+        fs.delete_file("a/1")
+        assert not fs.get_file_info("a/1").is_file
+
+    def test_they_are_copied_and_moved(self, fs: Any) -> None:
+        write(fs, "a/1", b"one")
+        write(fs, "b/2", b"two")
+        fs.copy_file("a/1", "c/3")
+        fs.copy_file("a/1", "a/1")
+        fs.move("a/1", "b/2")
+        fs.move("b/2", "b/2")
+        assert fs.open_input_file("b/2").read() == fs.open_input_file("c/3").read() == b"one"
+        assert not fs.get_file_info("a/1").is_file
+        for verb in (fs.copy_file, fs.move):
+            with pytest.raises(FileNotFoundError):
+                verb("a/1", "d")
+            with pytest.raises(IsADirectoryError):
+                verb("b/2", "c")
+        with pytest.raises(IsADirectoryError):
+            fs.copy_file("b", "d")
+
     def test_directories_are_moved_with_all_below_them(self, fs: Any) -> None:
         for path in ("a/1", "a/b/2", "full/3", "file"):
             write(fs, path)
@@ -374,7 +401,7 @@ class TestWriting:
     def test_each_failing_request_of_a_write_leaves_no_object(self, s3_server: CountingS3Server) -> None:
         """The first request of an upload in parts fails, the second, and so on, until there is none left to fail."""
         s3_server.create_bucket("arrow-failing")
-        options = s3_options(s3_server)
+        options = options_of(s3_server)
         for number in range(20):
             plan = tuple(
                 Injection(operation=operation, occurrence=number, error=ap.PermissionDenied)

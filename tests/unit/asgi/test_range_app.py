@@ -23,6 +23,7 @@ from aioprefetch.asgi.responses import ByteSpec, parse_ranges
 from aioprefetch.runtime.events import Event
 from aioprefetch.testing import CountingS3Server, Injection
 from aioprefetch.values import Metadata, StatRequest
+from tests.stores.s3_options import options_of
 from tests.stores.verb_layer import VerbLayer
 from tests.unit.asgi.range_app import DATA, PATH, client_of, collector, never, served
 
@@ -370,10 +371,7 @@ async def test_a_missing_bucket_is_no_missing_object(
     """Who runs the service finds it in the log; clients did nothing wrong."""
     op = ap.Operator.from_uri(
         "s3://there-is-none",
-        endpoint_url=s3_server.endpoint_url,
-        region=s3_server.region,
-        access_key_id=s3_server.access_key_id,
-        secret_access_key=s3_server.secret_access_key,
+        **options_of(s3_server),
     )
     async with op, client_of(op) as client:
         assert (await client.get("/k")).status_code == 502

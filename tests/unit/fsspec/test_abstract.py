@@ -1,7 +1,5 @@
 """fsspec's own suites, whole: over memory, files, and two implementations of S3."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Callable, Iterator
 from pathlib import Path

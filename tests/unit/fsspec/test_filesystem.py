@@ -3,9 +3,9 @@
 import asyncio
 import io
 import zipfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import fsspec
 import pytest
@@ -19,12 +19,10 @@ from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.testing import FaultLayer, FaultServer, Injection, content
 from aioprefetch.values import Request, WriteRequest
 from tests.stores.stacks import MotoBucket
-from tests.stores.verb_layer import VerbLayer
+from tests.stores.verb_layer import Forward, VerbLayer
 from tests.unit.fsspec.s3_words import Bucket
 
 DATA = content(10_000)
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
 
 
 class TestSlices:
@@ -68,7 +66,7 @@ class TestSlices:
         versions = {size: content(size, version=size) for size in range(1_000, 20_000, 1_000)}
 
         class Overwriting(WrappedAccessor):
-            async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+            async def around(self, request: Request, forward: Forward) -> Any:
                 try:
                     return await forward(request)
                 finally:
@@ -232,7 +230,7 @@ class HeldListings(VerbLayer):
     def __init__(self) -> None:
         self.listed, self.goes_on = asyncio.Event(), asyncio.Event()
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+    async def around(self, request: Request, forward: Forward) -> Any:
         response = await forward(request)
         if request.operation == "list":
             self.listed.set()

@@ -1,7 +1,5 @@
 """What a file system keeps: how long, how much, what forgetting costs, and that no verb decides by it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

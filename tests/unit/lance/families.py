@@ -1,7 +1,5 @@
 """A small array of every type family, and the versions in which pylance can write it."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 ALL = ("2.0", "2.1", "2.2")

@@ -1,7 +1,5 @@
 """Blobs by their bytes and by their descriptions, as pylance gives them."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """FSST against a decoder that goes code by code, and with invalid tables and codes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Filters of a scan: the rows that match, the columns that are read for them, and those of the result."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

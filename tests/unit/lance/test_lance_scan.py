@@ -1,7 +1,5 @@
 """The scan of a file: its arguments, the order of rows, and its plan."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

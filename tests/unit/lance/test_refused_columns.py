@@ -1,7 +1,5 @@
 """What one column cannot be read for is its own affair: others are read, and its error names it and its type."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

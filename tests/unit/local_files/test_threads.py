@@ -1,7 +1,5 @@
 """Short calls of threads: one thread makes them, and others help where it waits for a device."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -8,6 +8,7 @@ from obspec import exceptions
 
 import aioprefetch as ap
 from aioprefetch.testing import CountingS3Server, content
+from tests.stores.s3_options import options_of
 
 ATTRIBUTES: obspec.Attributes = {"Content-Type": "text/x", "Cache-Control": "max-age=1", "a": "b"}
 
@@ -20,10 +21,7 @@ async def test_a_copy_that_must_not_replace_reads_nothing(
     s3_server.create_bucket(bucket)
     op = ap.Operator.from_uri(
         f"s3://{bucket}",
-        endpoint_url=s3_server.endpoint_url,
-        access_key_id=s3_server.access_key_id,
-        secret_access_key=s3_server.secret_access_key,
-        region="us-east-1",
+        **options_of(s3_server),
     )
     async with op, ap.obspec.store(op) as store:
         await store.put_async("k", data, attributes=ATTRIBUTES)

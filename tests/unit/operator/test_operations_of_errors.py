@@ -4,7 +4,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -16,10 +16,7 @@ from aioprefetch.values import Request, WriteRequest
 from tests.profile import in_turns
 from tests.stores.dict_store import DictStore
 from tests.stores.part_store import PartStore
-from tests.stores.verb_layer import VerbLayer
-
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
+from tests.stores.verb_layer import Forward, VerbLayer
 
 DATA = bytes(range(250)) * 20  # Five parts of an upload.
 KEYS = ("k", "d/a", "d/b", "d/e/c")
@@ -33,7 +30,7 @@ class Refusing(VerbLayer):
         self.nth = -1
         self.count = 0
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+    async def around(self, request: Request, forward: Forward) -> Any:
         self.count += 1
         if self.nth in (0, self.count):
             raise ap.PermissionDenied("refused")

@@ -1,7 +1,5 @@
 """What a layer delivers is compared with what it promised and with what was asked for, through every door."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import uuid

@@ -1,7 +1,5 @@
 """Rows that Spark's own readers would give otherwise: one warning of each kind in a process, and none without need."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The fields of files beside the schema of a reader: for filters, unknown fields, CSV without names."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

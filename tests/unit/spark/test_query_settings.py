@@ -1,7 +1,5 @@
 """Zone and case of names are those of the query, as its tasks see them, and a plan never rests on another zone."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Small objects into files: one job of a thread for each, and what was longer than its listing said arrives too."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

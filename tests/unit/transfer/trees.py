@@ -1,7 +1,5 @@
 """Trees of keys and bytes, and the places that tests copy them between."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

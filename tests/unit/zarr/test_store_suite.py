@@ -13,6 +13,7 @@ from zarr.testing.store import StoreTests
 import aioprefetch as ap
 from aioprefetch.testing import CountingS3Server
 from aioprefetch.zarr import Store
+from tests.stores.s3_options import options_of
 from tests.stores.stacks import MotoBucket, get_file, put_file
 
 pytestmark = pytest.mark.full
@@ -121,10 +122,7 @@ class TestOverS3(StoreSuite):
         prototype = default_buffer_prototype()
         missing = ap.Operator.from_uri(
             "s3://there-is-none",
-            endpoint_url=s3_server.endpoint_url,
-            region=s3_server.region,
-            access_key_id=s3_server.access_key_id,
-            secret_access_key=s3_server.secret_access_key,
+            **options_of(s3_server),
         )
         async with operator, missing:
             for wanted in ranges:

@@ -1,7 +1,5 @@
 """Branches, and tags of their versions, as pylance writes and reads them."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

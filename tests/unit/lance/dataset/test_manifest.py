@@ -1,7 +1,5 @@
 """Manifests and versions: the one that is read, the number of requests, and invalid ones."""
 
-from __future__ import annotations
-
 import random
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``_rowid`` and ``_rowaddr``: pylance's numbers, the forms of stable ids, and damaged ones."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

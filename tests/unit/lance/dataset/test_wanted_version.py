@@ -1,7 +1,5 @@
 """Versions by number, time and tag, against pylance's."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FastLanes unpacking against a packer that goes bit by bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

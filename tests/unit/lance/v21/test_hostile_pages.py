@@ -1,7 +1,5 @@
 """Damaged pages and layouts: each is decoded to a valid array or raises a typed error."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import random

@@ -1,7 +1,5 @@
 """Layouts from messages made by hand: known ones are parsed, others are refused by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from aioprefetch.errors import Unsupported, UntrustedMetadata

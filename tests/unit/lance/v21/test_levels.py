@@ -1,7 +1,5 @@
 """Unravelling levels that are made from nested Python values by the rules of the format."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The reads of pages of version 2.1 and 2.2: one step if most rows are wanted, two if few are."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace

@@ -100,25 +100,6 @@ async def test_metadata(accessor: Accessor, root: Path) -> None:
     )
 
 
-async def test_stat_of_directories(accessor: Accessor, root: Path) -> None:
-    (root / "d").mkdir()
-    (root / "f").write_bytes(b"")
-    for path in ("d/", "d", "", "/"):
-        assert (await accessor.stat(StatRequest(path=path))).is_directory
-    for path in ("f/", "f/x", "missing", "missing/", "missing/x"):
-        with pytest.raises(errors.NotFound):
-            await accessor.stat(StatRequest(path=path))
-
-
-@pytest.mark.parametrize("path", ["missing", "d/missing", "missing/x", "f/below"])
-async def test_what_is_missing_is_not_found(accessor: Accessor, root: Path, path: str) -> None:
-    (root / "d").mkdir()
-    (root / "f").write_bytes(b"")
-    with pytest.raises(errors.NotFound) as caught:
-        await read(accessor, path)
-    assert isinstance(caught.value, FileNotFoundError)
-
-
 async def test_a_missing_root_is_not_found(tmp_path: Path, runtime: Runtime) -> None:
     accessor = Fs(str(tmp_path / "nowhere")).build(runtime)
     with pytest.raises(errors.NotFound):

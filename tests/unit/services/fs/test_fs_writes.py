@@ -22,7 +22,7 @@ from aioprefetch.values import (
     StatRequest,
     WriteRequest,
 )
-from tests.unit.services.fs.test_fs_reads import ODD_KEYS
+from tests.unit.services.fs.test_fs_reads import ODD_KEYS, read
 
 
 def names(root: Path) -> list[str]:
@@ -41,9 +41,11 @@ async def test_a_write_is_read_back_and_described(
 
 
 @pytest.mark.parametrize("key", ODD_KEYS)
-async def test_odd_keys_are_written_and_listed(accessor: Accessor, root: Path, key: str) -> None:
+async def test_odd_keys_are_written_listed_and_read(accessor: Accessor, root: Path, key: str) -> None:
     await accessor.write(WriteRequest(path=key), b"x")
     assert (root / key).read_bytes() == b"x"
+    assert (await accessor.stat(StatRequest(path=key))).path == key
+    assert await read(accessor, key) == b"x"
     page = await accessor.list_page(ListRequest(path="", recursive=True))
     assert [entry.path for entry in page.entries] == [key]
     await accessor.delete(DeleteRequest(path=key, paths=(key,)))
@@ -188,6 +190,12 @@ async def test_if_match_is_one_step_among_writers(accessor: Accessor, root: Path
         *(accessor.write(request, bytes(n + 2)) for n, request in enumerate(requests)), return_exceptions=True
     )
     assert sum(isinstance(outcome, errors.ConditionNotMatch) for outcome in outcomes) == 9
+    now = (await accessor.stat(StatRequest(path="k"))).etag
+    bodies = [await accessor.open_write(WriteRequest(path="k", if_match=now)) for _ in range(2)]
+    await bodies[0].close()
+    with pytest.raises(errors.ConditionNotMatch):
+        await bodies[1].close()
+    await bodies[1].abort()
 
 
 @pytest.mark.parametrize("path", ["", "/", "d/", "d", "new/"])

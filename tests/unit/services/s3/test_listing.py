@@ -20,32 +20,6 @@ from aioprefetch.values import ListRequest
 from tests.stores.key_server import Asked, Bent, KeyServer, Said
 from tests.unit.services.s3.stores import Store
 
-TREE = ["a/1", "a/2", "a/sub/3", "b", "c d/4", "c+d", "ü"]
-
-
-LISTINGS: list[tuple[str, dict[str, Any], list[str]]] = [
-    ("", {}, ["a/", "b", "c d/", "c+d", "ü"]),
-    ("", {"recursive": True}, TREE),
-    ("a/", {}, ["a/1", "a/2", "a/sub/"]),
-    ("a", {}, ["a/"]),
-    ("b", {}, ["b"]),
-    ("c", {}, ["c d/", "c+d"]),
-    ("none/", {}, []),
-    ("", {"start_after": "a/"}, ["b", "c d/", "c+d", "ü"]),
-    ("", {"start_after": "b"}, ["c d/", "c+d", "ü"]),
-    ("", {"start_after": "a/2", "recursive": True}, ["a/sub/3", "b", "c d/4", "c+d", "ü"]),
-]
-
-
-@pytest.mark.parametrize("page_entries_max", [None, 2])
-async def test_lists(bucket: Store, page_entries_max: int | None) -> None:
-    """In order, in pages of any size, folded or not."""
-    for key in TREE:
-        await bucket.put(key, b"x")
-    for path, fields, expected in LISTINGS:
-        found = await bucket.names(path, page_entries_max=page_entries_max, **fields)
-        assert found == expected, (path, fields)
-
 
 async def test_files_have_size_etag_and_time(bucket: Store) -> None:
     """Times are in UTC, ETags without quotes."""

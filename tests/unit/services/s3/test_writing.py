@@ -66,12 +66,6 @@ async def test_a_small_object_is_one_put(bucket: Bucket) -> None:
     assert await bucket.op.read("k") == b"hello world"
 
 
-async def test_an_empty_object(bucket: Bucket) -> None:
-    async with bucket.op.writer("k"):
-        pass
-    assert await bucket.op.read("k") == b""
-
-
 @pytest.mark.parametrize("chunks", [5, 6, 23])
 async def test_a_large_object_goes_in_parts(bucket: Bucket, chunks: int) -> None:
     """Parts of one size, the last one shorter; one part is one put."""

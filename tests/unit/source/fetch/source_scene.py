@@ -1,7 +1,5 @@
 """A bucket and a state in memory, and an engine that asks for all batches."""
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime

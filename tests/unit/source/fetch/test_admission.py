@@ -1,7 +1,5 @@
 """One batch takes what its limits allow, in order, and loses nothing of what it cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

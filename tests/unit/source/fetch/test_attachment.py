@@ -1,7 +1,5 @@
 """Following another source, and the location of a state."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

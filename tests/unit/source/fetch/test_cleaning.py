@@ -1,7 +1,5 @@
 """Files are cleaned behind the engine's commits, and never in a version that was not read."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Work is divided by a function of keys and options, so that any number of tasks reads the same."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

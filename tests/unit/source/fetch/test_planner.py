@@ -1,7 +1,5 @@
 """A batch is planned from what was left over and from new pages, and is a durable record before anybody hears of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any

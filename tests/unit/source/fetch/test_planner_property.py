@@ -1,7 +1,5 @@
 """Whatever happens to a bucket, and wherever planning is interrupted, each version of a file is planned once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from contextlib import suppress

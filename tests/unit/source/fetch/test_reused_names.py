@@ -1,7 +1,5 @@
 """Names whose content disappears and returns: emptied and filled, deleted and created again."""
 
-from __future__ import annotations
-
 import pytest
 
 from aioprefetch.errors import ObjectChanged

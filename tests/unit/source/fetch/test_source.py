@@ -1,7 +1,5 @@
 """The front door, driven as a micro-batch engine drives it, over the real state and the real lister."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A source that runs on without work, or is started again and again: what it keeps is bounded, in memory and beside."""
 
-from __future__ import annotations
-
 import pytest
 
 from aioprefetch.errors import NotFound

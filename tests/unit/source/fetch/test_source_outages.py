@@ -1,10 +1,8 @@
 """Stores that throttle, or do not respond, for minutes: a source waits for them, and loses nothing."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -23,7 +21,7 @@ from aioprefetch.source.options import AdmissionOptions, ListOptions
 from aioprefetch.source.values import Offset
 from aioprefetch.values import Request
 from tests.profile import chosen
-from tests.stores.verb_layer import VerbLayer
+from tests.stores.verb_layer import Forward, VerbLayer
 from tests.unit.source.fetch.source_scene import ALL, Scene, items_of
 
 pytestmark = pytest.mark.virtual
@@ -44,7 +42,7 @@ class Outage(VerbLayer):
     def begin(self, seconds: float) -> None:
         self.until = now() + seconds
 
-    async def around(self, request: Request, forward: Callable[..., Awaitable[object]]) -> object:
+    async def around(self, request: Request, forward: Forward) -> Any:
         if self.until is not None and now() < self.until:
             self.times.append(now())
             raise self.kind("no", operation=request.operation, status=self.status)  # type: ignore[arg-type]

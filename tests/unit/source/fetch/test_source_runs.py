@@ -1,7 +1,5 @@
 """Runs that end, and queries that attach to another one."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Compressed files, compared with the standard library and pyarrow: cut short, followed by garbage, and bombs."""
 
-from __future__ import annotations
-
 import gzip
 import random
 import struct

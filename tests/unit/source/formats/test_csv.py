@@ -1,7 +1,5 @@
 """CSV: columns by name, types, quotes, and errors."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

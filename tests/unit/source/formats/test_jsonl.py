@@ -1,7 +1,5 @@
 """JSON lines: values, errors and unknown fields; the fast and the slow parser agree."""
 
-from __future__ import annotations
-
 import json
 import math
 from datetime import UTC, date, datetime

@@ -3,8 +3,6 @@
 Four times the input may take eight times the CPU of this thread; quadratic work takes sixteen times.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import struct

@@ -1,7 +1,5 @@
 """Cutting at line ends without I/O, compared with splitting the whole."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

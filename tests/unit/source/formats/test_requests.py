@@ -1,7 +1,5 @@
 """The requests and bytes of reads, of versions, settings and samples."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from contextlib import aclosing

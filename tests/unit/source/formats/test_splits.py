@@ -1,7 +1,5 @@
 """Files cut anywhere: the items together have the records of the file, each once, compared with other readers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Times without a zone, in CSV and JSON, are those of the zone of the options: gaps and overlaps as in Java."""
 
-from __future__ import annotations
-
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any

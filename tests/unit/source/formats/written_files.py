@@ -1,7 +1,5 @@
 """Files in memory for the tests of formats, and functions to read them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from contextlib import aclosing

@@ -1,10 +1,8 @@
 """Shared by tests of a state: stores that crash or ignore conditions, records, and a dict as a model."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import aioprefetch as ap
 from aioprefetch.accessor.protocols import Accessor, Layer
@@ -14,10 +12,7 @@ from aioprefetch.source.state.source_state import SourceState
 from aioprefetch.source.state.store import SourceIdentity
 from aioprefetch.source.values import Cursor, FetchItem, FileIndex, KnownFile, Record, SourceFile, TailAndSweep
 from aioprefetch.values import Metadata, Request, WriteRequest
-from tests.stores.verb_layer import VerbLayer
-
-R = TypeVar("R", bound=Request)
-T = TypeVar("T")
+from tests.stores.verb_layer import Forward, VerbLayer
 
 IDENTITY = SourceIdentity("memory://bucket/landing", "*.jsonl", {"format": "jsonl"})
 # So small that a few files make several runs and row groups, and that little stays in memory.
@@ -46,7 +41,7 @@ class CrashLayer(VerbLayer):
     after: bool = False
     calls: list[str] = field(default_factory=list, compare=False)
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+    async def around(self, request: Request, forward: Forward) -> Any:
         number = len(self.calls)
         self.calls.append(f"{request.operation} {request.path}")
         if number > self.at or (number == self.at and not self.after):
@@ -64,7 +59,7 @@ class MeanwhileLayer(VerbLayer):
     operation: str
     happens: Callable[[], Awaitable[None]]
 
-    async def around(self, request: R, forward: Callable[[R], Awaitable[T]]) -> T:
+    async def around(self, request: Request, forward: Forward) -> Any:
         if request.operation == self.operation:
             await self.happens()
         return await forward(request)

@@ -1,7 +1,5 @@
 """Compaction in the background: failures, closing, and what a record needs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Compaction: the runs that are replaced, the limits of log and memory, and readers and appends meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from itertools import pairwise

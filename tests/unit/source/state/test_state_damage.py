@@ -1,7 +1,5 @@
 """Wrong input: each is a typed error that says what to do, and nothing begins again from zero."""
 
-from __future__ import annotations
-
 import contextlib
 import tracemalloc
 from typing import Any

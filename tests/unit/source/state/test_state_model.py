@@ -1,7 +1,5 @@
 """Random histories of records, commits, compactions and reopenings, compared with a dict."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """A state that one process writes and another one reads, for long: what it loads, and what it must notice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

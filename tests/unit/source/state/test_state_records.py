@@ -1,7 +1,5 @@
 """Opening, appending and reading records: what is durable, who may write, what a lost answer means."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

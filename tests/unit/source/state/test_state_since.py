@@ -1,7 +1,5 @@
 """By which record a name was new last, through compactions, deletions and later versions."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The stores that hold a state: each opening proves that they honour conditions of writes."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re
