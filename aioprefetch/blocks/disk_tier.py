@@ -19,7 +19,7 @@ from functools import partial
 
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
-from aioprefetch.blocks.host_claims import HostClaims, ObjectFacts
+from aioprefetch.blocks.host_claims import HostClaims
 from aioprefetch.blocks.write_behind import Evictable, WriteBehind
 from aioprefetch.cache.directory import SystemCalls
 from aioprefetch.cache.entry import PIECE_BYTES, TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, aligned, encoded
@@ -238,7 +238,7 @@ class DiskTier:
         start_of: Callable[[int], int],
         *,
         claims: bool,
-    ) -> ObjectFacts | None:
+    ) -> ReadHead | None:
         """Size and version of an object, for a first request that begins at ``start_of`` its size.
 
         ``None`` if no process has left them and the block there, or is about to. With ``claims`` this one is, if it is
@@ -246,7 +246,7 @@ class DiskTier:
         """
         namespace, path = name
 
-        def block_of(facts: ObjectFacts) -> str:
+        def block_of(facts: ReadHead) -> str:
             return self._new_identity(name, facts.version, facts.etag, facts.size, block_bytes).name(
                 start_of(facts.size) // block_bytes
             )

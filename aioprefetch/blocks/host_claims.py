@@ -12,7 +12,6 @@ brings no bytes if they do.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -22,10 +21,11 @@ from aioprefetch.blocks.file import BlockFile
 from aioprefetch.cache.entry import TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, encoded
 from aioprefetch.cache.files import SCRATCH_BYTES, EntryFiles
 from aioprefetch.cache.guard import CacheFailed, DiskCalls
-from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.cache.object_entry import decode_facts, encode_facts
 from aioprefetch.ranges import BlockGrid
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import ReadHead
 
 # How often a fetch that waits for another process looks for its block: at first, and later.
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.004, 0.064
@@ -35,23 +35,15 @@ CLAIM_SECONDS_MAX = 20.0
 FACTS_BYTES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectFacts:
-    """Size and version of an object, as a process has last seen them."""
+def encode_object(head: ReadHead) -> bytes | None:
+    """Size and facts of an object in ``FACTS_BYTES``, ``None`` if that is too little."""
+    data = head.size.to_bytes(8, "big") + encode_facts(head)
+    return data.ljust(FACTS_BYTES) if len(data) <= FACTS_BYTES else None
 
-    size: int
-    version: str | None
-    etag: str | None
 
-    def encode(self) -> bytes | None:
-        """As text of ``FACTS_BYTES``, ``None`` if that is too little."""
-        text = json.dumps([self.size, self.version, self.etag]).encode("ascii")
-        return text.ljust(FACTS_BYTES) if len(text) <= FACTS_BYTES else None
-
-    @classmethod
-    def decode(cls, text: bytes | bytearray) -> ObjectFacts:
-        """The facts in an entry. They passed its checks, so nothing else ever stands there."""
-        return cls(*json.loads(text))
+def decode_object(data: bytes | bytearray) -> ReadHead:
+    """The head of a response with all of the object. Raises ``BadEntry``."""
+    return decode_facts(bytes(data[8:]), int.from_bytes(data[:8], "big"))
 
 
 T = TypeVar("T")
@@ -93,8 +85,6 @@ class HostClaims:
         # The names that are claimed for a fetch, until they are written or given up.
         self._claimed: dict[Fetch, list[str]] = {}
         self._facts: dict[Fetch, EntryKey] = {}
-        self._waiters: list[tuple[str, asyncio.Future[Mapping[str, bool]]]] = []
-        self._is_polling = False
 
     # --- blocks -------------------------------------------------------------------------------------------------
 
@@ -138,57 +128,15 @@ class HostClaims:
 
     async def _wait(self, name: str, fetch: Fetch) -> Mapping[str, bool]:
         """Wait until another process has made an entry or given up its claim, which is taken over then."""
-        future: asyncio.Future[Mapping[str, bool]] = self._runtime.loop.create_future()
-        self._waiters.append((name, future))
-        if not self._is_polling:
-            self._is_polling = True
-            self._runtime.supervisor.spawn(self._poll(), name="wait for block files", on_end=self._end_poll)
-        found: Mapping[str, bool] = {}
-        try:
-            async with asyncio.timeout(fetch.source.stall_seconds or self.seconds_max):
-                found = await future
-        except TimeoutError:
-            pass
-        finally:
-            if not found and future.done() and not future.cancelled():  # It came too late.
-                self.release([name for name, is_there in future.result().items() if not is_there])
-            self._waiters = [waiter for waiter in self._waiters if waiter[1] is not future]
-        return found
-
-    async def _poll(self) -> None:
-        pause = POLL_SECONDS_MIN
-        while self._waiters:
+        now, pause = self._runtime.now, POLL_SECONDS_MIN
+        ends_at = now() + (fetch.source.stall_seconds or self.seconds_max)
+        while now() < ends_at:
             await asyncio.sleep(pause)
-            names = list(dict.fromkeys(name for name, _ in self._waiters))
-            try:
-                found = await self._calls.call("claim", partial(self._claim_each, names))
-            except CacheFailed:
-                return
-            pause = POLL_SECONDS_MIN if found else min(2 * pause, POLL_SECONDS_MAX)
-            self._answer(found)
-
-    def _answer(self, found: dict[str, bool]) -> None:
-        """Tell the waiters of what was found. A claim is for one of them."""
-        left: list[tuple[str, asyncio.Future[Mapping[str, bool]]]] = []
-        for name, future in self._waiters:
-            if name not in found or future.done():
-                left.append((name, future))
-                continue
-            future.set_result({name: found[name]})
-            if not found[name]:
-                del found[name]
-        self._waiters = [waiter for waiter in left if not waiter[1].done()]
-        self.release([name for name, is_there in found.items() if not is_there])
-
-    def _claim_each(self, names: Sequence[str]) -> dict[str, bool]:
-        return {name: is_there for one in names for name, is_there in self._files.claim([one]).items()}
-
-    def _end_poll(self) -> None:
-        self._is_polling = False
-        waiters, self._waiters = self._waiters, []
-        for _, future in waiters:
-            if not future.done():
-                future.set_result({})
+            pause = min(2 * pause, POLL_SECONDS_MAX)
+            found = await self._claimed_by([name], partial(self._files.claim, [name]))
+            if found or found is None:
+                return found or {}
+        return {}
 
     def ended(self, fetch: Fetch, written: Collection[str]) -> None:
         """A fetch has ended: give up its claims, but for those of entries that will be ``written``."""
@@ -217,10 +165,10 @@ class HostClaims:
         fetch: Fetch,
         namespace: Sequence[str],
         path: str,
-        block_of: Callable[[ObjectFacts], str | None],
+        block_of: Callable[[ReadHead], str | None],
         *,
         claims: bool,
-    ) -> ObjectFacts | None:
+    ) -> ReadHead | None:
         """The facts of an object whose version is not known yet, for its first request.
 
         ``block_of`` names the file of the block that the request wants. ``None`` if no process has left facts and that
@@ -231,7 +179,7 @@ class HostClaims:
         key = EntryKey(Naming(identity).name(), identity, FACTS_BYTES)
         if not self.is_on or self._calls.is_writing_off or key.tail_bytes > TAIL_BYTES_MAX:
             return None
-        recall: Callable[[], ObjectFacts | bool] = partial(self._recall, key, block_of, claims)
+        recall: Callable[[], ReadHead | bool] = partial(self._recall, key, block_of, claims)
         found = await self._claimed_by([key.name], recall)
         if found is True and (await self._wait(key.name, fetch)).get(key.name):
             found = await self._claimed_by([key.name], recall)
@@ -239,21 +187,21 @@ class HostClaims:
             return None
         if claims:
             self._facts[fetch] = key
-        return found if isinstance(found, ObjectFacts) else None
+        return found if isinstance(found, ReadHead) else None
 
-    def _recall(self, key: EntryKey, block_of: Callable[[ObjectFacts], str | None], claims: bool) -> ObjectFacts | bool:
+    def _recall(self, key: EntryKey, block_of: Callable[[ReadHead], str | None], claims: bool) -> ReadHead | bool:
         """The facts in an entry; without them, whether another process is about to write them. In a thread."""
         try:
             entry = self._files.find(key)
             if entry is not None:
                 data = bytearray(FACTS_BYTES)
                 entry.read(0, memoryview(data), memoryview(bytearray(SCRATCH_BYTES)), seconds_max=1.0)
-                facts = ObjectFacts.decode(data)
+                facts = decode_object(data)
                 name = block_of(facts)
                 if name is not None and self._files.is_coming(name):
                     return facts
                 return False
-        except (BadEntry, ValueError, TypeError):
+        except BadEntry:
             self._files.drop(key.name)
         return claims and self._files.claim([key.name]).get(key.name) is not False
 
@@ -263,10 +211,12 @@ class HostClaims:
         if key is None:
             return
         version, etag = file.version[:2]
-        facts = ObjectFacts(file.size, version, etag if isinstance(etag, str) else None).encode()
+        size, facts = file.size, None
+        if isinstance(etag, str):
+            facts = encode_object(ReadHead(start=0, size=size, total=size, etag=etag, version=version))
         indices = claimable(file.grid, fetch.start, fetch.end)
         keys = [block for index in indices if (block := key_of(index)) is not None]
-        if facts is None or etag is None or not keys:
+        if facts is None or not keys:
             self.release([key.name])
             return
         names = [block.name for block in keys]
