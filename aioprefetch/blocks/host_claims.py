@@ -12,6 +12,7 @@ brings no bytes if they do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -47,7 +48,8 @@ def decode_object(data: bytes | bytearray) -> ReadHead:
 
 
 T = TypeVar("T")
-KeyOf = Callable[[int], EntryKey | None]
+# The key of a block of a file, ``None`` for one that does not belong on the disk.
+KeyOf = Callable[[BlockFile, int], EntryKey | None]
 
 
 def claimable(grid: BlockGrid, start: int, end: int) -> range:
@@ -71,33 +73,37 @@ class HostClaims:
     """The claims of one runtime. Everything here runs on its loop, except for the jobs of threads.
 
     ``is_on``: what is fetched is kept on the disk. ``seconds_max``: how long a fetch waits for another process, unless
-    its service says after what time a transfer has stalled.
+    its service says after what time a transfer has stalled. ``written``: the names of the entries that will be written.
     """
 
-    def __init__(self, files: EntryFiles, calls: DiskCalls, runtime: Runtime, options: DiskCache) -> None:
+    def __init__(
+        self, files: EntryFiles, calls: DiskCalls, key_of: KeyOf, runtime: Runtime, options: DiskCache
+    ) -> None:
         self.is_on = options.write == "fetched"
         self.seconds_max = CLAIM_SECONDS_MAX
+        self.written: Collection[str] = ()
         self._files = files
         self._calls = calls
+        self._key_of = key_of
         self._runtime = runtime
         self._tenant = options.tenant
-        self._capacity_bytes = options.limit_bytes
         # The names that are claimed for a fetch, until they are written or given up.
         self._claimed: dict[Fetch, list[str]] = {}
         self._facts: dict[Fetch, EntryKey] = {}
+        self._waiting: dict[asyncio.Future[Mapping[str, bool]], str] = {}
+        self._is_polling = False
 
     # --- blocks -------------------------------------------------------------------------------------------------
 
-    async def must_wait(self, fetch: Fetch, file: BlockFile, key_of: KeyOf) -> bool:
+    async def must_wait(self, fetch: Fetch, file: BlockFile) -> bool:
         """Claim the blocks of a request. ``True``: its first block is on the disk now, because another process made it.
 
         Otherwise the request is to be sent, for as many blocks as could be claimed.
         """
         indices = claimable(file.grid, fetch.start, fetch.end) if self.is_on else range(0)
-        keys = [key for index in indices if (key := key_of(index)) is not None]
-        if not keys or len(keys) < len(indices) or keys[0].file_bytes > self._capacity_bytes:
+        names = self._names(file, indices)
+        if not names or len(names) < len(indices):
             return False
-        names = [key.name for key in keys]
         found = await self._claim(names, fetch)
         count = ours(names, found)
         if count:
@@ -105,6 +111,9 @@ class HostClaims:
             if count < len(names):
                 file.divide_fetch(fetch, file.grid.bounds(indices[count])[0])
         return found.get(names[0], False)
+
+    def _names(self, file: BlockFile, indices: range) -> list[str]:
+        return [key.name for index in indices if (key := self._key_of(file, index)) is not None]
 
     async def _claim(self, names: Sequence[str], fetch: Fetch) -> Mapping[str, bool]:
         """``EntryFiles.claim``, once the first of the names is there or can be claimed; empty after a while."""
@@ -128,23 +137,55 @@ class HostClaims:
 
     async def _wait(self, name: str, fetch: Fetch) -> Mapping[str, bool]:
         """Wait until another process has made an entry or given up its claim, which is taken over then."""
-        now, pause = self._runtime.now, POLL_SECONDS_MIN
-        ends_at = now() + (fetch.source.stall_seconds or self.seconds_max)
-        while now() < ends_at:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, POLL_SECONDS_MAX)
-            found = await self._claimed_by([name], partial(self._files.claim, [name]))
-            if found or found is None:
-                return found or {}
-        return {}
+        future: asyncio.Future[Mapping[str, bool]] = self._runtime.loop.create_future()
+        self._waiting[future] = name
+        if not self._is_polling:
+            self._is_polling = True
+            self._runtime.supervisor.spawn(self._poll(), name="wait for block files", on_end=self._end_poll)
+        found: Mapping[str, bool] = {}
+        with contextlib.suppress(TimeoutError):
+            try:
+                async with asyncio.timeout(fetch.source.stall_seconds or self.seconds_max):
+                    found = await future
+            finally:
+                self._waiting.pop(future, None)
+                if not found and future.done() and not future.cancelled():  # It came too late.
+                    self.release([name for name, is_there in future.result().items() if not is_there])
+        return found
 
-    def ended(self, fetch: Fetch, written: Collection[str]) -> None:
-        """A fetch has ended: give up its claims, but for those of entries that will be ``written``."""
+    async def _poll(self) -> None:
+        """Look for all that is waited for, in one job at a time. A claim is for one fetch."""
+        pause = POLL_SECONDS_MIN
+        while self._waiting:
+            await asyncio.sleep(pause)
+            names = list(dict.fromkeys(self._waiting.values()))
+            found = await self._claimed_by(names, partial(self._claim_each, names))
+            if found is None:
+                return
+            pause = POLL_SECONDS_MIN if found else min(2 * pause, POLL_SECONDS_MAX)
+            for future, name in tuple(self._waiting.items()):
+                if name in found and not future.done():
+                    future.set_result({name: found.pop(name)})
+                    del self._waiting[future]
+            self.release([name for name, is_there in found.items() if not is_there])
+
+    def _claim_each(self, names: Sequence[str]) -> dict[str, bool]:
+        return {name: is_there for one in names for name, is_there in self._files.claim([one]).items()}
+
+    def _end_poll(self) -> None:
+        self._is_polling = False
+        for future in self._waiting:
+            if not future.done():
+                future.set_result({})
+        self._waiting.clear()
+
+    def ended(self, fetch: Fetch) -> None:
+        """A fetch has ended: give up its claims, but for those of entries that will be written."""
         names = self._claimed.pop(fetch, [])
         if (facts := self._facts.pop(fetch, None)) is not None:
             names.append(facts.name)
         if names:
-            self.release(set(names).difference(written))
+            self.release(set(names).difference(self.written))
 
     def release(self, names: Iterable[str]) -> None:
         """Give up claims, in the background."""
@@ -205,7 +246,7 @@ class HostClaims:
             self._files.drop(key.name)
         return claims and self._files.claim([key.name]).get(key.name) is not False
 
-    def opened(self, fetch: Fetch, file: BlockFile, key_of: KeyOf, written: Collection[str]) -> None:
+    def opened(self, fetch: Fetch, file: BlockFile) -> None:
         """The response of a first request has begun: leave facts for other processes, and claim its blocks."""
         key = self._facts.pop(fetch, None)
         if key is None:
@@ -214,18 +255,13 @@ class HostClaims:
         size, facts = file.size, None
         if isinstance(etag, str):
             facts = encode_object(ReadHead(start=0, size=size, total=size, etag=etag, version=version))
-        indices = claimable(file.grid, fetch.start, fetch.end)
-        keys = [block for index in indices if (block := key_of(index)) is not None]
-        if facts is None or not keys:
+        names = self._names(file, claimable(file.grid, fetch.start, fetch.end))
+        if facts is None or not names:
             self.release([key.name])
             return
-        names = [block.name for block in keys]
-        work = self._leave_facts(fetch, key, memoryview(facts), names, written)
-        self._runtime.supervisor.spawn(work, name="leave facts")
+        self._runtime.supervisor.spawn(self._leave_facts(fetch, key, memoryview(facts), names), name="leave facts")
 
-    async def _leave_facts(
-        self, fetch: Fetch, key: EntryKey, facts: memoryview, names: Sequence[str], written: Collection[str]
-    ) -> None:
+    async def _leave_facts(self, fetch: Fetch, key: EntryKey, facts: memoryview, names: Sequence[str]) -> None:
         def job() -> list[str]:
             claimed = [name for name, is_there in self._files.claim(names).items() if not is_there]
             self._files.put(key, [facts], replaces=True)
@@ -238,4 +274,4 @@ class HostClaims:
             return
         self._claimed.setdefault(fetch, []).extend(claimed)
         if fetch.finished:
-            self.ended(fetch, written)
+            self.ended(fetch)

@@ -16,6 +16,7 @@ from typing import Any
 
 from aioprefetch.blocks.block import Block, SegmentState
 from aioprefetch.blocks.file import BlockFile
+from aioprefetch.blocks.host_claims import KeyOf
 from aioprefetch.cache.entry import EntryKey
 from aioprefetch.cache.files import EntryFiles
 from aioprefetch.cache.guard import CacheFailed, DiskCalls
@@ -55,7 +56,7 @@ class WriteBehind:
         self,
         files: EntryFiles,
         calls: DiskCalls,
-        key_of: Callable[[BlockFile, int], EntryKey | None],
+        key_of: KeyOf,
         release: Callable[[Iterable[str]], None],
         runtime: Runtime,
         options: DiskCache,
@@ -178,7 +179,7 @@ class WriteBehind:
         if self.is_off or block.stays_off_disk or block.is_spilling or not is_whole(file, block):
             return None
         key = self._key_of(file, block.index)
-        return None if key is None or key.name in self._files or key.file_bytes > self._capacity_bytes else key
+        return None if key is None or key.name in self._files else key
 
     async def _run(self) -> None:
         try:

@@ -33,7 +33,8 @@ class Fills:
 
     def of(self, name: str) -> list[Fill]:
         """The fills of a slot that later readers may join."""
-        return [fill for fill in self._running.get(name, ()) if not fill.is_invalidated]
+        fills = self._running.get(name)
+        return [fill for fill in fills if not fill.is_invalidated] if fills else []
 
     def invalidate(self, name: str) -> None:
         """The object was changed: running fills are not stored and not joined any more."""
