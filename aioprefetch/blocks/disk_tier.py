@@ -19,7 +19,7 @@ from functools import partial
 
 from aioprefetch.blocks.fetch import Fetch
 from aioprefetch.blocks.file import BlockFile
-from aioprefetch.blocks.host_claims import HostClaims, ObjectFacts
+from aioprefetch.blocks.host_claims import HostClaims
 from aioprefetch.blocks.write_behind import Evictable, WriteBehind
 from aioprefetch.cache.directory import SystemCalls
 from aioprefetch.cache.entry import PIECE_BYTES, TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, aligned, encoded
@@ -100,8 +100,9 @@ class DiskTier:
         self.cache = EntryFiles(
             options.directory, capacity_bytes=options.limit_bytes, calls=SystemCalls() if calls is None else calls
         )
-        self.claims = HostClaims(self.cache, self.calls, runtime, options)
+        self.claims = HostClaims(self.cache, self.calls, self.key, runtime, options)
         self.writer = WriteBehind(self.cache, self.calls, self.key, self.claims.release, runtime, options)
+        self.claims.written = self.writer.names
         self._runtime = runtime
         self._tenant = options.tenant
         self._identities: weakref.WeakKeyDictionary[BlockFile, BlockIdentity] = weakref.WeakKeyDictionary()
@@ -137,7 +138,8 @@ class DiskTier:
     def key(self, file: BlockFile, index: int) -> EntryKey | None:
         """The key of a block on the disk, ``None`` for a block that does not belong there."""
         identity = self._identity(file)
-        return None if identity is None else identity.key(index)
+        key = None if identity is None else identity.key(index)
+        return None if key is None or key.file_bytes > self.cache.capacity_bytes else key
 
     def _identity(self, file: BlockFile) -> BlockIdentity | None:
         """The identity of a file's blocks on the disk, ``None`` for a file without a strong version."""
@@ -224,8 +226,7 @@ class DiskTier:
         while True:
             if await self.serve(fetch, file):
                 return True
-            identity = None if self.calls.is_off else self._identity(file)
-            if identity is None or self.writer.is_off or not await self.claims.must_wait(fetch, file, identity.key):
+            if self.writer.is_off or not await self.claims.must_wait(fetch, file):
                 break
         fetch.tier = Tier.NETWORK
         return False
@@ -238,7 +239,7 @@ class DiskTier:
         start_of: Callable[[int], int],
         *,
         claims: bool,
-    ) -> ObjectFacts | None:
+    ) -> ReadHead | None:
         """Size and version of an object, for a first request that begins at ``start_of`` its size.
 
         ``None`` if no process has left them and the block there, or is about to. With ``claims`` this one is, if it is
@@ -246,7 +247,7 @@ class DiskTier:
         """
         namespace, path = name
 
-        def block_of(facts: ObjectFacts) -> str:
+        def block_of(facts: ReadHead) -> str:
             return self._new_identity(name, facts.version, facts.etag, facts.size, block_bytes).name(
                 start_of(facts.size) // block_bytes
             )
@@ -255,13 +256,12 @@ class DiskTier:
 
     def opened(self, fetch: Fetch, file: BlockFile) -> None:
         """The response of a first request has named its file: tell other processes."""
-        identity = self._identity(file)
-        self.claims.opened(fetch, file, (lambda _: None) if identity is None else identity.key, self.writer.names)
+        self.claims.opened(fetch, file)
 
     def ended(self, fetch: Fetch) -> None:
         """A fetch has ended."""
         self.writer.filled(fetch.received)
-        self.claims.ended(fetch, self.writer.names)
+        self.claims.ended(fetch)
 
     async def serve(self, fetch: Fetch, file: BlockFile) -> bool:
         """Deliver to a fetch of ``file`` its blocks on the disk, from its start on. Returns whether there were any.

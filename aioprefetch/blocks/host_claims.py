@@ -12,7 +12,7 @@ brings no bytes if they do.
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -22,10 +22,11 @@ from aioprefetch.blocks.file import BlockFile
 from aioprefetch.cache.entry import TAIL_BYTES_MAX, BadEntry, EntryKey, Naming, encoded
 from aioprefetch.cache.files import SCRATCH_BYTES, EntryFiles
 from aioprefetch.cache.guard import CacheFailed, DiskCalls
-from aioprefetch.lean_dataclass import dataclass
+from aioprefetch.cache.object_entry import decode_facts, encode_facts
 from aioprefetch.ranges import BlockGrid
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.values import ReadHead
 
 # How often a fetch that waits for another process looks for its block: at first, and later.
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.004, 0.064
@@ -35,27 +36,20 @@ CLAIM_SECONDS_MAX = 20.0
 FACTS_BYTES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectFacts:
-    """Size and version of an object, as a process has last seen them."""
+def encode_object(head: ReadHead) -> bytes | None:
+    """Size and facts of an object in ``FACTS_BYTES``, ``None`` if that is too little."""
+    data = head.size.to_bytes(8, "big") + encode_facts(head)
+    return data.ljust(FACTS_BYTES) if len(data) <= FACTS_BYTES else None
 
-    size: int
-    version: str | None
-    etag: str | None
 
-    def encode(self) -> bytes | None:
-        """As text of ``FACTS_BYTES``, ``None`` if that is too little."""
-        text = json.dumps([self.size, self.version, self.etag]).encode("ascii")
-        return text.ljust(FACTS_BYTES) if len(text) <= FACTS_BYTES else None
-
-    @classmethod
-    def decode(cls, text: bytes | bytearray) -> ObjectFacts:
-        """The facts in an entry. They passed its checks, so nothing else ever stands there."""
-        return cls(*json.loads(text))
+def decode_object(data: bytes | bytearray) -> ReadHead:
+    """The head of a response with all of the object. Raises ``BadEntry``."""
+    return decode_facts(bytes(data[8:]), int.from_bytes(data[:8], "big"))
 
 
 T = TypeVar("T")
-KeyOf = Callable[[int], EntryKey | None]
+# The key of a block of a file, ``None`` for one that does not belong on the disk.
+KeyOf = Callable[[BlockFile, int], EntryKey | None]
 
 
 def claimable(grid: BlockGrid, start: int, end: int) -> range:
@@ -79,35 +73,37 @@ class HostClaims:
     """The claims of one runtime. Everything here runs on its loop, except for the jobs of threads.
 
     ``is_on``: what is fetched is kept on the disk. ``seconds_max``: how long a fetch waits for another process, unless
-    its service says after what time a transfer has stalled.
+    its service says after what time a transfer has stalled. ``written``: the names of the entries that will be written.
     """
 
-    def __init__(self, files: EntryFiles, calls: DiskCalls, runtime: Runtime, options: DiskCache) -> None:
+    def __init__(
+        self, files: EntryFiles, calls: DiskCalls, key_of: KeyOf, runtime: Runtime, options: DiskCache
+    ) -> None:
         self.is_on = options.write == "fetched"
         self.seconds_max = CLAIM_SECONDS_MAX
+        self.written: Collection[str] = ()
         self._files = files
         self._calls = calls
+        self._key_of = key_of
         self._runtime = runtime
         self._tenant = options.tenant
-        self._capacity_bytes = options.limit_bytes
         # The names that are claimed for a fetch, until they are written or given up.
         self._claimed: dict[Fetch, list[str]] = {}
         self._facts: dict[Fetch, EntryKey] = {}
-        self._waiters: list[tuple[str, asyncio.Future[Mapping[str, bool]]]] = []
+        self._waiting: dict[asyncio.Future[Mapping[str, bool]], str] = {}
         self._is_polling = False
 
     # --- blocks -------------------------------------------------------------------------------------------------
 
-    async def must_wait(self, fetch: Fetch, file: BlockFile, key_of: KeyOf) -> bool:
+    async def must_wait(self, fetch: Fetch, file: BlockFile) -> bool:
         """Claim the blocks of a request. ``True``: its first block is on the disk now, because another process made it.
 
         Otherwise the request is to be sent, for as many blocks as could be claimed.
         """
         indices = claimable(file.grid, fetch.start, fetch.end) if self.is_on else range(0)
-        keys = [key for index in indices if (key := key_of(index)) is not None]
-        if not keys or len(keys) < len(indices) or keys[0].file_bytes > self._capacity_bytes:
+        names = self._names(file, indices)
+        if not names or len(names) < len(indices):
             return False
-        names = [key.name for key in keys]
         found = await self._claim(names, fetch)
         count = ours(names, found)
         if count:
@@ -115,6 +111,9 @@ class HostClaims:
             if count < len(names):
                 file.divide_fetch(fetch, file.grid.bounds(indices[count])[0])
         return found.get(names[0], False)
+
+    def _names(self, file: BlockFile, indices: range) -> list[str]:
+        return [key.name for index in indices if (key := self._key_of(file, index)) is not None]
 
     async def _claim(self, names: Sequence[str], fetch: Fetch) -> Mapping[str, bool]:
         """``EntryFiles.claim``, once the first of the names is there or can be claimed; empty after a while."""
@@ -139,64 +138,54 @@ class HostClaims:
     async def _wait(self, name: str, fetch: Fetch) -> Mapping[str, bool]:
         """Wait until another process has made an entry or given up its claim, which is taken over then."""
         future: asyncio.Future[Mapping[str, bool]] = self._runtime.loop.create_future()
-        self._waiters.append((name, future))
+        self._waiting[future] = name
         if not self._is_polling:
             self._is_polling = True
             self._runtime.supervisor.spawn(self._poll(), name="wait for block files", on_end=self._end_poll)
         found: Mapping[str, bool] = {}
-        try:
-            async with asyncio.timeout(fetch.source.stall_seconds or self.seconds_max):
-                found = await future
-        except TimeoutError:
-            pass
-        finally:
-            if not found and future.done() and not future.cancelled():  # It came too late.
-                self.release([name for name, is_there in future.result().items() if not is_there])
-            self._waiters = [waiter for waiter in self._waiters if waiter[1] is not future]
+        with contextlib.suppress(TimeoutError):
+            try:
+                async with asyncio.timeout(fetch.source.stall_seconds or self.seconds_max):
+                    found = await future
+            finally:
+                self._waiting.pop(future, None)
+                if not found and future.done() and not future.cancelled():  # It came too late.
+                    self.release([name for name, is_there in future.result().items() if not is_there])
         return found
 
     async def _poll(self) -> None:
+        """Look for all that is waited for, in one job at a time. A claim is for one fetch."""
         pause = POLL_SECONDS_MIN
-        while self._waiters:
+        while self._waiting:
             await asyncio.sleep(pause)
-            names = list(dict.fromkeys(name for name, _ in self._waiters))
-            try:
-                found = await self._calls.call("claim", partial(self._claim_each, names))
-            except CacheFailed:
+            names = list(dict.fromkeys(self._waiting.values()))
+            found = await self._claimed_by(names, partial(self._claim_each, names))
+            if found is None:
                 return
             pause = POLL_SECONDS_MIN if found else min(2 * pause, POLL_SECONDS_MAX)
-            self._answer(found)
-
-    def _answer(self, found: dict[str, bool]) -> None:
-        """Tell the waiters of what was found. A claim is for one of them."""
-        left: list[tuple[str, asyncio.Future[Mapping[str, bool]]]] = []
-        for name, future in self._waiters:
-            if name not in found or future.done():
-                left.append((name, future))
-                continue
-            future.set_result({name: found[name]})
-            if not found[name]:
-                del found[name]
-        self._waiters = [waiter for waiter in left if not waiter[1].done()]
-        self.release([name for name, is_there in found.items() if not is_there])
+            for future, name in tuple(self._waiting.items()):
+                if name in found and not future.done():
+                    future.set_result({name: found.pop(name)})
+                    del self._waiting[future]
+            self.release([name for name, is_there in found.items() if not is_there])
 
     def _claim_each(self, names: Sequence[str]) -> dict[str, bool]:
         return {name: is_there for one in names for name, is_there in self._files.claim([one]).items()}
 
     def _end_poll(self) -> None:
         self._is_polling = False
-        waiters, self._waiters = self._waiters, []
-        for _, future in waiters:
+        for future in self._waiting:
             if not future.done():
                 future.set_result({})
+        self._waiting.clear()
 
-    def ended(self, fetch: Fetch, written: Collection[str]) -> None:
-        """A fetch has ended: give up its claims, but for those of entries that will be ``written``."""
+    def ended(self, fetch: Fetch) -> None:
+        """A fetch has ended: give up its claims, but for those of entries that will be written."""
         names = self._claimed.pop(fetch, [])
         if (facts := self._facts.pop(fetch, None)) is not None:
             names.append(facts.name)
         if names:
-            self.release(set(names).difference(written))
+            self.release(set(names).difference(self.written))
 
     def release(self, names: Iterable[str]) -> None:
         """Give up claims, in the background."""
@@ -217,10 +206,10 @@ class HostClaims:
         fetch: Fetch,
         namespace: Sequence[str],
         path: str,
-        block_of: Callable[[ObjectFacts], str | None],
+        block_of: Callable[[ReadHead], str | None],
         *,
         claims: bool,
-    ) -> ObjectFacts | None:
+    ) -> ReadHead | None:
         """The facts of an object whose version is not known yet, for its first request.
 
         ``block_of`` names the file of the block that the request wants. ``None`` if no process has left facts and that
@@ -231,7 +220,7 @@ class HostClaims:
         key = EntryKey(Naming(identity).name(), identity, FACTS_BYTES)
         if not self.is_on or self._calls.is_writing_off or key.tail_bytes > TAIL_BYTES_MAX:
             return None
-        recall: Callable[[], ObjectFacts | bool] = partial(self._recall, key, block_of, claims)
+        recall: Callable[[], ReadHead | bool] = partial(self._recall, key, block_of, claims)
         found = await self._claimed_by([key.name], recall)
         if found is True and (await self._wait(key.name, fetch)).get(key.name):
             found = await self._claimed_by([key.name], recall)
@@ -239,43 +228,40 @@ class HostClaims:
             return None
         if claims:
             self._facts[fetch] = key
-        return found if isinstance(found, ObjectFacts) else None
+        return found if isinstance(found, ReadHead) else None
 
-    def _recall(self, key: EntryKey, block_of: Callable[[ObjectFacts], str | None], claims: bool) -> ObjectFacts | bool:
+    def _recall(self, key: EntryKey, block_of: Callable[[ReadHead], str | None], claims: bool) -> ReadHead | bool:
         """The facts in an entry; without them, whether another process is about to write them. In a thread."""
         try:
             entry = self._files.find(key)
             if entry is not None:
                 data = bytearray(FACTS_BYTES)
                 entry.read(0, memoryview(data), memoryview(bytearray(SCRATCH_BYTES)), seconds_max=1.0)
-                facts = ObjectFacts.decode(data)
+                facts = decode_object(data)
                 name = block_of(facts)
                 if name is not None and self._files.is_coming(name):
                     return facts
                 return False
-        except (BadEntry, ValueError, TypeError):
+        except BadEntry:
             self._files.drop(key.name)
         return claims and self._files.claim([key.name]).get(key.name) is not False
 
-    def opened(self, fetch: Fetch, file: BlockFile, key_of: KeyOf, written: Collection[str]) -> None:
+    def opened(self, fetch: Fetch, file: BlockFile) -> None:
         """The response of a first request has begun: leave facts for other processes, and claim its blocks."""
         key = self._facts.pop(fetch, None)
         if key is None:
             return
         version, etag = file.version[:2]
-        facts = ObjectFacts(file.size, version, etag if isinstance(etag, str) else None).encode()
-        indices = claimable(file.grid, fetch.start, fetch.end)
-        keys = [block for index in indices if (block := key_of(index)) is not None]
-        if facts is None or etag is None or not keys:
+        size, facts = file.size, None
+        if isinstance(etag, str):
+            facts = encode_object(ReadHead(start=0, size=size, total=size, etag=etag, version=version))
+        names = self._names(file, claimable(file.grid, fetch.start, fetch.end))
+        if facts is None or not names:
             self.release([key.name])
             return
-        names = [block.name for block in keys]
-        work = self._leave_facts(fetch, key, memoryview(facts), names, written)
-        self._runtime.supervisor.spawn(work, name="leave facts")
+        self._runtime.supervisor.spawn(self._leave_facts(fetch, key, memoryview(facts), names), name="leave facts")
 
-    async def _leave_facts(
-        self, fetch: Fetch, key: EntryKey, facts: memoryview, names: Sequence[str], written: Collection[str]
-    ) -> None:
+    async def _leave_facts(self, fetch: Fetch, key: EntryKey, facts: memoryview, names: Sequence[str]) -> None:
         def job() -> list[str]:
             claimed = [name for name, is_there in self._files.claim(names).items() if not is_there]
             self._files.put(key, [facts], replaces=True)
@@ -288,4 +274,4 @@ class HostClaims:
             return
         self._claimed.setdefault(fetch, []).extend(claimed)
         if fetch.finished:
-            self.ended(fetch, written)
+            self.ended(fetch)

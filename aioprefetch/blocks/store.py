@@ -219,7 +219,7 @@ class BlockStore:
         if self.disk is not None and isinstance(file, BlockFile) and fetch.tier is Tier.NETWORK:
             block = file.blocks.get(file.grid.index(segment.start))
             if block is not None:
-                self.disk.writer.fetched(file, block)
+                self.disk.writer.offer(file, block)
 
     def opened(self, fetch: Fetch) -> None:
         """The response of a fetch has named the file that it fills."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from aioprefetch.blocks.block import Block, SegmentState
 from aioprefetch.blocks.file import BlockFile
+from aioprefetch.blocks.host_claims import KeyOf
 from aioprefetch.cache.entry import EntryKey
 from aioprefetch.cache.files import EntryFiles
 from aioprefetch.cache.guard import CacheFailed, DiskCalls
@@ -23,7 +24,6 @@ from aioprefetch.cache.write_behind import SpillWaitBudget, WriteFilter
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.options import DiskCache
 from aioprefetch.runtime.runtime import Runtime
-from aioprefetch.runtime.supervisor import Work
 from aioprefetch.values import Lane
 
 # One part in this many of the memory is kept free, or taken by blocks that are on the disk too: as much as readers may
@@ -56,7 +56,7 @@ class WriteBehind:
         self,
         files: EntryFiles,
         calls: DiskCalls,
-        key_of: Callable[[BlockFile, int], EntryKey | None],
+        key_of: KeyOf,
         release: Callable[[Iterable[str]], None],
         runtime: Runtime,
         options: DiskCache,
@@ -76,7 +76,7 @@ class WriteBehind:
         self._limit_bytes = runtime.options.memory_bytes
         # By the names of their files. The first one is being written; the others may be evicted before their turn.
         self._queue: dict[str, _Write] = {}
-        self._work: Work | None = None
+        self._is_running = False
         self._filled_bytes = 0
         self._paused_until = float("-inf")
         self._wait_budget = SpillWaitBudget(runtime.now())
@@ -97,13 +97,11 @@ class WriteBehind:
     def filled(self, count: int) -> None:
         """``count`` bytes were added to memory: write blocks if their memory may soon be needed."""
         self._filled_bytes += count
-        if not self._writes_fetched and self._filled_bytes >= self._limit_bytes // _LOOK_SHARE and self._work is None:
+        if self._writes_fetched or self._is_running:
+            return
+        if self._filled_bytes >= self._limit_bytes // _LOOK_SHARE:
             self._filled_bytes = 0
             self._write_ahead()
-
-    def fetched(self, file: BlockFile, block: Block) -> None:
-        """Bytes of a block were fetched: if it is whole it will be written."""
-        self._offer(file, block)
 
     def _write_ahead(self) -> None:
         """Begin to write the blocks that would be evicted first."""
@@ -117,11 +115,11 @@ class WriteBehind:
         while ahead_bytes > 0 and order:
             _, _, file, block = heapq.heappop(order)
             ahead_bytes -= block.resident_bytes
-            if not self._offer(file, block) and self._dirty(file, block) is not None:
+            if not self.offer(file, block) and self._dirty(file, block) is not None:
                 return
 
-    def _offer(self, file: BlockFile, block: Block) -> bool:
-        """Whether a block will be written: it is queued, or it is of use, and there is room in the queue."""
+    def offer(self, file: BlockFile, block: Block) -> bool:
+        """Whether a block will be written: it is queued, or it is whole and of use, and there is room in the queue."""
         key, files = self._dirty(file, block), self._files
         if key is None or key.name in self._queue:
             return key is not None
@@ -135,16 +133,14 @@ class WriteBehind:
         self.writing_bytes += key.data_bytes
         is_sample = files.is_full and self.filter.is_sampling
         self._queue[key.name] = _Write(file, block.index, key, is_sample)
-        if self._work is None:
-            self._start()
+        if not self._is_running:
+            self._is_running = True
+            self._runtime.supervisor.spawn(self._run(), name="write block files")
         return True
-
-    def _start(self) -> None:
-        self._work = self._runtime.supervisor.spawn(self._run(), name="write block files", on_end=self._ended)
 
     def spare(self, file: BlockFile, block: Block) -> bool:
         """Whether a block should not be evicted yet, because it would be lost: it is written first."""
-        return self._offer(file, block) or (self.writing_bytes > 0 and self._dirty(file, block) is not None)
+        return self.offer(file, block) or (self.writing_bytes > 0 and self._dirty(file, block) is not None)
 
     @property
     def spill_wait_exhausted(self) -> bool:
@@ -183,18 +179,21 @@ class WriteBehind:
         if self.is_off or block.stays_off_disk or block.is_spilling or not is_whole(file, block):
             return None
         key = self._key_of(file, block.index)
-        return None if key is None or key.name in self._files or key.file_bytes > self._capacity_bytes else key
+        return None if key is None or key.name in self._files else key
 
     async def _run(self) -> None:
-        while self._queue:
-            write = next(iter(self._queue.values()))
-            wrote = False
-            try:
-                wrote = await self._write(write)
-            finally:
-                self._settle(write, wrote=wrote)
-            if not self._queue and not self._writes_fetched:
-                self._write_ahead()
+        try:
+            while self._queue:
+                write = next(iter(self._queue.values()))
+                wrote = False
+                try:
+                    wrote = await self._write(write)
+                finally:
+                    self._settle(write, wrote=wrote)
+                if not self._queue and not self._writes_fetched:
+                    self._write_ahead()
+        finally:
+            self._is_running = False
 
     async def _write(self, write: _Write) -> bool:
         files, counters, file = self._files, self._runtime.counters, write.file
@@ -230,14 +229,6 @@ class WriteBehind:
         budget = self._runtime.budget
         budget.room(0, "demand")  # The memory that demand has overdrawn meanwhile.
         budget.reconsider()
-
-    def _ended(self) -> None:
-        self._work = None
-        if self._queue and not self._runtime.closed:  # Something was added when all had been written.
-            self._start()
-            return
-        for write in tuple(self._queue.values()):
-            self._settle(write, wrote=False)
 
 
 def _no_blocks(_lane: Lane) -> Iterable[tuple[Any, int, Any, Block]]:

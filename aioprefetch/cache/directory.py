@@ -283,10 +283,6 @@ class GuardedDirectory:
                 raise
         return None
 
-    def give_up(self, name: str) -> None:
-        """Remove the file of a claim that is held."""
-        self.remove(name + CLAIM)
-
     def fulfil(self, name: str) -> None:
         """Make the file of a claim that is held the entry."""
         self.calls.rename(name + CLAIM, name, src_dir_fd=self._number, dst_dir_fd=self._number)

@@ -328,7 +328,7 @@ class EntryFiles:
             claim = self._claims.pop(name, None)
             if claim is not None and directory is not None:
                 with contextlib.suppress(OSError):
-                    directory.give_up(name)  # Before the lock ends.
+                    directory.remove(name + CLAIM)  # Before the lock ends.
 
     # --- writing ------------------------------------------------------------------------------------------------
 

@@ -80,15 +80,8 @@ class CacheState:
         # Size and ETag of the objects that are too large, or have no ETag, by the name of their slot.
         self.bypassed: LruIndex[tuple[int | None, str | None]] = LruIndex()
         self.fills = Fills()
-        self._closes_fills = False
-
-    def start(self, fill: Fill) -> None:
-        """Start a fill; the readers of fills that never run get an error when the runtime ends."""
-        if not self._closes_fills:
-            self._closes_fills = True
-            self.runtime.before_close(self.fills.finish)
-            self.runtime.supervisor.on_close(self.fills.aclose)
-        self.fills.start(fill)
+        runtime.before_close(self.fills.finish)
+        runtime.supervisor.on_close(self.fills.aclose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +229,7 @@ class Lookup:
             memory=self._state.memory,
             runtime=self._runtime,
         )
-        self._state.start(fill)
+        self._state.fills.start(fill)
         return fill
 
     async def _look_up(self, fill: Fill, slots: tuple[Slot, ...], request: ReadRequest) -> bool:
