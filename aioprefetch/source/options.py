@@ -139,7 +139,7 @@ class ListOptions:
     glob: str | None = None
     interval_seconds: float = option(5.0, SECONDS_OR_ZERO, name="list_interval_seconds", scope="stream")
     sweep_pages: int = option(10, COUNT_OR_ZERO, name="sweep_pages_per_trigger", scope="stream")
-    ahead_pages: int = option(4, COUNT_OR_ZERO, name="list_ahead_pages", scope="stream")
+    ahead_pages: int = option(4, COUNT_OR_ZERO, name="list_ahead_pages", scope="stream", also="other:maxCachedFiles")
     overwrites: Overwrites = option("ignore", Choice(*get_args(Overwrites)), scope="stream")
     forget_after_seconds: float = option(7 * 86400.0, SECONDS_OR_ZERO, scope="stream")
     hidden_files: bool = option(False, FLAG)
@@ -189,15 +189,15 @@ class FormatOptions:
     """
 
     format: str | None = option(None, TEXT)
-    compression: str = option("auto", Choice(*COMPRESSIONS))
-    encoding: str = option("utf-8", TEXT)
+    compression: str = option("auto", Choice(*COMPRESSIONS), also="other:codec")
+    encoding: str = option("utf-8", TEXT, also="other:charset,charsetName")
     # csv
-    header: bool = option(False, FLAG)
-    delimiter: str = option(",", CHARACTER, name="sep", also="spark:sep,delimiter")
+    header: bool = option(False, FLAG, also="other:headers,hasHeader")
+    delimiter: str = option(",", CHARACTER, name="sep", also="spark:sep,delimiter other:separator,fieldSep")
     quote: str | None = option('"', OPTIONAL_CHARACTER)
     escape: str | None = option(None, OPTIONAL_CHARACTER)
     null_value: str = option("", Text(may_be_empty=True))
-    multi_line: bool = option(False, FLAG)
+    multi_line: bool = option(False, FLAG, also="other:wholeFile")
     # text
     time_zone: str | None = option(None, TEXT)
     line_separator: str | None = option(None, LINE_SEPARATOR, name="line_sep")
