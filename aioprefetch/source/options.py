@@ -62,12 +62,16 @@ def _separator_of(text: str) -> str:
 
 LINE_SEPARATOR = Kind("text", TEXT.parsed, _separator_of)
 
-# Values of filters that JSON has no form for, each as an object with one key.
-_TYPED: dict[str, Callable[[Any], Any]] = {
-    "$date": dt.date.fromisoformat,
-    "$timestamp": dt.datetime.fromisoformat,
-    "$decimal": decimal.Decimal,
-    "$binary": lambda text: base64.b64decode(text, validate=True),
+# Values of filters that JSON has no form for, each an object with one key: how they are read and written.
+_TYPED: Mapping[str, tuple[Any, Callable[[Any], Any], Callable[[Any], str]]] = {
+    "$timestamp": (dt.datetime, dt.datetime.fromisoformat, dt.datetime.isoformat),
+    "$date": (dt.date, dt.date.fromisoformat, dt.date.isoformat),  # The one before it is a date too.
+    "$decimal": (decimal.Decimal, decimal.Decimal, str),
+    "$binary": (
+        (bytes, bytearray),
+        lambda text: base64.b64decode(text, validate=True),
+        lambda value: base64.b64encode(value).decode(),
+    ),
 }
 
 
@@ -99,7 +103,7 @@ def _operand(operand: Any) -> Any:
         return operand
     [(kind, written)] = operand.items() if len(operand) == 1 else [("", None)]
     try:
-        return _TYPED[kind](written)
+        return _TYPED[kind][1](written)
     except (KeyError, TypeError, decimal.InvalidOperation) as error:
         raise ValueError(operand) from error
 
@@ -110,14 +114,9 @@ def filters_to_text(alternatives: Sequence[Any]) -> str:
 
 
 def _typed(operand: Any) -> Any:
-    if isinstance(operand, dt.datetime):
-        return {"$timestamp": operand.isoformat()}
-    if isinstance(operand, dt.date):
-        return {"$date": operand.isoformat()}
-    if isinstance(operand, decimal.Decimal):
-        return {"$decimal": str(operand)}
-    if isinstance(operand, (bytes, bytearray)):
-        return {"$binary": base64.b64encode(operand).decode()}
+    for name, (kind, _, written) in _TYPED.items():
+        if isinstance(operand, kind):
+            return {name: written(operand)}
     if isinstance(operand, (set, frozenset)):
         return sorted(operand)
     raise TypeError(f"a filter cannot compare with {type(operand).__name__}")

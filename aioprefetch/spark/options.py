@@ -36,14 +36,11 @@ from aioprefetch.source.options import (
 PAGE = "docs/reference/spark-options.md"
 
 # Prefixes of names that are keys of openFile(), and the prefix that each becomes.
-OPEN_FILE_PREFIXES: Mapping[str, str] = MappingProxyType(
-    {
-        "mapreduce.job.input.file.option.": "mapreduce.job.input.file.option.",
-        "mapreduce.job.input.file.must.": "mapreduce.job.input.file.must.",
-        "openfile.option.": "mapreduce.job.input.file.option.",
-        "openfile.must.": "mapreduce.job.input.file.must.",
-    }
-)
+OPEN_FILE_PREFIXES: Mapping[str, str] = {
+    f"{place}.{kind}.": f"mapreduce.job.input.file.{kind}."
+    for place in ("mapreduce.job.input.file", "openfile")
+    for kind in ("option", "must")
+}
 
 
 def _names_of(text: str) -> tuple[str, ...]:
@@ -114,17 +111,15 @@ class SourceRows:
     session_time_zone: str | None = option(None, TEXT)
 
 
-GROUPS: Mapping[str, type] = MappingProxyType(
-    {
-        "source": SourceRows,
-        "list": ListOptions,
-        "admission": AdmissionOptions,
-        "partition": PartitionOptions,
-        "format": FormatOptions,
-        "failure": FailureOptions,
-        "read": ReadOptions,
-    }
-)
+GROUPS: Mapping[str, type] = {
+    "source": SourceRows,
+    "list": ListOptions,
+    "admission": AdmissionOptions,
+    "partition": PartitionOptions,
+    "format": FormatOptions,
+    "failure": FailureOptions,
+    "read": ReadOptions,
+}
 
 
 class SourceOption(NamedTuple):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, Literal, get_args
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from aioprefetch.credentials import CredentialsProvider, Secret, digest, frameless
 from aioprefetch.errors import IsADirectory
@@ -24,7 +24,7 @@ from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key, checked_prefix
 from aioprefetch.services.proxies import ConnectionOptions, ambient_network, check_transport
 from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.environment import Ambient, ambient, file_states
-from aioprefetch.transport import is_link_local_or_metadata
+from aioprefetch.transport import is_link_local_or_metadata, origin_of
 from aioprefetch.values import Capability, Checksum, ServiceInfo
 
 PART_BYTES_MIN = 5 << 20
@@ -109,17 +109,13 @@ def checked_endpoint(url: object, name: str = "endpoint_url") -> str:
             "and secret_access_key"
         )
     shown = f"{name}={url!r}"
-    parts = _split(url, shown)
-    if parts.scheme not in ("http", "https"):
+    if not url.lower().startswith(("http://", "https://")):
         raise invalid(f"{shown} must begin with http:// or https://")
-    host = parts.hostname
-    if not host or not re.fullmatch(r"[\w.:%-]+", host):
-        raise invalid(f"{shown} names no host")
     try:
-        host.encode("ascii" if host.isascii() else "idna")
-    except UnicodeError:
-        raise invalid(f"{shown} names a host that is not a valid name") from None
-    if is_link_local_or_metadata(host):
+        origin = origin_of(urlsplit(url))
+    except ValueError as error:
+        raise invalid(f"{shown} is not a URL: {error}") from None
+    if is_link_local_or_metadata(origin.host):
         raise invalid(f"{shown} is a link-local or metadata address; such hosts hand out credentials and are refused")
     return url.rstrip("/")
 
@@ -197,15 +193,6 @@ def _decoded_bytes(secret: Secret) -> int | None:
         return len(base64.b64decode(secret.reveal() or "", validate=True))
     except (binascii.Error, ValueError):
         return None
-
-
-def _split(url: str, shown: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises for a port that is not a number
-    except ValueError as error:
-        raise invalid(f"{shown} is not a URL: {error}") from None
-    return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
