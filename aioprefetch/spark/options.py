@@ -212,8 +212,8 @@ def unknown_option(name: str, schemes: Iterable[str]) -> ConfigInvalid:
     theirs = {word.replace("_", "").lower(): row.spark for row in rows for word in row.words(*LIBRARIES)}
     if name.lower() in _SPARKS:
         hint = _SPARKS[name.lower()]
-    elif name.lower() in theirs:
-        hint = f"use {theirs[name.lower()]}"
+    elif (plain := name.lower().replace("_", "")) in theirs:
+        hint = f"use {theirs[plain]}"
     elif name.lower().startswith("allow"):
         hint = "lines of JSON are read as RFC 8259 has them, with NaN and Infinity: leave it out"
     elif name.lower().startswith(("fs.s3a.", "spark.hadoop.fs.s3a.")):
