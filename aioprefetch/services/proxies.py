@@ -1,4 +1,4 @@
-"""The way to a store: the options of its connections, its proxies, what they need, and whether TLS may be left out.
+"""The way to a store: options of connections, proxies, packages that it needs, and whether it may be asked without TLS.
 
 Proxies are those that a recipe names, or those of the environment. No name is resolved.
 """
