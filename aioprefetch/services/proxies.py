@@ -34,16 +34,22 @@ def checked_proxies(proxies: object, name: str) -> ProxyUrls:
         if scheme not in DEFAULT_PORTS:
             raise invalid(f"{name} has the key {scheme!r}; the keys are 'http' and 'https'")
         if isinstance(url, str) and not url.startswith("env:"):
-            proxy = _proxy_at(url) if "//" in url else None
-            if proxy is None or is_link_local_or_metadata(
-                proxy.origin.host
-            ):  # A password may be in it: it is not shown.
+            if not _is_proxy(url):  # It may hold a password: no message has it.
                 raise invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128")
         elif not isinstance(url, str | Secret):
             raise invalid(f"{name}[{scheme!r}] must be a URL like http://host:3128; it is a {type(url).__name__}")
         is_secret = isinstance(url, str) and ("@" in url or url.startswith("env:"))
         checked[scheme] = Secret(url) if is_secret else url
     return checked
+
+
+def _is_proxy(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    host = parts.hostname or ""
+    return parts.scheme in DEFAULT_PORTS and bool(host) and not is_link_local_or_metadata(host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
