@@ -55,7 +55,7 @@ Meaning = str | Mapping[str, Any] | Callable[[Any], Mapping[str, Any] | None]
 
 
 def _so(*values: Any) -> Meaning:
-    """Of a word that says what is so here in any case: with these values, or with any if there are none."""
+    """The meaning of a word for what is so here in any case: with these values, or with any if there are none."""
     return lambda value: {} if not values or value in values else None
 
 

@@ -23,7 +23,7 @@ class Answer(NamedTuple):
 
 
 _CLOUDS = re.compile("aws_|amazon_|google_|azure_storage_|azure_")
-_LIBRARIES = ("fsspec", "boto3", "obstore", "other")
+LIBRARIES = ("fsspec", "boto3", "obstore", "other")
 
 # What a write says of its object.
 WRITE_ROWS: Mapping[str, Option] = {
@@ -151,7 +151,7 @@ def answer_of(name: str, names: Collection[str], elsewhere: Elsewhere) -> Answer
 def _among(word: str, groups: Elsewhere) -> Answer | None:
     for _, rows in groups:
         for row in reversed([*rows.values()]):  # That of a subclass knows more.
-            if word in (other.lower() for other in row.words(*_LIBRARIES)):
+            if word in (other.lower() for other in row.words(*LIBRARIES)):
                 return Answer(row.name, row.hint)
     return None
 

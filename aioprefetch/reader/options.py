@@ -32,10 +32,6 @@ class ReaderOptions:
     """
 
     policy: Policy
-    size: int | None
-    etag: str | None
-    version: str | None
-    split: Range | None
     chunk_bytes: int
     footer_bytes: int | None
     block_bytes: int
@@ -43,7 +39,11 @@ class ReaderOptions:
     prefetch_enabled: bool
     growth: Growth
     keep_behind: bool | None
-    on_progress: ProgressCallback | None
+    size: int | None = None
+    etag: str | None = None
+    version: str | None = None
+    split: Range | None = None
+    on_progress: ProgressCallback | None = None
     total: int | None = None
 
 
@@ -187,10 +187,6 @@ def _checked_options(
         chosen = replace(chosen, first="tail")
     return ReaderOptions(
         policy=chosen,
-        size=None,
-        etag=None,
-        version=None,
-        split=None,
         chunk_bytes=values["buffer_bytes"] or CHUNK_BYTES,
         footer_bytes=footer,
         block_bytes=block,
@@ -198,7 +194,6 @@ def _checked_options(
         prefetch_enabled=values["prefetch_enabled"],
         growth=values["prefetch_growth"],
         keep_behind=values["keep_behind"],
-        on_progress=None,
     )
 
 

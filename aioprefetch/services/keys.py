@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aioprefetch.errors import InvalidPath, IsADirectory
+from aioprefetch.options import invalid
 from aioprefetch.values import Entry, ListPage, ListRequest
 
 KEY_BYTES_MAX = 1024
@@ -52,6 +53,16 @@ def checked_key(path: str, *, operation: str, bytes_max: int = KEY_BYTES_MAX, do
             path=path,
         )
     return path
+
+
+def checked_prefix(prefix: object, name: str = "prefix") -> str:
+    """A prefix of keys without the slashes at its ends. ``ConfigInvalid`` for one that no key can have."""
+    if not isinstance(prefix, str):
+        raise invalid(f"{name} must be text, not {prefix!r}")
+    try:
+        return checked_key(prefix.strip("/"), operation="configure")
+    except InvalidPath as error:
+        raise invalid(f"{name}={prefix!r} cannot be used: {error.message}") from None
 
 
 def dot_segment(path: str) -> str:

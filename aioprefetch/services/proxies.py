@@ -1,4 +1,4 @@
-"""The way to a store: the options of its connections, its proxies, and whether it may be asked without TLS.
+"""The way to a store: options of connections, proxies, packages that it needs, and whether it may be asked without TLS.
 
 Proxies are those that a recipe names, or those of the environment. No name is resolved.
 """
@@ -10,9 +10,11 @@ import ipaddress
 import os
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from urllib.parse import unquote, urlsplit
 
 from aioprefetch.credentials import Secret, digest
+from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import FILE, SECONDS, Secrets, invalid, option
 from aioprefetch.transport.origin import DEFAULT_PORTS, Origin, Proxy, is_link_local_or_metadata, origin_of
@@ -46,9 +48,8 @@ def _is_proxy(url: str) -> bool:
         parts = urlsplit(url)
     except ValueError:
         return False
-    return (
-        parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and not is_link_local_or_metadata(parts.hostname or "")
-    )
+    host = parts.hostname or ""
+    return parts.scheme in DEFAULT_PORTS and bool(host) and not is_link_local_or_metadata(host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +170,19 @@ def _is_within(host: str, network: str) -> bool:
         return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
     except ValueError:  # A name is not resolved.
         return False
+
+
+def check_installed(service: str, extra: str, *packages: str) -> None:
+    """``MissingDependency`` for a package of an extra that is missing, before a request and without an import."""
+    for name in packages:
+        try:
+            found = find_spec(name)
+        except ImportError:
+            found = None
+        if found is None:
+            raise MissingDependency(
+                f"{service} needs {name}: pip install 'aioprefetch[{extra}]'", operation="configure"
+            )
 
 
 def check_transport(endpoint: str, *, allow_http: bool | None, carries: str) -> None:

@@ -62,12 +62,16 @@ def _separator_of(text: str) -> str:
 
 LINE_SEPARATOR = Kind("text", TEXT.parsed, _separator_of)
 
-# Values of filters that JSON has no form for, each as an object with one key.
-_TYPED: dict[str, Callable[[Any], Any]] = {
-    "$date": dt.date.fromisoformat,
-    "$timestamp": dt.datetime.fromisoformat,
-    "$decimal": decimal.Decimal,
-    "$binary": lambda text: base64.b64decode(text, validate=True),
+# Values of filters that JSON has no form for, each an object with one key: how they are read and written.
+_TYPED: Mapping[str, tuple[Any, Callable[[Any], Any], Callable[[Any], str]]] = {
+    "$timestamp": (dt.datetime, dt.datetime.fromisoformat, dt.datetime.isoformat),
+    "$date": (dt.date, dt.date.fromisoformat, dt.date.isoformat),  # The one before it is a date too.
+    "$decimal": (decimal.Decimal, decimal.Decimal, str),
+    "$binary": (
+        (bytes, bytearray),
+        lambda text: base64.b64decode(text, validate=True),
+        lambda value: base64.b64encode(value).decode(),
+    ),
 }
 
 
@@ -99,7 +103,7 @@ def _operand(operand: Any) -> Any:
         return operand
     [(kind, written)] = operand.items() if len(operand) == 1 else [("", None)]
     try:
-        return _TYPED[kind](written)
+        return _TYPED[kind][1](written)
     except (KeyError, TypeError, decimal.InvalidOperation) as error:
         raise ValueError(operand) from error
 
@@ -110,14 +114,9 @@ def filters_to_text(alternatives: Sequence[Any]) -> str:
 
 
 def _typed(operand: Any) -> Any:
-    if isinstance(operand, dt.datetime):
-        return {"$timestamp": operand.isoformat()}
-    if isinstance(operand, dt.date):
-        return {"$date": operand.isoformat()}
-    if isinstance(operand, decimal.Decimal):
-        return {"$decimal": str(operand)}
-    if isinstance(operand, (bytes, bytearray)):
-        return {"$binary": base64.b64encode(operand).decode()}
+    for name, (kind, _, written) in _TYPED.items():
+        if isinstance(operand, kind):
+            return {name: written(operand)}
     if isinstance(operand, (set, frozenset)):
         return sorted(operand)
     raise TypeError(f"a filter cannot compare with {type(operand).__name__}")
@@ -139,7 +138,7 @@ class ListOptions:
     glob: str | None = None
     interval_seconds: float = option(5.0, SECONDS_OR_ZERO, name="list_interval_seconds", scope="stream")
     sweep_pages: int = option(10, COUNT_OR_ZERO, name="sweep_pages_per_trigger", scope="stream")
-    ahead_pages: int = option(4, COUNT_OR_ZERO, name="list_ahead_pages", scope="stream")
+    ahead_pages: int = option(4, COUNT_OR_ZERO, name="list_ahead_pages", scope="stream", also="other:maxCachedFiles")
     overwrites: Overwrites = option("ignore", Choice(*get_args(Overwrites)), scope="stream")
     forget_after_seconds: float = option(7 * 86400.0, SECONDS_OR_ZERO, scope="stream")
     hidden_files: bool = option(False, FLAG)
@@ -189,15 +188,15 @@ class FormatOptions:
     """
 
     format: str | None = option(None, TEXT)
-    compression: str = option("auto", Choice(*COMPRESSIONS))
-    encoding: str = option("utf-8", TEXT)
+    compression: str = option("auto", Choice(*COMPRESSIONS), also="other:codec")
+    encoding: str = option("utf-8", TEXT, also="other:charset,charsetName")
     # csv
-    header: bool = option(False, FLAG)
-    delimiter: str = option(",", CHARACTER, name="sep", also="spark:sep,delimiter")
+    header: bool = option(False, FLAG, also="other:headers,hasHeader")
+    delimiter: str = option(",", CHARACTER, name="sep", also="spark:sep,delimiter other:separator,fieldSep")
     quote: str | None = option('"', OPTIONAL_CHARACTER)
     escape: str | None = option(None, OPTIONAL_CHARACTER)
     null_value: str = option("", Text(may_be_empty=True))
-    multi_line: bool = option(False, FLAG)
+    multi_line: bool = option(False, FLAG, also="other:wholeFile")
     # text
     time_zone: str | None = option(None, TEXT)
     line_separator: str | None = option(None, LINE_SEPARATOR, name="line_sep")

@@ -22,14 +22,6 @@ from aioprefetch.operator.from_uri import store_options
 
 # The assumed number of concurrent tasks where the settings of a cluster set no maximum.
 SLOTS_UNBOUND = 64
-_SLOT_SETTINGS = (
-    "spark.executor.instances",
-    "spark.executor.cores",
-    "spark.cores.max",
-    "spark.dynamicAllocation.enabled",
-    "spark.dynamicAllocation.maxExecutors",
-    "spark.task.cpus",
-)
 # The setting for the zone of times without one, and whether names of columns match in their exact case alone.
 TIME_ZONE = "spark.sql.session.timeZone"
 CASE_SENSITIVE = "spark.sql.caseSensitive"
@@ -223,8 +215,7 @@ def _slots(spark: Any) -> int | None:
     """The number of concurrent tasks. A Connect session shows its settings alone."""
     context = None if getattr(spark, "_jsparkSession", None) is None else spark.sparkContext
     settings = spark.conf if context is None else context.getConf()
-    slot_settings = {name: value for name in ("spark.master", *_SLOT_SETTINGS) if (value := settings.get(name, None))}
-    return slots_of(slot_settings, None if context is None else int(context.defaultParallelism))
+    return slots_of(settings, None if context is None else int(context.defaultParallelism))
 
 
 def _default_entries(path: Path) -> dict[str, str]:

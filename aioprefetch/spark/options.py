@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from aioprefetch.errors import ConfigInvalid
 from aioprefetch.operator.from_uri import BUILT_IN, CREDENTIALS, store_options
 from aioprefetch.options import FLAG, TEXT, Choice, Kind, Option, invalid, option, table_of
-from aioprefetch.options.words import nearest
+from aioprefetch.options.words import LIBRARIES, nearest
 from aioprefetch.source.columns.casts import zone_named
 from aioprefetch.source.formats import format_named, format_names, formats_that_take
 from aioprefetch.source.formats.record_format import COMMON_OPTIONS
@@ -36,14 +36,11 @@ from aioprefetch.source.options import (
 PAGE = "docs/reference/spark-options.md"
 
 # Prefixes of names that are keys of openFile(), and the prefix that each becomes.
-OPEN_FILE_PREFIXES: Mapping[str, str] = MappingProxyType(
-    {
-        "mapreduce.job.input.file.option.": "mapreduce.job.input.file.option.",
-        "mapreduce.job.input.file.must.": "mapreduce.job.input.file.must.",
-        "openfile.option.": "mapreduce.job.input.file.option.",
-        "openfile.must.": "mapreduce.job.input.file.must.",
-    }
-)
+OPEN_FILE_PREFIXES: Mapping[str, str] = {
+    f"{place}.{kind}.": f"mapreduce.job.input.file.{kind}."
+    for place in ("mapreduce.job.input.file", "openfile")
+    for kind in ("option", "must")
+}
 
 
 def _names_of(text: str) -> tuple[str, ...]:
@@ -97,7 +94,7 @@ class SourceRows:
     """The places of a source, and the handling of its files: rows beside the groups of the engine."""
 
     path: str | None = option(None, TEXT)
-    name_filter: str | None = option(None, TEXT, name="path_glob_filter")
+    name_filter: str | None = option(None, TEXT, name="path_glob_filter", also="other:pathGlobFilters,matchPattern")
     state_location: str | None = option(None, TEXT, scope="stream")
     attach_to: str | None = option(None, TEXT, scope="stream")
     quarantine_location: str | None = option(None, TEXT)
@@ -114,17 +111,15 @@ class SourceRows:
     session_time_zone: str | None = option(None, TEXT)
 
 
-GROUPS: Mapping[str, type] = MappingProxyType(
-    {
-        "source": SourceRows,
-        "list": ListOptions,
-        "admission": AdmissionOptions,
-        "partition": PartitionOptions,
-        "format": FormatOptions,
-        "failure": FailureOptions,
-        "read": ReadOptions,
-    }
-)
+GROUPS: Mapping[str, type] = {
+    "source": SourceRows,
+    "list": ListOptions,
+    "admission": AdmissionOptions,
+    "partition": PartitionOptions,
+    "format": FormatOptions,
+    "failure": FailureOptions,
+    "read": ReadOptions,
+}
 
 
 class SourceOption(NamedTuple):
@@ -164,69 +159,61 @@ def value_of(name: str, row: Option, text: Any) -> Any:
     return row.read(text, f"the option {name}")
 
 
-# Options of Spark's own file sources that do not exist here, and their replacements. Names are in lower case.
-_SPARKS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("maxcolumns", "maxcharspercolumn"), "there is no such limit: leave it out"),
-        **dict.fromkeys(("nanvalue", "positiveinf", "negativeinf"), "read other texts as string, and convert them"),
-        **dict.fromkeys(("ignoreleadingwhitespace", "ignoretrailingwhitespace"), "texts keep their blanks: use trim()"),
-        **dict.fromkeys(("unescapedquotehandling", "chartoescapequoteescaping"), "see quote and escape"),
-        **dict.fromkeys(("primitivesasstring", "prefersdecimal", "dropfieldifallnull", "preferdate"), "give a schema"),
-        **dict.fromkeys(
-            ("datetimerebasemode", "int96rebasemode"), "dates of the old calendar are refused: leave it out"
+# Options of Spark's own file sources without one that takes their place. Names are in lower case.
+_SPARKS: Mapping[str, str] = {
+    name: said
+    for said, names in (
+        ("there is no such limit: leave it out", "maxcolumns maxcharspercolumn"),
+        ("read other texts as string, and convert them", "nanvalue positiveinf negativeinf"),
+        ("texts keep their blanks: use trim()", "ignoreleadingwhitespace ignoretrailingwhitespace"),
+        ("see quote and escape", "unescapedquotehandling chartoescapequoteescaping"),
+        ("give a schema", "primitivesasstring prefersdecimal dropfieldifallnull preferdate"),
+        ("dates of the old calendar are refused: leave it out", "datetimerebasemode int96rebasemode"),
+        ("dates and numbers are read in the same form everywhere: leave it out", "locale"),
+        ("use inferSampleFiles and inferSampleBytes", "samplingratio"),
+        ("the schemas of inferSampleFiles files are merged always", "mergeschema"),
+        ("columns are found by the names in the header; without one by position", "enforceschema"),
+        ("lines of comments are not known: take them out, or read them as text", "comment"),
+        ("use nullValue, which is one text", "nullvalues"),
+        ("an empty field in quotes is an empty text always; see nullValue", "emptyvalue"),
+        ("dates are read as yyyy-mm-dd; read others as string, and convert them by to_date", "dateformat"),
+        ("times are read in the form of ISO 8601; read others as string, and use to_timestamp", "timestampformat"),
+        ("times are read as ISO 8601 writes them; read others as string, and convert them", "timestampntzformat"),
+        ("use onMissing=skip", "ignoremissingfiles"),
+        ("use onCorrupt=skip", "ignorecorruptfiles"),
+        ("use onCorrupt for files that cannot be decoded, and unknownFields for fields", "mode"),
+        ("use onCorrupt, and unknownFields=rescue for fields that the schema has not", "columnnameofcorruptrecord"),
+        ("use onCorrupt=quarantine with quarantineLocation", "badrecordspath"),
+        ("use unknownFields=rescue", "rescueddatacolumn"),
+        ("directories are always looked through; a glob such as *.csv keeps to its level", "recursivefilelookup"),
+        ("name=value directories below the part of the path without wildcards are columns", "basepath"),
+        ("files are not chosen by their times", "modifiedbefore modifiedafter"),
+        ("files of every age are read; forgetAfterSeconds concerns deleted files", "maxfileage"),
+        ("the order of files cannot be chosen", "latestfirst"),
+        ("a file is its whole key", "filenameonly"),
+        ("use cleanSource=move with cleanSource.moveDestination", "sourcearchivedir cleansource.archivedir"),
+        (
+            "use stateLocation, best below the checkpoint; checkpointLocation is for the writer",
+            "checkpointlocation",
         ),
-        "locale": "dates and numbers are read in the same form everywhere: leave it out",
-        "samplingratio": "use inferSampleFiles and inferSampleBytes",
-        "mergeschema": "the schemas of inferSampleFiles files are merged always",
-        "enforceschema": "columns are found by the names in the header; without one by position",
-        "charset": "use encoding",
-        "charsetname": "use encoding",
-        "comment": "lines of comments are not known: take them out, or read them as text",
-        "headers": "use header",
-        "hasheader": "use header",
-        "separator": "use sep",
-        "fieldsep": "use sep",
-        "nullvalues": "use nullValue, which is one text",
-        "emptyvalue": "an empty field in quotes is an empty text always; see nullValue",
-        "dateformat": "dates are read as yyyy-mm-dd; read others as string, and convert them by to_date",
-        "timestampformat": "times are read in the form of ISO 8601; read others as string, and use to_timestamp",
-        "timestampntzformat": "times are read as ISO 8601 writes them; read others as string, and convert them",
-        "codec": "use compression",
-        "ignoremissingfiles": "use onMissing=skip",
-        "ignorecorruptfiles": "use onCorrupt=skip",
-        "mode": "use onCorrupt for files that cannot be decoded, and unknownFields for fields",
-        "columnnameofcorruptrecord": "use onCorrupt, and unknownFields=rescue for fields that the schema has not",
-        "badrecordspath": "use onCorrupt=quarantine with quarantineLocation",
-        "rescueddatacolumn": "use unknownFields=rescue",
-        "recursivefilelookup": "directories are always looked through; a glob such as *.csv keeps to its level",
-        "pathglobfilters": "use pathGlobFilter",
-        "matchpattern": "use pathGlobFilter",
-        "basepath": "name=value directories below the part of the path without wildcards are columns",
-        "modifiedbefore": "files are not chosen by their times",
-        "modifiedafter": "files are not chosen by their times",
-        "maxfileage": "files of every age are read; forgetAfterSeconds concerns deleted files",
-        "latestfirst": "the order of files cannot be chosen",
-        "filenameonly": "a file is its whole key",
-        "maxcachedfiles": "use listAheadPages",
-        "sourcearchivedir": "use cleanSource=move with cleanSource.moveDestination",
-        "cleansource.archivedir": "use cleanSource=move with cleanSource.moveDestination",
-        "checkpointlocation": "use stateLocation, best below the checkpoint; checkpointLocation is for the writer",
-        "wholetext": "use format=binary for files as a whole",
-        "wholefile": "use multiLine",
-        "accesskey": "use accessKeyId",
-        "secretkey": "use secretAccessKey",
-        "endpoint": "use endpointUrl",
-    }
-)
+        ("use format=binary for files as a whole", "wholetext"),
+    )
+    for name in names.split()
+}
 
 
 def unknown_option(name: str, schemes: Iterable[str]) -> ConfigInvalid:
     """The error for a name that is neither of a source nor of a store of these schemes, or of ours."""
     known = {name: option.name for name, option in SOURCE_OPTIONS.items()}
-    for rows in (store_options_of_all(), *map(store_texts, schemes)):
-        known |= {name: row.spark for name, row in rows.items()}
+    rows = [option.row for option in SOURCE_OPTIONS.values()]
+    for texts in (store_options_of_all(), *map(store_texts, schemes)):
+        known |= {name: row.spark for name, row in texts.items()}
+        rows += texts.values()
+    theirs = {word.replace("_", "").lower(): row.spark for row in rows for word in row.words(*LIBRARIES)}
     if name.lower() in _SPARKS:
         hint = _SPARKS[name.lower()]
+    elif (plain := name.lower().replace("_", "")) in theirs:
+        hint = f"use {theirs[plain]}"
     elif name.lower().startswith("allow"):
         hint = "lines of JSON are read as RFC 8259 has them, with NaN and Infinity: leave it out"
     elif name.lower().startswith(("fs.s3a.", "spark.hadoop.fs.s3a.")):

@@ -213,11 +213,6 @@ class HttpOptions(ConnectionOptions):
         return self.base.origin
 
     @property
-    def path(self) -> str:
-        """The path of the base URL, percent-encoded and without a slash at its end."""
-        return self.base.path
-
-    @property
     def user_and_secret(self) -> tuple[str | None, Secret | None]:
         """The user of basic authentication and the password, or ``None`` and a bearer token, if there is one."""
         auth: Any = self.auth
@@ -226,8 +221,8 @@ class HttpOptions(ConnectionOptions):
     def __repr__(self) -> str:
         user, secret = self.user_and_secret
         auth = "none" if secret is None else "bearer" if user is None else "basic"
-        query = ", query=***" if self.base.query else ""
-        return f"Http({f'{self.origin}{self.path}/'!r}{query}, auth={auth}, headers=[{', '.join(self.headers or ())}])"
+        url, query = f"{self.origin}{self.base.path}/", ", query=***" if self.base.query else ""
+        return f"Http({url!r}{query}, auth={auth}, headers=[{', '.join(self.headers or ())}])"
 
     @property
     def principal(self) -> str:
@@ -283,7 +278,7 @@ class HttpOptions(ConnectionOptions):
         return ServiceInfo(
             scheme=self.origin.scheme,
             name=self.origin.netloc,
-            root=self.path.lstrip("/"),
+            root=self.base.path.lstrip("/"),
             principal=self.principal,
         )
 

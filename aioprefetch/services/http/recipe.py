@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.http.options import HttpOptions
+<<<<<<< HEAD
 from aioprefetch.transport.pool import HttpClient
+=======
+from aioprefetch.services.proxies import check_installed
+from aioprefetch.transport import HttpClient
+>>>>>>> options
 
 if TYPE_CHECKING:
     from aioprefetch.services.uri_options import HttpUriOptions
@@ -54,13 +58,7 @@ class Http(HttpOptions):
         return cls(uri, **given(options))
 
     def build(self, runtime: Runtime) -> Accessor:
-        try:
-            import aiohappyeyeballs  # noqa: F401  # The transport needs them.
-            import httptools  # noqa: F401
-        except ImportError as error:
-            raise MissingDependency(
-                f"the http service needs {error.name}: pip install 'aioprefetch[http]'", operation="configure"
-            ) from error
+        check_installed("the http service", "http", "aiohappyeyeballs", "httptools")  # The transport needs them.
         options = self.client_options(runtime.options.concurrency)
         client = runtime.shared(("http client", options), lambda: HttpClient(runtime, options))
         return HttpAccessor(self, runtime, client, stall_seconds=options.wait_timeout_seconds)

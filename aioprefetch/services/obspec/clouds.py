@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from aioprefetch.credentials import CredentialsProvider, Secret, frameless
-from aioprefetch.errors import MissingDependency, excerpt, printable, redact
+from aioprefetch.errors import excerpt, printable, redact
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import FILE, FLAG, SECONDS, SECRET, TEXT, Checked, checked_options, invalid, option, table_of
 from aioprefetch.services.obspec.options import PART_BYTES, VARIABLES, CloudFactory
 from aioprefetch.services.obspec.recipe import ObspecStore
-from aioprefetch.services.proxies import check_transport
+from aioprefetch.services.proxies import check_installed, check_transport
 
 if TYPE_CHECKING:
     from aioprefetch.services.uri_options import AzureUriOptions, GcsUriOptions
@@ -119,7 +119,7 @@ class CloudStore(ObspecStore):
     @frameless
     def __init__(self, container: str, *, prefix: str = "", **options: object) -> None:
         scheme, cls = self.schemes[0], type(self)
-        _check_installed(scheme)
+        check_installed(f"{scheme}://", "obspec", "obstore")
         if not container:
             raise invalid(f"{scheme}:// needs the name of a container")
         rows = table_of(cls)  # type: ignore[arg-type]  # A class has a hash.
@@ -240,13 +240,6 @@ class Azure(CloudStore):
         if at:
             options.setdefault("account_name", host.partition(".")[0])
         return cls(container, prefix=prefix, **options)
-
-
-def _check_installed(scheme: str) -> None:
-    from importlib.util import find_spec
-
-    if find_spec("obstore") is None:
-        raise MissingDependency(f"{scheme}:// needs obstore: pip install 'aioprefetch[obspec]'", operation="configure")
 
 
 def _place(uri: str) -> tuple[str, str]:

@@ -16,15 +16,16 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from aioprefetch.credentials import Secret
-from aioprefetch.errors import ConfigInvalid, Error, InvalidPath, redact
+from aioprefetch.errors import ConfigInvalid, Error, redact
 from aioprefetch.lean_dataclass import dataclass
-from aioprefetch.options import Size, invalid
+from aioprefetch.options import Size, Text, invalid
 from aioprefetch.ranges import ByteCount
 from aioprefetch.runtime.runtime import fork_generation
-from aioprefetch.services.keys import checked_key, is_directory_bucket
+from aioprefetch.services.keys import checked_prefix, is_directory_bucket
 from aioprefetch.values import Capability, ServiceInfo
 
 PART_BYTES = Size(5 << 20, 1 << 30)
+_NAME = Text(may_be_empty=True)
 
 
 class CloudFactory:
@@ -60,11 +61,11 @@ class ObspecOptions:
     ) -> None:
         keep = object.__setattr__
         keep(self, "store", store)
-        for option, text in (("name", name), ("principal", principal)):
-            if not isinstance(text, str):
-                raise invalid(f"{option} must be text, not {text!r}")
-            keep(self, option, text)
-        keep(self, "prefix", _checked_prefix(prefix))
+        keep(self, "name", _NAME.checked(name, "name"))
+        keep(self, "principal", _NAME.checked(principal, "principal"))
+        if "//" in (prefix := checked_prefix(prefix)):
+            raise invalid(f"prefix={prefix!r} has an empty segment")
+        keep(self, "prefix", prefix)
         if capability is not None and not isinstance(capability, Capability):
             raise invalid(f"capability must be an aioprefetch.Capability, not {capability!r}")
         keep(self, "_capability", capability)
@@ -122,18 +123,6 @@ def _is_store(store: Any) -> bool:
     return not isinstance(store, type) and (has(store, "get_async") or has(store, "put_async"))
 
 
-def _checked_prefix(prefix: object) -> str:
-    if not isinstance(prefix, str):
-        raise invalid(f"prefix must be text, not {prefix!r}")
-    text = prefix.strip("/")
-    if "//" in text:
-        raise invalid(f"prefix={prefix!r} has an empty segment")
-    try:
-        return checked_key(text, operation="configure")
-    except InvalidPath as error:
-        raise invalid(f"prefix={prefix!r} cannot be used: {error.message}") from None
-
-
 def _no_store(value: object) -> ConfigInvalid:
     return invalid(
         f"a {type(value).__name__} is not a store of obspec: it has neither get_async nor put_async. Give a store, or "
@@ -144,6 +133,10 @@ def _no_store(value: object) -> ConfigInvalid:
 # --- traits -----------------------------------------------------------------------------------------------------------
 
 OBSTORE_KINDS = ("S3Store", "AzureStore", "GCSStore", "HTTPStore", "LocalStore", "MemoryStore")
+_READS = (
+    *("read", "read_range", "read_if_match", "read_if_none_match"),
+    *("read_if_modified_since", "read_if_unmodified_since"),
+)
 _SIGNING = ("S3Store", "AzureStore", "GCSStore")
 _SENSITIVE = re.compile(r"auth|cookie|tok|secret|pass|cred|sign|sess|key|jwt|bearer|sas", re.IGNORECASE)
 # obstore takes missing settings from the variables of these names.
@@ -188,13 +181,8 @@ def capability_of(store: Any) -> Capability:
     reads, writes = has(store, "get_async"), has(store, "put_async")
     lists_deep = has(store, "list_async")
     return Capability(
-        read=reads,
-        read_range=reads,
+        **dict.fromkeys(_READS, reads),
         read_suffix=reads and kind != "AzureStore",
-        read_if_match=reads,
-        read_if_none_match=reads,
-        read_if_modified_since=reads,
-        read_if_unmodified_since=reads,
         # Stores without versions ignore the option and send the newest object.
         read_version=reads and kind in _SIGNING,
         stat=reads or has(store, "head_async"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aioprefetch.accessor.protocols import Accessor
@@ -12,7 +12,6 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.obspec.accessor import ObspecAccessor
 from aioprefetch.services.obspec.options import CloudFactory, ObspecOptions, has
-from aioprefetch.values import Capability
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
@@ -63,29 +62,12 @@ class ObspecStore(ObspecOptions):
             )
         if not isinstance(self.store, CloudFactory):
             _check_importable(self.store)
-        return _restored, (
-            self.store,
-            self.name,
-            self.prefix,
-            self.principal,
-            self.part_bytes,
-            self._capability,
-            self._random,
-        )
+        options = {name: getattr(self, name) for name in ("name", "prefix", "principal", "part_bytes")}
+        return _restored, (self.store, self._random, {**options, "capability": self._capability})
 
 
-def _restored(
-    store: Callable[[], Any],
-    name: str,
-    prefix: str,
-    principal: str,
-    part_bytes: int,
-    capability: Capability | None,
-    random: str,
-) -> ObspecStore:
-    service = ObspecStore(
-        store, name=name, prefix=prefix, principal=principal, part_bytes=part_bytes, capability=capability
-    )
+def _restored(store: Callable[[], Any], random: str, options: Mapping[str, Any]) -> ObspecStore:
+    service = ObspecStore(store, **options)
     object.__setattr__(service, "_random", random)
     return service
 

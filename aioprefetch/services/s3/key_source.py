@@ -328,7 +328,7 @@ class KeySource:
             secret.known("secret_access_key", FALLBACK),
             None if token is None else token.known("session_token", FALLBACK),
         )
-        self._check_principal(options.own_principal)
+        self._check_principal(options.principal_of())
         return keys
 
     def _keys_of_variables(self) -> AccessKeys | None:

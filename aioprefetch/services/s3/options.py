@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, Literal, get_args
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from aioprefetch.credentials import CredentialsProvider, Secret, digest, frameless
-from aioprefetch.errors import InvalidPath, IsADirectory
+from aioprefetch.errors import IsADirectory
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import FLAG, SECRET, Checked, Choice, Integer, Size, Text, check, in_uri, invalid, option
 from aioprefetch.ranges import ByteCount
-from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key, is_directory_bucket
+from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key, checked_prefix, is_directory_bucket
 from aioprefetch.services.proxies import ConnectionOptions, ambient_network, check_transport
 from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.environment import Ambient, ambient, file_states
+<<<<<<< HEAD
 from aioprefetch.transport.origin import is_link_local_or_metadata
+=======
+from aioprefetch.transport import is_link_local_or_metadata, origin_of
+>>>>>>> options
 from aioprefetch.values import Capability, Checksum, ServiceInfo
 
 PART_BYTES_MIN = 5 << 20
@@ -64,6 +67,7 @@ _ARN = re.compile(
     r"arn:aws[a-z-]*:s3(-object-lambda|-outposts)?:[a-z0-9-]*:[0-9]{12}:"
     r"(outpost[/:][A-Za-z0-9-]{1,63}[/:])?accesspoint[/:][A-Za-z0-9.-]{1,63}"
 )
+_IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
 
 
@@ -81,7 +85,7 @@ def checked_bucket(bucket: object, name: str = "bucket") -> str:
         raise invalid(f"bucket={bucket!r} holds a slash; what comes after the bucket's name is the prefix")
     if bucket != bucket.lower():
         raise invalid(f"bucket={bucket!r} has upper case letters; names of buckets are lower case")
-    if _is_ipv4(bucket):
+    if _IPV4.fullmatch(bucket):
         raise invalid(f"bucket={bucket!r} looks like an IP address; give the address as endpoint_url")
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
         raise invalid(
@@ -98,16 +102,6 @@ def split_address(address: str) -> tuple[str, str]:
     return bucket, address[len(bucket) :].removeprefix("/")
 
 
-def checked_prefix(prefix: object, name: str = "prefix") -> str:
-    """A prefix without the slashes at its ends."""
-    if not isinstance(prefix, str):
-        raise invalid(f"prefix must be text, not {prefix!r}")
-    try:
-        return checked_key(prefix.strip("/"), operation="configure")
-    except InvalidPath as error:
-        raise invalid(f"prefix={prefix!r} cannot be used: {error.message}") from None
-
-
 def checked_endpoint(url: object, name: str = "endpoint_url") -> str:
     """The address of a store: http or https, a host that is not link-local, no user, query or fragment."""
     if not isinstance(url, str) or not url:
@@ -119,17 +113,13 @@ def checked_endpoint(url: object, name: str = "endpoint_url") -> str:
             "and secret_access_key"
         )
     shown = f"{name}={url!r}"
-    parts = _split(url, shown)
-    if parts.scheme not in ("http", "https"):
+    if not url.lower().startswith(("http://", "https://")):
         raise invalid(f"{shown} must begin with http:// or https://")
-    host = parts.hostname
-    if not host or not re.fullmatch(r"[\w.:%-]+", host):
-        raise invalid(f"{shown} names no host")
     try:
-        host.encode("ascii" if host.isascii() else "idna")
-    except UnicodeError:
-        raise invalid(f"{shown} names a host that is not a valid name") from None
-    if is_link_local_or_metadata(host):
+        origin = origin_of(urlsplit(url))
+    except ValueError as error:
+        raise invalid(f"{shown} is not a URL: {error}") from None
+    if is_link_local_or_metadata(origin.host):
         raise invalid(f"{shown} is a link-local or metadata address; such hosts hand out credentials and are refused")
     return url.rstrip("/")
 
@@ -207,23 +197,6 @@ def _decoded_bytes(secret: Secret) -> int | None:
         return len(base64.b64decode(secret.reveal() or "", validate=True))
     except (binascii.Error, ValueError):
         return None
-
-
-def _split(url: str, shown: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises for a port that is not a number
-    except ValueError as error:
-        raise invalid(f"{shown} is not a URL: {error}") from None
-    return parts
-
-
-def _is_ipv4(host: str) -> bool:
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,14 +341,9 @@ class S3Options(ConnectionOptions):
             return f"{settings.files[1]} or {settings.files[0]}, {profile}"
         return f"none in options, variables and files; asked: {settings.provider}"
 
-    @property
-    def own_principal(self) -> str:
-        """The principal of the keys in the recipe itself."""
-        return f"{self._own_identity()}{self._customer()}"
-
-    def principal_of(self, settings: Ambient) -> str:
-        """The principal, where ``settings`` name it if the recipe does not."""
-        return f"{self._own_identity() or settings.principal}{self._customer()}"
+    def principal_of(self, settings: Ambient | None = None) -> str:
+        """The principal of the keys in the recipe itself, or of ``settings`` if it has none."""
+        return f"{self._own_identity() or (settings.principal if settings else '')}{self._customer()}"
 
     @property
     def keys_left_behind(self) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from aioprefetch.accessor.protocols import Accessor
-from aioprefetch.errors import MissingDependency
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.options import given, invalid
 from aioprefetch.runtime.runtime import Runtime
+from aioprefetch.services.proxies import check_installed
 from aioprefetch.services.s3.options import S3Options, split_address
 
 if TYPE_CHECKING:
@@ -94,19 +93,6 @@ class S3(S3Options):
     def build(self, runtime: Runtime) -> Accessor:
         from aioprefetch.services.s3.accessor import S3Accessor
 
-        for name in (
-            "aiohappyeyeballs",
-            "httptools",
-        ):  # The transport imports them at its first connection and response.
-            if not _is_installed(name):
-                raise MissingDependency(
-                    f"the s3 service needs {name}: pip install 'aioprefetch[s3]'", operation="configure"
-                )
+        # The transport imports them at its first connection and response.
+        check_installed("the s3 service", "s3", "aiohappyeyeballs", "httptools")
         return S3Accessor(self, runtime)
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ImportError:
-        return False

@@ -238,7 +238,7 @@ class TestWords:
                 {"addressing_style": "virtual", "attempts_max": 3},
             ),
             ({"config_kwargs": {"retries": {"max_attempts": 0}}}, {"attempts_max": 1}),
-            ({"config_kwargs": {"retries": {"total_max_attempts": 2}}}, {"attempts_max": 2}),
+            ({"config_kwargs": {"retries": {"total_max_attempts": 2, "max_attempts": 8}}}, {"attempts_max": 2}),
             ({"config_kwargs": {"read_timeout": 3, "signature_version": "s3v4"}}, {"read_timeout_seconds": 3}),
             ({"s3_additional_kwargs": {"RequestPayer": "requester"}}, {"request_payer": True}),
             ({"memory_bytes": 1 << 24, "signing": "presigned"}, {"memory_bytes": 1 << 24, "signing": "presigned"}),

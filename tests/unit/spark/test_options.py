@@ -34,6 +34,8 @@ from tests.repository.source_tree import ROOT
         ("sourceArchiveDir", r"cleanSource\.moveDestination"),
         ("headers", "use header"),
         ("separator", "use sep"),
+        ("region_name", r"use region \("),
+        ("accessKey", "use accessKeyId"),
         ("spark.hadoop.fs.s3a.secret.key", "belong into the session"),
         ("batchRow", "did you mean batchRows"),
         ("quxx", "like none of them"),

@@ -81,7 +81,7 @@ def test_refuses_options_that_cannot_work(options: dict[str, Any], said: str) ->
         (f"https://user:{CANARY}@host/x", "without user, query"),
         ("https://host/?token=" + CANARY, "without user, query"),
         ("https://host/#" + CANARY, "without user, query"),
-        ("https://", "names no host"),
+        ("https://", "the host is missing"),
         ("https://host:port", "is not a URL"),
         ("https://[::1", "is not a URL"),
         ("http://169.254.169.254", "link-local"),
