@@ -333,22 +333,10 @@ async def fragment_parts(
             await room.acquire()
             part = await opening[0]
             opening.popleft()
-            yield replace(part, on_close=_Once(room))
+            yield replace(part, on_close=room.release)
     finally:
         await all_stopped(opening)
         opening.clear()  # The traceback of an error holds this frame.
-
-
-class _Once:
-    """Releases a place of the semaphore, at the first call only."""
-
-    def __init__(self, room: asyncio.Semaphore) -> None:
-        self._room: asyncio.Semaphore | None = room
-
-    def __call__(self) -> None:
-        room, self._room = self._room, None
-        if room is not None:
-            room.release()
 
 
 async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequence[Field]) -> TablePart:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
@@ -175,7 +175,7 @@ async def _reordered(table: TableScan, service: IoService) -> ScanPart:
     async with aclosing(table.parts()) as parts:
         async for unbound in parts:
             unbound.on_close()  # All parts are open at once: release their places, or the next part would wait.
-            part = unbound.bind(service, table.projection)
+            part = replace(unbound, on_close=lambda: None).bind(service, table.projection)
             roots.append((part.root, part.rows))
             for index, column in enumerate(part.columns):
                 columns[index].append(column)
