@@ -139,31 +139,21 @@ COPY_SOURCE = "x-amz-copy-source"
 _CLIENT_LINES = encoded_fields(CLIENT_FIELDS).decode()
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Signed:
     """A signed target, with which keys of which source and when it was signed, and until when it is used.
 
     ``clock_offset_seconds`` was added to the time of this machine.
     """
 
-    __slots__ = ("clock_offset_seconds", "generation", "keys", "made_at", "source", "target", "until_seconds")
-
-    def __init__(
-        self,
-        target: Target,
-        keys: AccessKeys,
-        made_at: float,
-        clock_offset_seconds: float,
-        until_seconds: float,
-        source: KeySource | SessionKeys,
-    ) -> None:
-        self.target = target
-        self.keys = keys
-        # Wall-clock time of this machine: unlike ``loop.time()`` it advances during suspend.
-        self.made_at = made_at
-        self.clock_offset_seconds = clock_offset_seconds
-        self.until_seconds = until_seconds
-        self.source = source
-        self.generation = source.generation
+    target: Target
+    keys: AccessKeys
+    # Wall-clock time of this machine: unlike ``loop.time()`` it advances during suspend.
+    made_at: float
+    clock_offset_seconds: float
+    until_seconds: float
+    source: KeySource | SessionKeys
+    generation: int
 
 
 class SignedTargets:
@@ -228,7 +218,7 @@ class SignedTargets:
             url = f"{path}?{query}" if query else path
             target = Target.on(self._route, url, "GET", _lines_of(headers, signature).encode())
         until_seconds = min(self._now() + RENEWED_AFTER_SECONDS, keys.until_seconds)
-        signed = Signed(target, keys, made_at, offset_seconds, until_seconds, self._keys)
+        signed = Signed(target, keys, made_at, offset_seconds, until_seconds, self._keys, self._keys.generation)
         self._ledger.current["transport_signatures"] += 1
         self._signed[request.path, version] = signed
         if len(self._signed) > self._objects_max:
@@ -269,7 +259,7 @@ class SignedTargets:
         else:
             fields = self._fields(request, keys, method, path, text, payload, {**extra, **headers}, seconds)
         target = Target.on(self._route, f"{path}?{text}" if text else path, method, fields.encode())
-        return Signed(target, keys, made_at, offset_seconds, 0.0, source)
+        return Signed(target, keys, made_at, offset_seconds, 0.0, source, source.generation)
 
     async def presigned_url(self, request: PresignRequest, key: str, query: Mapping[str, str]) -> str:
         """A URL that is signed for its bearer, by the clock of the store. Raises the errors of ``KeySource.get``."""
