@@ -154,7 +154,7 @@ class LongRead:
         opened = self._opened
         sink.lane = lane
         error: str | None = Closed.__name__
-        counters, now = opened.account.counters, opened.runtime.loop.time
+        counters, now = opened.account.counters, opened.runtime.clock
         counters["stream_read_block_read"] += 1
         started = now()
         try:
