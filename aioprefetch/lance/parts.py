@@ -30,7 +30,7 @@ from aioprefetch.lance.schema import Field, needed_columns, with_descriptions
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.scan import column_names, io_options, row_range
-from aioprefetch.scheduler.io_service import IoService
+from aioprefetch.scheduler.io_service import IoService, ScanFile
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
 
 # The number of fields that are built before the event loop runs again: some milliseconds of work.
@@ -75,7 +75,7 @@ class TablePart:
         decoders = {index: decoder for index, (_, decoder) in self.computed.items()}
         io: PageIo | None = None
         for file in self.files:
-            io = service.file(file.file.pinned, rank=self.rank)
+            io = ScanFile(service, file.file.pinned, rank=self.rank)
             for index, (column, decoder) in file.columns.items():
                 bound[index], decoders[index] = BoundColumn(column, io), decoder
         columns = [bound[index] for index in sorted(bound)]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.page_metadata import OffsetIndex
-from aioprefetch.ranges import Range, at_least, bridged, intersected, joined, subtract, total_length
+from aioprefetch.ranges import Range, bridged, intersected, joined, subtract, total_length
 from aioprefetch.scheduler.io_queue import cut, request_bytes_for
 from aioprefetch.scheduler.io_service import SLOTS_MAX
 
@@ -294,13 +294,12 @@ def plan_reads(
     is_automatic = request_bytes_max is None
     if request_bytes_max is None:
         request_bytes_max = request_bytes_for(projected_bytes)
-    request_bytes_max = at_least(1, request_bytes_max, "request_bytes_max", operation="scan", path=footer.path)
     tail_start = footer.pinned.tail_start
     pieces = pieces_of(planned, tail_start, request_bytes_max)
     missing = missing_pieces(pieces, limits.held)
     wanted_bytes = total_length(missing)
     if gap_bytes is not None:
-        gap, gaps_bytes_max = at_least(0, gap_bytes, "gap_bytes", operation="scan", path=footer.path), None
+        gap, gaps_bytes_max = gap_bytes, None
     elif footer.size <= limits.block_bytes:
         gap, gaps_bytes_max = footer.size, None
     else:
