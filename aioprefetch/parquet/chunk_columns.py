@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -363,34 +363,8 @@ class GroupRead:
             read.release()
 
 
-class GroupPart(Protocol):
-    """The bytes of one or more chunks of a row group; rows are the row group's."""
-
-    @property
-    def chunks(self) -> Sequence[ColumnChunk]:
-        """The chunks of the unit."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of the row group."""
-
-    def promote(self, row: int) -> None:
-        """The rows before ``row`` are needed now."""
-
-    async def wait(self, row: int) -> None:
-        """Wait until the rows before ``row`` can be decoded."""
-
-    def rows_ready(self) -> int:
-        """The number of rows that can be decoded."""
-
-    def check_pages(self) -> CheckedPages:
-        """Raise ``UntrustedMetadata`` for pages that must not be decoded. From any thread."""
-
-    def release(self, row: int) -> None:
-        """Release the memory that only rows before ``row`` need, which are decoded."""
-
-    def close(self) -> None:
-        """Release everything."""
+# The bytes of one or more chunks of a row group; rows are the row group's.
+GroupPart = ChunkRead | GroupRead
 
 
 class ChunkColumns:
