@@ -190,8 +190,6 @@ class LongRead:
 class PastFetch(Fetch):
     """A range of several that are read past the blocks side by side: begun in its caller, its bytes in ``data``."""
 
-    __slots__ = ("data",)
-
     @classmethod
     def begun(cls, reads: BlockReads, start: int, end: int) -> Wait:
         """A read of ``[start, end)`` that has begun, and a wait for all of it."""

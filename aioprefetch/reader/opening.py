@@ -41,8 +41,6 @@ _OPENINGS_MAX = 4
 class OpenPart(BufferSink):
     """A part of the open object from ``start`` on, received into ``memory``; another version is refused."""
 
-    __slots__ = ("_opened", "end", "lane", "memory", "start")
-
     def __init__(self, opened: OpenObject, start: int, memory: memoryview) -> None:
         BufferSink.__init__(self, memory)
         self._opened = opened
