@@ -13,9 +13,10 @@ from typing import Protocol
 
 from aioprefetch.accessor.counted_requests import latest_change
 from aioprefetch.blocks.block import Block, Segment, SegmentState
-from aioprefetch.blocks.fetch import Fetch, FetchSource, FetchStarter, Wait, count_first_read, count_ready, settle
+from aioprefetch.blocks.fetch import Fetch, FetchSource, Wait, count_first_read, count_ready, settle
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.ranges import BlockGrid, Range, subtract
+from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.statistics import Account
 from aioprefetch.values import Lane, ReadHead
 
@@ -91,18 +92,35 @@ class Residency:
     unread: tuple[Range, ...]
 
 
-class FileStore(FetchStarter, Protocol):
+class FileStore(Protocol):
     """The part of a block store that its files and their eviction use.
 
     ``readers`` have a file open, ``tick`` counts uses of blocks, ``fetches`` counts requests. ``spent_bytes`` is the
     memory of the segments that are ``is_spent``.
     """
 
+    runtime: Runtime
     files: dict[Hashable, BlockFile]
+    keeps_fetched: bool
     readers: set[weakref.ref[ReaderPosition]]
     tick: int
     fetches: int
     spent_bytes: int
+
+    def start(self, fetch: Fetch) -> None:
+        """Start a request."""
+
+    def abandon(self, fetch: Fetch) -> None:
+        """End a fetch that was cancelled."""
+
+    def filled(self, segment: Segment) -> None:
+        """The last byte of a segment has arrived."""
+
+    def keep(self, fetch: Fetch, segment: Segment) -> None:
+        """A segment is complete: write its block to the disk if all of that is there."""
+
+    def opened(self, fetch: Fetch) -> None:
+        """The response of a fetch has named the file that it fills."""
 
     def forget(self, file: BlockFile) -> None:
         """An empty file leaves the store."""
