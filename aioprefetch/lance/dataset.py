@@ -130,15 +130,15 @@ class LanceDataset:
         rows of all fragments without deleted ones. No batch spans two fragments, unless ``take`` asks for another
         order. A column is null for the rows of a fragment that lacks it.
         """
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "batch_rows": BATCH_ROWS,
             "batch_bytes": None,
             "readahead": READAHEAD_BATCHES,
             **options,
         }
-        shape = [given.pop(name) for name in ("batch_rows", "batch_bytes", "readahead")]
+        shape = [arguments.pop(name) for name in ("batch_rows", "batch_bytes", "readahead")]
         batches = batch_options(*shape, path=self.path)
-        request = scan_request(self.path, **given)
+        request = scan_request(self.path, **arguments)
 
         async def prepare() -> PreparedScan:
             table = self.table(request)

@@ -152,7 +152,7 @@ def segments(start: int, end: int, segment_bytes: int) -> list[Range]:
 
 @dataclass(frozen=True, slots=True)
 class GroupRows:
-    """What is wanted of a row group of the file ``path``, whose bytes come into ``memory``.
+    """The wanted rows of a row group of the file ``path``, whose bytes come into ``memory``.
 
     The first of the ``wanted`` rows is row ``first`` of the scan.
     """
