@@ -73,7 +73,7 @@ class CountedRequest(ForwardingSink):
         if runtime.events.wants_requests:
             self._reported = ReportedRequest(runtime, request, sink, operation=operation, sent_bytes=sent_bytes)
         self._head_at: float | None = None
-        self._now = runtime.loop.time
+        self._now = runtime.clock
         self._started = self._now()
 
     def begin(self, head: ReadHead, *, path: str = "") -> None:

@@ -268,7 +268,7 @@ def _expected(request: ReadRequest, total: int | None) -> Range:
 
 def check_due(request: ReadRequest, head: ReadHead) -> None:
     """Raise ``ProtocolError`` for a head of anything but the requested range, or ``first_bytes`` at one of its ends."""
-    start, end, total = head.start, head.end, head.total
+    start, end, total = head.start, head.start + head.size, head.total
     if total is None and (request.size is None or request.suffix is not None):
         total = end  # Nothing else says where the object ends.
     low, high = _expected(request, total)
@@ -362,7 +362,7 @@ class VersionPin:
 
 def is_strong(etag: str | None, version: str | None) -> bool:
     """Whether equal values mean equal bytes; see ``VersionPin.is_strong``."""
-    return bool(version) or (etag is not None and not is_weak(etag))
+    return bool(version) or (etag is not None and not etag.startswith("W/"))  # As ``is_weak``.
 
 
 # --- ETags that prove nothing -----------------------------------------------------------------------------------------

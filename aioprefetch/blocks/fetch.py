@@ -398,7 +398,7 @@ class Fetch(Sink):
         if self.finished:  # The request was cancelled, and its response arrived nevertheless.
             raise Closed("the request was cancelled", operation="read")
         if self.headed is not None:
-            self.headed = self._store.runtime.now()
+            self.headed = self._store.runtime.clock()
         try:
             file = self.source.file_of(self, head)
             self.start, self.end = head.start, head.start + head.size
@@ -463,7 +463,7 @@ def count_begin(runtime: Runtime, fetch: Fetch) -> None:
     counters["stream_read_block_fetches"] += 1
     if fetch.prefetched:
         counters["stream_read_prefetch_operations"] += 1
-        fetch.started = runtime.now()
+        fetch.started = runtime.clock()
 
 
 def count_end(runtime: Runtime, fetch: Fetch, error: Exception | None) -> None:
@@ -479,7 +479,7 @@ def count_end(runtime: Runtime, fetch: Fetch, error: Exception | None) -> None:
     elif fetch.prefetched and error is not None:
         counters.failed("stream_read_prefetch_operations")
     elif fetch.prefetched:
-        counters.succeeded("stream_read_prefetch_operations", runtime.now() - fetch.started)
+        counters.succeeded("stream_read_prefetch_operations", runtime.clock() - fetch.started)
 
 
 def count_eviction(runtime: Runtime, first: Segment) -> None:
@@ -489,7 +489,7 @@ def count_eviction(runtime: Runtime, first: Segment) -> None:
 
 def count_ready(runtime: Runtime, segment: Segment) -> None:
     """A segment is complete: no more of its bytes will arrive."""
-    segment.ready_at = runtime.now()
+    segment.ready_at = runtime.clock()
     if not segment.unused_prefetch:
         settle(runtime, segment)
 
@@ -500,7 +500,7 @@ def count_first_read(runtime: Runtime, segment: Segment) -> None:
     counters = counters_of(runtime, segment)
     counters["prefetch_lead"] += 1
     filling = segment.state is SegmentState.FILLING
-    counters.succeeded("prefetch_lead", 0.0 if filling else runtime.now() - segment.ready_at)
+    counters.succeeded("prefetch_lead", 0.0 if filling else runtime.clock() - segment.ready_at)
     if not filling:  # Otherwise the number of bytes is not known yet.
         settle(runtime, segment)
 

@@ -152,7 +152,7 @@ class BlockStore:
         runtime, lane = self.runtime, fetch.lane
         size = fetch.end - fetch.start
         if self.line.samples(self.fetches):
-            fetch.headed, fetch.started = -1.0, runtime.now()
+            fetch.headed, fetch.started = -1.0, runtime.clock()
         self.fetches += 1
         self.in_flight += 1
         count_begin(runtime, fetch)
@@ -181,7 +181,7 @@ class BlockStore:
                 return
             counters = runtime.ledger.of(account)
             counters["stream_read_block_read"] += 1
-            started = runtime.loop.time()
+            started = runtime.clock()
             fetch.was_sent = True
             source = fetch.source
             try:
@@ -200,7 +200,7 @@ class BlockStore:
                 if not isinstance(error, Closed):
                     counters.failed("stream_read_block_read")
                 raise
-            counters.succeeded("stream_read_block_read", runtime.loop.time() - started)
+            counters.succeeded("stream_read_block_read", runtime.clock() - started)
         except Exception as error:
             self._end(fetch, without_frames(error))
         except asyncio.CancelledError:
@@ -242,7 +242,7 @@ class BlockStore:
             self.line.note(
                 first_byte_seconds=headed - fetch.started,
                 size_bytes=fetch.received,
-                body_seconds=self.runtime.now() - headed,
+                body_seconds=self.runtime.clock() - headed,
             )
         if fetch.ticket is not None:  # The fetch was cancelled while it was queued for memory.
             self.runtime.budget.cancel(fetch.ticket)
@@ -272,7 +272,7 @@ class BlockStore:
     async def _reserve(self, fetch: Fetch, ticket: Ticket) -> None:
         if not ticket.granted:
             limit_seconds = self.runtime.options.budget_wait_seconds
-            began = self.runtime.now()
+            began = self.runtime.clock()
             with self.runtime.timer("memory_waits"):
                 try:
                     async with asyncio.timeout(limit_seconds):
@@ -282,7 +282,7 @@ class BlockStore:
                     if not ticket.granted:  # It may have been in the turn of the loop in which the time was over.
                         raise self._exhausted(ticket, limit_seconds) from None
             if self.runtime.events.listeners:
-                facts = {"seconds": self.runtime.now() - began, "lane": ticket.lane, "bytes": ticket.size_bytes}
+                facts = {"seconds": self.runtime.clock() - began, "lane": ticket.lane, "bytes": ticket.size_bytes}
                 budget_id = self.runtime.budget.budget_id
                 self.runtime.events.publish("budget.waited", fetch.label, **facts, budget_id=budget_id)
         fetch.ticket, fetch.reserved_bytes = None, ticket.size_bytes

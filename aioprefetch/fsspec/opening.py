@@ -343,8 +343,6 @@ _NOT_OF_WRITES = frozenset(
 class FileMode(Mode):
     """A mode of fsspec's ``open``: ours, and ``a``, which is ``w`` after what is there. Raises as that."""
 
-    __slots__ = ("appends",)
-
     def __init__(self, mode: object, *, path: str) -> None:
         self.appends = isinstance(mode, str) and sorted(mode) in (["a"], ["a", "b"], ["a", "t"])
         super().__init__(mode.replace("a", "w") if isinstance(mode, str) and self.appends else mode, path=path)

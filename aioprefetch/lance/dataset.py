@@ -130,15 +130,15 @@ class LanceDataset:
         rows of all fragments without deleted ones. No batch spans two fragments, unless ``take`` asks for another
         order. A column is null for the rows of a fragment that lacks it.
         """
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "batch_rows": BATCH_ROWS,
             "batch_bytes": None,
             "readahead": READAHEAD_BATCHES,
             **options,
         }
-        shape = [given.pop(name) for name in ("batch_rows", "batch_bytes", "readahead")]
+        shape = [arguments.pop(name) for name in ("batch_rows", "batch_bytes", "readahead")]
         batches = batch_options(*shape, path=self.path)
-        request = scan_request(self.path, **given)
+        request = scan_request(self.path, **arguments)
 
         async def prepare() -> PreparedScan:
             table = self.table(request)
@@ -333,22 +333,10 @@ async def fragment_parts(
             await room.acquire()
             part = await opening[0]
             opening.popleft()
-            yield replace(part, on_close=_Once(room))
+            yield replace(part, on_close=room.release)
     finally:
         await all_stopped(opening)
         opening.clear()  # The traceback of an error holds this frame.
-
-
-class _Once:
-    """Releases a place of the semaphore, at the first call only."""
-
-    def __init__(self, room: asyncio.Semaphore) -> None:
-        self._room: asyncio.Semaphore | None = room
-
-    def __call__(self) -> None:
-        room, self._room = self._room, None
-        if room is not None:
-            room.release()
 
 
 async def _open_part(open_files: OpenFiles, wanted: WantedFragment, fields: Sequence[Field]) -> TablePart:

@@ -411,8 +411,8 @@ class WrappedColumn:
 class RecordRoot:
     """``RootDecoder`` of the fields of a scan, in the order of ``schema``. A batch has one array of each field.
 
-    Without fields, batches have rows and no columns. ``close`` calls ``on_close`` at its end. ``row_bytes`` is the size
-    of a row in the files.
+    Without fields, batches have rows and no columns. The first ``close`` calls ``on_close`` at its end. ``row_bytes``
+    is the size of a row in the files.
     """
 
     def __init__(
@@ -481,6 +481,7 @@ class RecordRoot:
         for field in self._fields:
             field.close()
         self._on_close()
+        self._on_close = lambda: None
 
     def _size_bytes(self, rows: int) -> int:
         return sum(field.size_bytes(rows) for field in self._fields)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from aioprefetch.errors import ConfigInvalid, InvalidArgument
@@ -30,7 +30,7 @@ from aioprefetch.lance.schema import Field, needed_columns, with_descriptions
 from aioprefetch.operator.operator import Operator
 from aioprefetch.ranges import ByteCount, Range
 from aioprefetch.scan import column_names, io_options, row_range
-from aioprefetch.scheduler.io_service import IoService
+from aioprefetch.scheduler.io_service import IoService, ScanFile
 from aioprefetch.scheduler.pages import ColumnScheduler, PageIo, PreparedScan, RootDecoder, ScanPart
 
 # The number of fields that are built before the event loop runs again: some milliseconds of work.
@@ -75,7 +75,7 @@ class TablePart:
         decoders = {index: decoder for index, (_, decoder) in self.computed.items()}
         io: PageIo | None = None
         for file in self.files:
-            io = service.file(file.file.pinned, rank=self.rank)
+            io = ScanFile(service, file.file.pinned, rank=self.rank)
             for index, (column, decoder) in file.columns.items():
                 bound[index], decoders[index] = BoundColumn(column, io), decoder
         columns = [bound[index] for index in sorted(bound)]
@@ -175,7 +175,7 @@ async def _reordered(table: TableScan, service: IoService) -> ScanPart:
     async with aclosing(table.parts()) as parts:
         async for unbound in parts:
             unbound.on_close()  # All parts are open at once: release their places, or the next part would wait.
-            part = unbound.bind(service, table.projection)
+            part = replace(unbound, on_close=lambda: None).bind(service, table.projection)
             roots.append((part.root, part.rows))
             for index, column in enumerate(part.columns):
                 columns[index].append(column)

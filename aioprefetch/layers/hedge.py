@@ -275,8 +275,6 @@ class _Race:
 class _RacingSink(ForwardingSink):
     """The sink of one of two requests, of which only one begins. The other one's receives nothing."""
 
-    __slots__ = ("_number", "_race")
-
     def __init__(self, target: Sink, race: _Race, number: int) -> None:
         super().__init__(target)
         self._race = race

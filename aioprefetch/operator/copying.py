@@ -14,13 +14,15 @@ from aioprefetch.operator.shared import operator_at, with_own_hold
 from aioprefetch.options import COUNT
 from aioprefetch.plan.patterns import has_wildcard, wildcard_at
 from aioprefetch.runtime.threads import in_thread
-from aioprefetch.transfer.many import CONCURRENCY, copy_side
+from aioprefetch.transfer.many import CONCURRENCY, CopyOptions, copy_side
 from aioprefetch.transfer.sides import Side
 from aioprefetch.verbs.arguments import checked_path
 from aioprefetch.verbs.progress import CopyCallback, CopyReport, reported
 
 if TYPE_CHECKING:
     from aioprefetch.operator.options import UriOptions
+
+_FLAGS = ("skip_same", "overwrite", "stop_at_failure", "delete_extra", "dry_run")
 
 Place: TypeAlias = str | os.PathLike[str] | tuple[Operator, str]
 
@@ -106,15 +108,16 @@ async def copy(
     dst_options
         Those for the URL ``dst``.
     """
-    _check_flags(
+    options = CopyOptions(
+        concurrency=concurrency or CONCURRENCY,
         skip_same=skip_same,
         overwrite=overwrite,
         stop_at_failure=stop_at_failure,
         delete_extra=delete_extra,
+        delete_max=delete_max,
         dry_run=dry_run,
-        literal=literal,
     )
-    _check_delete_max(delete_max)
+    _check_options(options, literal)
     if concurrency is not None:
         COUNT.checked(concurrency, "concurrency")
     async with AsyncExitStack() as stack:
@@ -127,29 +130,16 @@ async def copy(
             raise
         stack.push_async_callback(target_operator.aclose)
         reporter = stack.enter_context(reported(on_progress, "copy", source.label))
-        return await copy_side(
-            source,
-            target,
-            glob=glob,
-            concurrency=concurrency or CONCURRENCY,
-            on_progress=reporter,
-            skip_same=skip_same,
-            overwrite=overwrite,
-            stop_at_failure=stop_at_failure,
-            delete_extra=delete_extra,
-            delete_max=delete_max,
-            dry_run=dry_run,
-        )
+        return await copy_side(source, target, options, glob=glob, on_progress=reporter)
 
 
-def _check_flags(**flags: object) -> None:
+def _check_options(options: CopyOptions, is_literal: object) -> None:
+    flags = {name: getattr(options, name) for name in _FLAGS} | {"literal": is_literal}
     for name, flag in flags.items():
         if not (isinstance(flag, bool) or (flag is None and name == "skip_same")):
             values = "True, False or None" if name == "skip_same" else "True or False"
             raise InvalidType(f"{name} must be {values}, not {flag!r}", operation="copy")
-
-
-def _check_delete_max(most: object) -> None:
+    most: object = options.delete_max
     what = f"delete_max must be None, a number of objects, or a share from 0.0 to 1.0, not {most!r}"
     if isinstance(most, bool) or not isinstance(most, int | float | None):
         raise InvalidType(what, operation="copy")

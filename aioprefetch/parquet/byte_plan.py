@@ -15,13 +15,13 @@ cut into parts that arrive in parallel. The requests are those that the scan's q
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from aioprefetch.parquet.chunks import ColumnChunk
 from aioprefetch.parquet.page_metadata import OffsetIndex
-from aioprefetch.ranges import Range, at_least, bridged, intersected, joined, subtract, total_length
+from aioprefetch.ranges import Range, bridged, intersected, joined, subtract, total_length
 from aioprefetch.scheduler.io_queue import cut, request_bytes_for
 from aioprefetch.scheduler.io_service import SLOTS_MAX
 
@@ -261,18 +261,22 @@ def held_pieces(pieces: Sequence[Range], held: Sequence[Range], requests: Sequen
 class PlanLimits:
     """The properties of a runtime on which a plan depends: block size, concurrent requests, and ranges in memory.
 
-    ``held`` are ranges of the file that are in memory, ordered and disjoint.
+    ``held`` are ranges of the file that are in memory, ordered and disjoint. ``gap_bytes`` and ``request_bytes_max``
+    replace the automatic values.
     """
 
     block_bytes: int = 8 << 20
     slots: int = SLOTS_MAX
     held: Sequence[Range] = ()
+    gap_bytes: int | None = None
+    request_bytes_max: int | None = None
 
     @classmethod
-    def of(cls, runtime: Runtime, footer: Footer, slots: int | None = None) -> PlanLimits:
-        """The limits of a runtime for a file; ``slots`` replaces the runtime's number of concurrent requests."""
-        options = runtime.options
-        return cls(options.block_bytes, slots or min(options.concurrency, SLOTS_MAX), footer.pinned.held_ranges())
+    def of(cls, runtime: Runtime, footer: Footer, given: Mapping[str, int]) -> PlanLimits:
+        """The limits of a runtime for a file, with those that were ``given`` to the scan."""
+        slots = given.get("slots") or min(runtime.options.concurrency, SLOTS_MAX)
+        held, gap_bytes = footer.pinned.held_ranges(), given.get("gap_bytes")
+        return cls(runtime.options.block_bytes, slots, held, gap_bytes, given.get("request_bytes_max"))
 
 
 def plan_reads(
@@ -282,22 +286,20 @@ def plan_reads(
     row_groups: Sequence[int],
     rows: Sequence[Range],
     leaves: Sequence[int],
-    gap_bytes: int | None,
-    request_bytes_max: int | None,
     limits: PlanLimits,
 ) -> Plan:
-    """The requests for chunks of a file. ``gap_bytes`` and ``request_bytes_max`` replace the automatic values."""
+    """The requests for chunks of a file."""
     projected_bytes = sum(end - start for chunk in planned for start, end in chunk.ranges)
+    gap_bytes, request_bytes_max = limits.gap_bytes, limits.request_bytes_max
     is_automatic = request_bytes_max is None
     if request_bytes_max is None:
         request_bytes_max = request_bytes_for(projected_bytes)
-    request_bytes_max = at_least(1, request_bytes_max, "request_bytes_max", operation="scan", path=footer.path)
     tail_start = footer.pinned.tail_start
     pieces = pieces_of(planned, tail_start, request_bytes_max)
     missing = missing_pieces(pieces, limits.held)
     wanted_bytes = total_length(missing)
     if gap_bytes is not None:
-        gap, gaps_bytes_max = at_least(0, gap_bytes, "gap_bytes", operation="scan", path=footer.path), None
+        gap, gaps_bytes_max = gap_bytes, None
     elif footer.size <= limits.block_bytes:
         gap, gaps_bytes_max = footer.size, None
     else:

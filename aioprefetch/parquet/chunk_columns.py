@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -149,29 +150,33 @@ def segments(start: int, end: int, segment_bytes: int) -> list[Range]:
     return [(start + size * i // count, start + size * (i + 1) // count) for i in range(count)]
 
 
-class ChunkRead:
-    """One chunk of a scan. ``wanted`` are rows of its row group; ``first`` is the scan's row of the first of them."""
+@dataclass(frozen=True, slots=True)
+class GroupRows:
+    """The wanted rows of a row group of the file ``path``, whose bytes come into ``memory``.
 
-    def __init__(
-        self,
-        chunk: ColumnChunk,
-        memory: SparseFile,
-        *,
-        wanted: WantedRows,
-        first: int,
-        segment_bytes: int,
-        path: str = "",
-        page_bytes_max: int = PAGE_BYTES_DEFAULT,
-    ) -> None:
+    The first of the ``wanted`` rows is row ``first`` of the scan.
+    """
+
+    wanted: WantedRows
+    first: int
+    memory: SparseFile
+    path: str
+    pages: PageOptions
+
+    def checked(self, chunk: ColumnChunk) -> CheckedPages:
+        """The pages of a chunk that has arrived, with their headers checked."""
+        return check_pages(chunk, self.memory, self.path, page_bytes_max=self.pages.bytes_max)
+
+
+class ChunkRead:
+    """One chunk of a scan."""
+
+    def __init__(self, chunk: ColumnChunk, group: GroupRows, segment_bytes: int) -> None:
         self.chunk = chunk
         self.chunks = (chunk,)
         self.rows = chunk.rows
         self.segments = segments(chunk.start, chunk.end, segment_bytes)
-        self._memory = memory
-        self._wanted = wanted
-        self._first = first
-        self._path = path
-        self._page_bytes_max = page_bytes_max
+        self._group = group
         self._io: PageIo | None = None
         self._reads: list[PendingRead | None] = []
         self._arrived = 0
@@ -184,7 +189,7 @@ class ChunkRead:
                 chunk.rows,
                 is_repeated=chunk.max_repetition > 0,
                 codec=chunk.codec,
-                page_bytes_max=page_bytes_max,
+                page_bytes_max=group.pages.bytes_max,
             )
 
     @property
@@ -195,9 +200,9 @@ class ChunkRead:
     def scan_row(self, segment: int) -> int:
         """The estimated row of the scan at which a segment begins; for the index behind the last segment, its end."""
         if segment >= len(self.segments):
-            return self._first + self._wanted.count
+            return self._group.first + self._group.wanted.count
         position = self.segments[segment][0] - self.chunk.start
-        return self._first + self._wanted.before(self.chunk.rows * position // self.chunk.size)
+        return self._group.first + self._group.wanted.before(self.chunk.rows * position // self.chunk.size)
 
     # --- submitting ---------------------------------------------------------------------------------------------
 
@@ -249,9 +254,9 @@ class ChunkRead:
         arrived_end = self.segments[self._arrived - 1][1]
         if self._arrived > before:
             try:
-                self._walk.advance(self._memory.view(0, arrived_end), 0, arrived_end)
+                self._walk.advance(self._group.memory.view(0, arrived_end), 0, arrived_end)
             except BadPage as error:
-                raise chunk_refused(self.chunk, error, self._path) from error
+                raise chunk_refused(self.chunk, error, self._group.path) from error
         return self.chunk.rows if is_complete else self._walk.rows_ready(arrived_end)
 
     def check_pages(self) -> CheckedPages:
@@ -261,7 +266,7 @@ class ChunkRead:
         """
         # The walk has checked its pages; segments that are released already cannot be checked again.
         if self._walk is None or self._walk.is_blind:
-            return check_pages(self.chunk, self._memory, self._path, page_bytes_max=self._page_bytes_max)
+            return self._group.checked(self.chunk)
         return CheckedPages(self.chunk.max_repetition == 0, self._walk.large_page_bytes)
 
     # --- giving back --------------------------------------------------------------------------------------------
@@ -310,33 +315,19 @@ class GroupRead:
 
     parts = 1
 
-    def __init__(
-        self,
-        chunks: Sequence[ColumnChunk],
-        memory: SparseFile,
-        *,
-        wanted: WantedRows,
-        first: int,
-        is_resident: bool,
-        path: str = "",
-        page_bytes_max: int = PAGE_BYTES_DEFAULT,
-    ) -> None:
+    def __init__(self, chunks: Sequence[ColumnChunk], group: GroupRows, *, is_resident: bool) -> None:
         self.chunks = chunks
         self.rows = chunks[0].rows
-        self._memory = memory
-        self._wanted = wanted
-        self._first = first
-        self._path = path
-        self._page_bytes_max = page_bytes_max
+        self._group = group
         self._read: PendingRead | None = None
         self._is_there = is_resident
 
     def scan_row(self, part: int) -> int:
-        return self._first + self._wanted.count if part else self._first
+        return self._group.first + (self._group.wanted.count if part else 0)
 
     def submit(self, io: PageIo, count: int) -> None:
         if self._read is None and not self._is_there and count:
-            self._read = io.submit([(chunk.start, chunk.end) for chunk in self.chunks if chunk.size], self._first)
+            self._read = io.submit([(chunk.start, chunk.end) for chunk in self.chunks if chunk.size], self._group.first)
 
     def promote(self, row: int) -> None:
         if self._read is not None:
@@ -355,10 +346,7 @@ class GroupRead:
         return self.rows if self._is_there else 0
 
     def check_pages(self) -> CheckedPages:
-        page_bytes_max = self._page_bytes_max
-        checked_chunks = [
-            check_pages(chunk, self._memory, self._path, page_bytes_max=page_bytes_max) for chunk in self.chunks
-        ]
+        checked_chunks = [self._group.checked(chunk) for chunk in self.chunks]
         return CheckedPages(
             all(checked.is_exact for checked in checked_chunks),
             sum(checked.large_page_bytes for checked in checked_chunks),
@@ -375,34 +363,8 @@ class GroupRead:
             read.release()
 
 
-class GroupPart(Protocol):
-    """The bytes of one or more chunks of a row group; rows are the row group's."""
-
-    @property
-    def chunks(self) -> Sequence[ColumnChunk]:
-        """The chunks of the unit."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of the row group."""
-
-    def promote(self, row: int) -> None:
-        """The rows before ``row`` are needed now."""
-
-    async def wait(self, row: int) -> None:
-        """Wait until the rows before ``row`` can be decoded."""
-
-    def rows_ready(self) -> int:
-        """The number of rows that can be decoded."""
-
-    def check_pages(self) -> CheckedPages:
-        """Raise ``UntrustedMetadata`` for pages that must not be decoded. From any thread."""
-
-    def release(self, row: int) -> None:
-        """Release the memory that only rows before ``row`` need, which are decoded."""
-
-    def close(self) -> None:
-        """Release everything."""
+# The bytes of one or more chunks of a row group; rows are the row group's.
+GroupPart = ChunkRead | GroupRead
 
 
 class ChunkColumns:

@@ -12,7 +12,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from aioprefetch.parquet.byte_plan import Plan, PlannedChunk
-from aioprefetch.parquet.chunk_columns import ChunkColumns, ChunkRead, GroupPart, GroupRead
+from aioprefetch.parquet.chunk_columns import ChunkColumns, ChunkRead, GroupPart, GroupRead, GroupRows
 from aioprefetch.parquet.chunks import ColumnChunk, SparseFile, WantedRows
 from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.footer import Footer
@@ -20,7 +20,7 @@ from aioprefetch.parquet.page_metadata import UNCOMPRESSED, LargePages, PageOpti
 from aioprefetch.parquet.paged_leaf import FooterParts, PagedField, PagedLeaf, can_be_merged
 from aioprefetch.parquet.row_groups import ColumnSource, LeafScheduler, Unit, Window, WindowsDecoder, has_dictionaries
 from aioprefetch.ranges import joined
-from aioprefetch.scheduler.io_service import IoService
+from aioprefetch.scheduler.io_service import IoService, ScanFile
 from aioprefetch.scheduler.pages import ScanPart
 
 # Neighbouring chunks of a row group are submitted together as long as they have no more bytes than this.
@@ -38,11 +38,10 @@ _USUAL_COMPRESSION = 4
 
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
-    """The reads of one row group: the first of its ``wanted`` rows is row ``first`` of the scan."""
+    """The reads of one row group."""
 
     chunks: Sequence[PlannedChunk]
-    wanted: WantedRows
-    first: int
+    wanted: GroupRows
     large_pages: LargePages
 
     @property
@@ -52,6 +51,10 @@ class _RowGroup:
     @property
     def rows(self) -> int:
         return self.chunks[0].chunk.rows
+
+    @property
+    def count(self) -> int:
+        return self.wanted.wanted.count
 
     @property
     def is_paged(self) -> bool:
@@ -96,8 +99,9 @@ class WindowMaker:
         for _, chunks in groupby(self._plan.chunks, key=lambda planned: planned.chunk.row_group):
             planned = list(chunks)
             large_pages = LargePages(self._page_options.together_bytes_max, self._footer.path)
-            groups.append(_RowGroup(planned, WantedRows(planned[0].rows), first, large_pages))
-            first += groups[-1].wanted.count
+            wanted = GroupRows(WantedRows(planned[0].rows), first, self._memory, self._footer.path, self._page_options)
+            groups.append(_RowGroup(planned, wanted, large_pages))
+            first += groups[-1].count
         window_rows = batch_rows * (1 if len(self._plan.columns) < pa.cpu_count() else _WINDOW_BATCHES)
         if has_dictionaries(self._projection.read):
             window_rows = 1
@@ -111,7 +115,7 @@ class WindowMaker:
         ranges: list[tuple[int, int]] = []
         position = 0
         for group in groups:
-            ranges += [(position + low, position + high) for low, high in group.wanted.ranges]
+            ranges += [(position + low, position + high) for low, high in group.wanted.wanted.ranges]
             position += group.rows
         wanted = WantedRows(joined(ranges))
         return Window(wanted.count, [self._whole_columns([self._parts(group) for group in groups], wanted, groups[0])])
@@ -152,7 +156,7 @@ class WindowMaker:
                 whole += indices
         if whole:
             sources.append(self._apart(group, whole))
-        return Window(group.wanted.count, sources)
+        return Window(group.count, sources)
 
     def _paged_field(self, group: _RowGroup, place: int, paged: Sequence[int], others: Sequence[int]) -> PagedField:
         leaves = [self._paged_leaf(group, index) for index in paged]
@@ -168,25 +172,16 @@ class WindowMaker:
         if self._footer_parts is None:
             self._footer_parts = FooterParts(self._footer)
         planned = group.chunks[index]
-        leaf = PagedLeaf(
-            planned,
-            self._footer_parts,
-            wanted=group.wanted,
-            first=group.first,
-            part_bytes=self._segment_bytes,
-            path=self._footer.path,
-            pages=self._page_options,
-            large_pages=group.large_pages,
-        )
+        leaf = PagedLeaf(planned, self._footer_parts, group.wanted, group.large_pages, part_bytes=self._segment_bytes)
         self._units[index].append(leaf)
         return leaf
 
     def _apart(self, group: _RowGroup, indices: Sequence[int]) -> ChunkColumns:
         """Leaves of a row group, each scheduled separately."""
-        reads = [self._chunk_read(group.chunks[index].chunk, group) for index in indices]
+        reads = [ChunkRead(group.chunks[index].chunk, group.wanted, self._segment_bytes) for index in indices]
         for index, read in zip(indices, reads, strict=True):
             self._units[index].append(read)
-        return self._whole_columns([reads], group.wanted, group)
+        return self._whole_columns([reads], group.wanted.wanted, group)
 
     # --- chunk by chunk -------------------------------------------------------------------------------------------
 
@@ -196,34 +191,13 @@ class WindowMaker:
         for first, last in _runs([planned.chunk.size for planned in group.chunks], bytes_max):
             chunks = [planned.chunk for planned in group.chunks[first:last]]
             if sum(chunk.size for chunk in chunks) <= bytes_max:
-                read: GroupRead | ChunkRead = self._group_read(chunks, group)
+                is_resident = self._is_resident(chunks)
+                read: GroupRead | ChunkRead = GroupRead(chunks, group.wanted, is_resident=is_resident)
             else:
-                read = self._chunk_read(chunks[0], group)
+                read = ChunkRead(chunks[0], group.wanted, self._segment_bytes)
             self._units[first].append(read)
             parts.append(read)
         return parts
-
-    def _group_read(self, chunks: Sequence[ColumnChunk], group: _RowGroup) -> GroupRead:
-        return GroupRead(
-            chunks,
-            self._memory,
-            wanted=group.wanted,
-            first=group.first,
-            is_resident=self._is_resident(chunks),
-            path=self._footer.path,
-            page_bytes_max=self._page_options.bytes_max,
-        )
-
-    def _chunk_read(self, chunk: ColumnChunk, group: _RowGroup) -> ChunkRead:
-        return ChunkRead(
-            chunk,
-            self._memory,
-            wanted=group.wanted,
-            first=group.first,
-            segment_bytes=self._segment_bytes,
-            path=self._footer.path,
-            page_bytes_max=self._page_options.bytes_max,
-        )
 
     def _is_resident(self, chunks: Sequence[ColumnChunk]) -> bool:
         """Whether all chunks arrived with the footer. If so, they are put into the memory."""
@@ -259,11 +233,11 @@ def _grouped(groups: Sequence[_RowGroup], window_rows: int) -> list[list[_RowGro
     grouped: list[list[_RowGroup]] = []
     rows = window_rows
     for group in groups:
-        if rows >= window_rows or group.wanted.count >= window_rows or group.is_paged:
+        if rows >= window_rows or group.count >= window_rows or group.is_paged:
             grouped.append([])
             rows = 0
         grouped[-1].append(group)
-        rows += window_rows if group.is_paged else group.wanted.count
+        rows += window_rows if group.is_paged else group.count
     return grouped
 
 
@@ -314,7 +288,8 @@ def file_part(
             is_memory_short=limits.is_short,
             on_close=on_close,
         ),
-        io=service.file(
+        io=ScanFile(
+            service,
             footer.pinned,
             rank=rank,
             memory=memory,

@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from aioprefetch.errors import Error
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.byte_plan import PlannedChunk
-from aioprefetch.parquet.chunk_columns import ChunkColumns, has_come
-from aioprefetch.parquet.chunks import WantedRows
+from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupRows, has_come
 from aioprefetch.parquet.decoded_values import check_indices, check_int96, leaves_of
 from aioprefetch.parquet.footer import ARROW_SCHEMA, MAGIC, Footer
 from aioprefetch.parquet.page_metadata import (
@@ -35,7 +34,6 @@ from aioprefetch.parquet.page_metadata import (
     LargePages,
     OffsetIndex,
     PageHeader,
-    PageOptions,
     chunk_refused,
     dictionary_row_bytes,
     read_page_header,
@@ -262,22 +260,19 @@ class PagedLeaf:
         self,
         planned: PlannedChunk,
         footer: FooterParts,
-        *,
-        wanted: WantedRows,
-        first: int,
-        part_bytes: int,
-        path: str,
-        pages: PageOptions,
+        group: GroupRows,
         large_pages: LargePages,
+        *,
+        part_bytes: int,
     ) -> None:
         assert planned.offset_index is not None
         self.chunk = planned.chunk
         self._index: OffsetIndex = planned.offset_index
         self._footer = footer
-        self._wanted = wanted
-        self._first = first
-        self._path = path
-        self._page_options = pages
+        self._wanted = group.wanted
+        self._first = group.first
+        self._path = group.path
+        self._page_options = group.pages
         self._large_pages = large_pages
         self._parts = self._cut(planned.pages or (), part_bytes)
         self._lasts = [part.last for part in self._parts]

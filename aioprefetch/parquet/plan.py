@@ -16,12 +16,7 @@ from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidType
 from aioprefetch.filters import Filters, checked_filters
 from aioprefetch.operator.operator import Operator
 from aioprefetch.operator.shared import checked_operator
-from aioprefetch.parquet.byte_plan import (
-    Plan,
-    PlanLimits,
-    plan_reads,
-    planned_chunk,
-)
+from aioprefetch.parquet.byte_plan import Plan, PlanLimits, plan_reads, planned_chunk
 from aioprefetch.parquet.chunks import ColumnChunk, column_chunks, resolve_columns
 from aioprefetch.parquet.dataset.files import checked_source
 from aioprefetch.parquet.footer import Footer, footer
@@ -84,6 +79,8 @@ def group_numbers(row_groups: object, *, path: str = "") -> list[int]:
 # together may be left out.
 INDEXED_BYTES_MIN = 4 << 20
 
+_AUTOMATIC = PlanLimits()
+
 
 async def plan(
     operator: Operator,
@@ -119,23 +116,10 @@ async def plan(
         path, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=None, slots=slots, operation="plan"
     )
     current = await footer(operator, path, version=version, if_match=if_match, everything=True)
-    return await plan_scan(
-        current,
-        arguments,
-        gap_bytes=given.get("gap_bytes"),
-        request_bytes_max=given.get("request_bytes_max"),
-        limits=PlanLimits.of(operator.runtime(), current, given.get("slots")),
-    )
+    return await plan_scan(current, arguments, PlanLimits.of(operator.runtime(), current, given))
 
 
-async def plan_scan(
-    footer: Footer,
-    arguments: ScanArguments,
-    *,
-    gap_bytes: int | None = None,
-    request_bytes_max: int | None = None,
-    limits: PlanLimits | None = None,
-) -> Plan:
+async def plan_scan(footer: Footer, arguments: ScanArguments, limits: PlanLimits = _AUTOMATIC) -> Plan:
     """The plan for a file whose footer is known. Reads page indexes if that pays.
 
     ``InvalidArgument`` names unknown columns, ``InvalidType`` and ``InvalidRange`` are raised for rows and
@@ -169,9 +153,7 @@ async def plan_scan(
             for low, high in rows_of[number]
         ),
         leaves=leaves,
-        gap_bytes=gap_bytes,
-        request_bytes_max=request_bytes_max,
-        limits=limits or PlanLimits(),
+        limits=limits,
     )
 
 

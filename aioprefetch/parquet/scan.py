@@ -29,7 +29,7 @@ from aioprefetch.parquet.dataset.scan import (
 from aioprefetch.parquet.file_part import Finish, file_part, memory_limits
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING, Footer, seen_size
 from aioprefetch.parquet.footer import footer as read_footer
-from aioprefetch.parquet.plan import ScanArguments, plan_scan, scan_arguments
+from aioprefetch.parquet.plan import plan_scan, scan_arguments
 from aioprefetch.parquet.pruning import filter_columns, normalized_filters
 from aioprefetch.ranges import ByteCount, at_least, bytes_at_least
 from aioprefetch.scan import BATCH_ROWS, BatchScan, batch_options, io_options
@@ -161,9 +161,7 @@ def scan(
         page_bytes_max = bytes_at_least(1, page_bytes_max, "page_bytes_max", operation="scan", path=name)
     request = DatasetRequest(
         source=source,
-        columns=arguments.columns,
-        filters=arguments.filters,
-        rows=arguments.rows,
+        arguments=arguments,
         limits=io_options(
             name, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=budget_bytes, slots=slots
         ),
@@ -173,12 +171,11 @@ def scan(
         schema=schema,
         has_partitions=checked_choice("partitioning", partitioning, "hive", path=name) is not None,
         is_ordered=Arguments("scan", name).flag("ordered", ordered),
-        filters_rows=filters_rows,
         int96_unit=checked_choice("int96_unit", int96_unit, "us", "ns", path=name),
     )
     if size is not None:
         size = at_least(0, size, "size", operation="scan", path=name)
-    one = _OneFile(name, arguments, _checked_footer(footer, name), size, version, if_match)
+    one = _OneFile(name, arguments.row_groups, _checked_footer(footer, name), size, version, if_match)
     if source.one_file is None or schema is not None:
         one.refuse_many()
         prepare = partial(prepare_dataset, operator, request)
@@ -234,7 +231,7 @@ class _OneFile:
     """The arguments of a scan that speak of one file."""
 
     path: str
-    arguments: ScanArguments
+    row_groups: Sequence[int] | None
     footer: Footer | None
     size: int | None
     version: str | None
@@ -243,14 +240,8 @@ class _OneFile:
     @property
     def given(self) -> list[str]:
         """The names of the arguments that were given."""
-        values = {
-            "row_groups": self.arguments.row_groups,
-            "footer": self.footer,
-            "size": self.size,
-            "version": self.version,
-            "if_match": self.if_match,
-        }
-        return [name for name, value in values.items() if value is not None]
+        names = ("row_groups", "footer", "size", "version", "if_match")
+        return [name for name in names if getattr(self, name) is not None]
 
     def refuse_many(self) -> None:
         """``ConfigInvalid`` if any was given."""
@@ -281,13 +272,8 @@ async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetReque
             return await prepare_dataset(operator, request, await files_instead(operator, one.path, error))
     footer = footer.with_int96_unit(request.int96_unit)
     runtime, limits = operator.runtime(), request.limits
-    plan = await plan_scan(
-        footer,
-        one.arguments,
-        gap_bytes=limits.get("gap_bytes"),
-        request_bytes_max=limits.get("request_bytes_max"),
-        limits=PlanLimits.of(runtime, footer, limits.get("slots")),
-    )
+    arguments = request.arguments
+    plan = await plan_scan(footer, arguments, PlanLimits.of(runtime, footer, limits))
     memory = memory_limits(plan, limits.get("budget_bytes"), runtime.options.memory_bytes)
     service = IoService(
         operator.accessor(),
@@ -297,8 +283,7 @@ async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetReque
         budget_bytes=memory.held_bytes,
         slots=limits.get("slots"),
     )
-    columns = one.arguments.columns
-    projection = Projection(footer, plan.columns, columns)
+    projection = Projection(footer, plan.columns, arguments.columns)
     part = file_part(
         footer,
         plan,
@@ -307,7 +292,7 @@ async def _prepare_file(operator: Operator, one: _OneFile, request: DatasetReque
         memory,
         batch_rows=request.batch_rows,
         pages=request.page_options(runtime.options.memory_bytes),
-        finish=_finish(projection, footer, one.arguments.filters if one.arguments.filters_rows else None),
+        finish=_finish(projection, footer, arguments.filters if arguments.filters_rows else None),
     )
     if len(footer.pinned.tail) > TAIL_BYTES_EVERYTHING:
         service.carry(len(footer.pinned.tail))
@@ -458,9 +443,7 @@ async def plan_files(
     arguments = scan_arguments(name, columns=columns, rows=rows, filters=filters)
     request = DatasetRequest(
         source=source,
-        columns=arguments.columns,
-        filters=arguments.filters,
-        rows=arguments.rows,
+        arguments=arguments,
         limits=io_options(
             name, gap_bytes=gap_bytes, request_bytes_max=request_bytes_max, budget_bytes=None, slots=slots
         ),

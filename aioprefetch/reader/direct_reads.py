@@ -154,7 +154,7 @@ class LongRead:
         opened = self._opened
         sink.lane = lane
         error: str | None = Closed.__name__
-        counters, now = opened.account.counters, opened.runtime.loop.time
+        counters, now = opened.account.counters, opened.runtime.clock
         counters["stream_read_block_read"] += 1
         started = now()
         try:
@@ -189,8 +189,6 @@ class LongRead:
 
 class PastFetch(Fetch):
     """A range of several that are read past the blocks side by side: begun in its caller, its bytes in ``data``."""
-
-    __slots__ = ("data",)
 
     @classmethod
     def begun(cls, reads: BlockReads, start: int, end: int) -> Wait:

@@ -41,8 +41,6 @@ _OPENINGS_MAX = 4
 class OpenPart(BufferSink):
     """A part of the open object from ``start`` on, received into ``memory``; another version is refused."""
 
-    __slots__ = ("_opened", "end", "lane", "memory", "start")
-
     def __init__(self, opened: OpenObject, start: int, memory: memoryview) -> None:
         BufferSink.__init__(self, memory)
         self._opened = opened
@@ -254,14 +252,14 @@ class OpenObject:
     def _begin_opening(self) -> None:
         if self._opening_started is None:
             self.account.counters["action_file_opened"] += 1
-            self._opening_started = self.runtime.loop.time()
+            self._opening_started = self.runtime.clock()
 
     def _end_opening(self, error: Exception | None) -> None:
         started, self._opening_started = self._opening_started, None
         if started is None:
             return
         if error is None:
-            self.account.counters.succeeded("action_file_opened", self.runtime.loop.time() - started)
+            self.account.counters.succeeded("action_file_opened", self.runtime.clock() - started)
         elif not isinstance(error, Closed):
             self.account.counters.failed("action_file_opened")
 
@@ -542,7 +540,7 @@ class OpenObject:
     async def wait_for(self, bytes_arrive: Awaitable[object]) -> None:
         """Await the future of a wait, or of several, as a read that waits for bytes."""
         # As with a ``Timer``, which costs each miss twice as much.
-        counters, now = self.account.counters, self.runtime.loop.time
+        counters, now = self.account.counters, self.runtime.clock
         counters["stream_read_block_acquire_read"] += 1
         started = now()
         try:

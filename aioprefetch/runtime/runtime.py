@@ -78,7 +78,8 @@ class Runtime:
         self.ledger = Ledger()
         self.gauges: list[Callable[[], Mapping[str, int]]] = []
         self.events = EventBus() if events is None else events
-        self.events.clock = clock_of(self.loop.time)
+        # For durations: two calls less than ``now``, at the beginning and the end of all that a request consists of.
+        self.clock = self.events.clock = clock_of(self.loop.time)
         self.budget = MemoryBudget(options.memory_bytes, self.loop)
         self.drains = Drains(self.budget)
         self.turn = LoopTurn(self.loop)
@@ -115,7 +116,7 @@ class Runtime:
 
     def timer(self, name: str) -> Timer:
         """``with runtime.timer(name):`` counts the block and measures its duration."""
-        return Timer(self.ledger.current, name, self.loop.time)
+        return Timer(self.ledger.current, name, self.clock)
 
     def statistics(self) -> StatisticsSnapshot:
         """All counts so far, those of readers included, and the gauges, which are 0 once it is closed."""

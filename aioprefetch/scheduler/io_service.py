@@ -22,7 +22,7 @@ from typing import Any
 
 from aioprefetch.accessor.protocols import Accessor
 from aioprefetch.errors import Closed
-from aioprefetch.ranges import Range, at_least, joined
+from aioprefetch.ranges import Range, joined
 from aioprefetch.runtime.budget import MemoryBudget, Ticket
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.supervisor import Work
@@ -116,8 +116,7 @@ class IoService:
     ``budget_bytes`` is the maximum that its reads hold together, a third of the runtime's memory by default (0: no
     limit). ``slots`` is the maximum number of requests in flight, by default the runtime's concurrency, at most 64.
     ``gap_bytes`` and ``request_bytes_max`` control how reads are merged and cut. ``wanted_bytes`` is the approximate
-    size of the whole scan, which decides on the default maximum of a request. ``ConfigInvalid`` or ``InvalidType`` for
-    invalid values.
+    size of the whole scan, which decides on the default maximum of a request.
     """
 
     def __init__(
@@ -132,21 +131,21 @@ class IoService:
         wanted_bytes: int | None = None,
     ) -> None:
         options = runtime.options
-        budget = _checked(0, budget_bytes, "budget_bytes", options.memory_bytes // _BUDGET_SHARE)
+        budget = options.memory_bytes // _BUDGET_SHARE if budget_bytes is None else budget_bytes
         bytes_max = REQUEST_BYTES_MAX if wanted_bytes is None else request_bytes_for(wanted_bytes)
         if budget:
             bytes_max = min(bytes_max, max(GAP_BYTES, budget // _REQUEST_SHARE))
         self.runtime = runtime
         self.accessor = accessor
-        self.gap_bytes = _checked(0, gap_bytes, "gap_bytes", GAP_BYTES)
+        self.gap_bytes = GAP_BYTES if gap_bytes is None else gap_bytes
         self.memory = ScanMemory(runtime.budget, budget, self._schedule)
         self.is_closed = False
         self.has_received = False
         self._carried_bytes = 0
         self.on_progress: Callable[[], None] | None = None
         self._queue = IoQueue(
-            slots=_checked(1, slots, "slots", min(options.concurrency, SLOTS_MAX)),
-            request_bytes_max=_checked(1, request_bytes_max, "request_bytes_max", bytes_max),
+            slots=slots or min(options.concurrency, SLOTS_MAX),
+            request_bytes_max=request_bytes_max or bytes_max,
             on_refund=self._refunded,
         )
         self._reads: dict[Submission, QueuedRead] = {}
@@ -169,24 +168,6 @@ class IoService:
     def queued(self) -> int:
         """The number of reads that wait for their request."""
         return self._queue.queued
-
-    def file(
-        self,
-        pinned: PinnedFile,
-        *,
-        rank: int = 0,
-        memory: FileMemory | None = None,
-        planned: Iterable[Range] = (),
-        wanted: Iterable[Range] = (),
-        gap_bytes: int | None = None,
-    ) -> ScanFile:
-        """The ``PageIo`` of a file. All rows of a file with a smaller ``rank`` are needed before those of this one.
-
-        Bytes are received into ``memory`` if it is given. ``planned`` and ``wanted``: see ``QueuedFile``. ``gap_bytes``
-        replaces that of the service.
-        """
-        gap = self.gap_bytes if gap_bytes is None else gap_bytes
-        return ScanFile(self, pinned, rank=rank, memory=memory, planned=planned, wanted=wanted, gap_bytes=gap)
 
     def carry(self, size_bytes: int) -> None:
         """Count bytes that arrived before the scan, with the metadata of a file.
@@ -378,7 +359,10 @@ class IoService:
 
 
 class ScanFile(QueuedFile):
-    """A file of a scan: the ``PageIo`` that its column schedulers get. Made by ``IoService.file``.
+    """A file of a scan: the ``PageIo`` that its column schedulers get.
+
+    All rows of a file with a smaller ``rank`` are needed before those of this one. Bytes are received into ``memory``
+    if it is given. ``planned`` and ``wanted``: see ``QueuedFile``. ``gap_bytes`` replaces that of the service.
 
     It is a ``QueuedFile`` instead of holding one, because the queue hands out submissions and requests by their file:
     the service finds the pinned file and its memory there, without a table from one to the other.
@@ -389,13 +373,13 @@ class ScanFile(QueuedFile):
         service: IoService,
         pinned: PinnedFile,
         *,
-        rank: int,
-        memory: FileMemory | None,
-        planned: Iterable[Range],
-        wanted: Iterable[Range],
-        gap_bytes: int,
+        rank: int = 0,
+        memory: FileMemory | None = None,
+        planned: Iterable[Range] = (),
+        wanted: Iterable[Range] = (),
+        gap_bytes: int | None = None,
     ) -> None:
-        super().__init__(gap_bytes, planned, wanted)
+        super().__init__(service.gap_bytes if gap_bytes is None else gap_bytes, planned, wanted)
         self._service = service
         self.pinned = pinned
         self.rank = rank
@@ -438,10 +422,6 @@ class ScanFile(QueuedFile):
         place = self.memory.allocate(start, end)
         place[:] = view
         return place
-
-
-def _checked(lowest: int, value: int | None, name: str, default: int) -> int:
-    return default if value is None else at_least(lowest, value, name, operation="scan", path="")
 
 
 def _was_closed(path: str) -> Closed:

@@ -38,12 +38,10 @@ class ErrorBody:
         self._room = memoryview(b"")
 
     def writable(self) -> memoryview:
-        """Memory for the next bytes."""
         self._room = memoryview(bytearray(4096))
         return self._room
 
     def advance(self, count: int) -> None:
-        """Keep the bytes that were received into ``writable``."""
         self.feed(self._room[:count])
 
     def feed(self, chunk: memoryview) -> int:
@@ -82,12 +80,10 @@ class BodyCollector:
         return self
 
     def writable(self) -> memoryview:
-        """Memory for the next bytes."""
         self._room = memoryview(bytearray(_PIECE_BYTES))
         return self._room
 
     def advance(self, count: int) -> None:
-        """Keep the bytes that were received into ``writable``."""
         self.feed(self._room[:count])
 
     def feed(self, chunk: memoryview) -> int:
@@ -115,16 +111,13 @@ class PacedReceiver:
         self._is_waiting = False
 
     def writable(self) -> memoryview:
-        """Memory for the next bytes."""
         return self._sink.writable()
 
     def advance(self, count: int) -> None:
-        """Count the bytes that were received into ``writable``."""
         self._sink.advance(count)
         self._pause_if_full()
 
     def feed(self, chunk: memoryview) -> int:
-        """Copy a chunk; returns the number of bytes copied."""
         count = self._sink.feed(chunk)
         self._pause_if_full()
         return count

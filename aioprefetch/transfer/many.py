@@ -24,6 +24,7 @@ from aioprefetch.errors import (
     Unsupported,
     copy_of,
 )
+from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.plan.merge import Merge
 from aioprefetch.reader.options import ProgressCallback
 from aioprefetch.runtime.budget import Ticket
@@ -47,19 +48,26 @@ from aioprefetch.verbs.writer import upload_file
 CONCURRENCY = 32
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOptions:
+    """The options of ``aioprefetch.copy`` that say how objects are copied."""
+
+    concurrency: int = CONCURRENCY
+    skip_same: bool | None = None
+    overwrite: bool = True
+    stop_at_failure: bool = False
+    delete_extra: bool = False
+    delete_max: float | None = None
+    dry_run: bool = False
+
+
 async def copy_side(
     source: Side,
     target: Side,
+    options: CopyOptions,
     *,
     glob: str | None = None,
-    concurrency: int = CONCURRENCY,
     on_progress: CopyCallback | None = None,
-    skip_same: bool | None = None,
-    overwrite: bool = True,
-    stop_at_failure: bool = False,
-    delete_extra: bool = False,
-    delete_max: float | None = None,
-    dry_run: bool = False,
     copier: Copier | None = None,
 ) -> CopyReport:
     """Copy what one side names to the other; see ``aioprefetch.copy``. ``copier`` does so for each object."""
@@ -69,26 +77,16 @@ async def copy_side(
     try:
         selection = await select(source, glob)
         placed = place_of(selection, target)
-        extra = ExtraObjects(selection, placed, delete_max=delete_max) if delete_extra else None
+        extra = ExtraObjects(selection, placed, delete_max=options.delete_max) if options.delete_extra else None
         if extra is not None:
             extra.check()
-        places = await check_places(selection, placed, deletes_extra=delete_extra)
+        places = await check_places(selection, placed, deletes_extra=options.delete_extra)
     except Error as error:
         error.operation = "copy"
         raise
-    return await CopyRun(
-        selection,
-        placed,
-        Meter(on_progress, keeps_steps=dry_run),
-        copier or ObjectCopier(source, placed, overwrite=overwrite),
-        places,
-        extra=extra,
-        is_dry=dry_run,
-        concurrency=concurrency,
-        overwrite=overwrite,
-        skip_same=skip_same,
-        stop_at_failure=stop_at_failure or selection.single is not None,
-    ).run()
+    copier = copier or ObjectCopier(source, placed, overwrite=options.overwrite)
+    meter = Meter(on_progress, keeps_steps=options.dry_run)
+    return await CopyRun(selection, placed, options, meter, copier, places, extra).run()
 
 
 # Makes an operator of a URI.
@@ -158,7 +156,7 @@ async def _copy_directory(
                 if reporter is not None and (reporter.shows_copies or progress.step_bytes):
                     reporter(progress if reporter.shows_copies else progress.step_bytes)
 
-            report = await copy_side(source, target, on_progress=step)
+            report = await copy_side(source, target, CopyOptions(), on_progress=step)
             if report.passed_over:
                 logger.warning(
                     "%d names below %s were passed over, such as %r: %s",
@@ -180,36 +178,28 @@ class CopyRun:
         self,
         selection: Selection,
         target: Side,
+        options: CopyOptions,
         meter: Meter,
         copier: Copier,
         places: Places,
-        *,
         extra: ExtraObjects | None,
-        is_dry: bool,
-        concurrency: int,
-        overwrite: bool,
-        skip_same: bool | None,
-        stop_at_failure: bool,
     ) -> None:
         self._selection = selection
         self._target = target
         self._meter = meter
         self._extra = extra
-        self._is_dry = is_dry
-        self._concurrency = concurrency
-        self._overwrite = overwrite
-        self._skip_same = skip_same
-        self._stop_at_failure = stop_at_failure
+        self._options = options
+        self._stop_at_failure = options.stop_at_failure or selection.single is not None
         self._copier = copier
         self._places = places
         runtime = selection.side.operator.runtime()
-        self._comparison = Comparison(selection.side, target, runtime, by_time=bool(skip_same))
+        self._comparison = Comparison(selection.side, target, runtime, by_time=bool(options.skip_same))
         self._budget = runtime.budget
         self._running: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._first_error: Error | None = None
-        may_skip = bool(skip_same) or (skip_same is None and self._comparison.has_proofs)
-        self._is_compared = not overwrite or may_skip
+        skips = self._comparison.has_proofs if options.skip_same is None else options.skip_same
+        self._is_compared = skips or not options.overwrite
 
     async def run(self) -> CopyReport:
         """Copy everything. Raises the error of a listing, and with ``stop_at_failure`` the first of an object."""
@@ -230,7 +220,7 @@ class CopyRun:
             del listing_error  # Its traceback holds this frame.
         if self._extra is not None and there is not None and not self._meter.failures:
             await there.pass_rest()
-            await self._extra.delete(self._meter, is_known=there.is_in_order, is_dry=self._is_dry)
+            await self._extra.delete(self._meter, is_known=there.is_in_order, is_dry=self._options.dry_run)
         return self._meter.report()
 
     async def _start_all(self, group: asyncio.TaskGroup, there: Destination | None) -> None:
@@ -278,7 +268,7 @@ class CopyRun:
 
     async def _admitted(self, size: int | None) -> Ticket | None:
         """Wait for a slot, and for memory unless this copy is the only one; the ticket is that of the memory."""
-        while len(self._running) >= self._concurrency:
+        while len(self._running) >= self._options.concurrency:
             await self._until_changed()
         own_bytes = self._copier.own_bytes if size is None else min(size, self._copier.own_bytes)
         if not self._running or not own_bytes:
@@ -318,7 +308,7 @@ class CopyRun:
         if self._is_stopped():
             return
         try:
-            if existing is not None and not self._overwrite:
+            if existing is not None and not self._options.overwrite:
                 raise AlreadyExists(
                     "the destination is there already, and overwrite=False", operation="copy", path=path
                 )
@@ -326,7 +316,7 @@ class CopyRun:
                 self._meter.skipped(found.path, path, found.size)
                 return
             await self._places.check(self._selection, found.path, self._target, path)
-            if self._is_dry:
+            if self._options.dry_run:
                 self._copier.check(found, path, below)
                 on_bytes(found.size or 0)
             else:

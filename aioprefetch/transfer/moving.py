@@ -29,7 +29,7 @@ from aioprefetch.errors import (
     Unsupported,
     cause_of,
 )
-from aioprefetch.transfer.many import copy_side
+from aioprefetch.transfer.many import CopyOptions, copy_side
 from aioprefetch.transfer.object_copy import ObjectCopier, is_digest
 from aioprefetch.transfer.sides import Side, Store
 from aioprefetch.values import CreateDirRequest, DeleteRequest, Entry, Metadata, RenameRequest, StatRequest
@@ -206,7 +206,7 @@ class ObjectMover:
 async def _move_directory(operator: Store, source: str, target: str, *, overwrite: bool) -> Metadata:
     sides = Side(operator=operator, path=source, label=source), Side(operator=operator, path=target, label=target)
     mover = ObjectMover(*sides, overwrite=overwrite)
-    report = await copy_side(*sides, skip_same=False, overwrite=overwrite, copier=mover)
+    report = await copy_side(*sides, CopyOptions(skip_same=False, overwrite=overwrite), copier=mover)
     if not all(isinstance(failure.error, InvalidPath) for failure in report.failures):
         report.raise_failures()  # Names that cannot be served stay, and keep no other one from being moved.
     into = target if not target or target.endswith("/") else f"{target}/"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Protocol
 
-from aioprefetch.accessor.protocols import Accessor, Layer, Service
+from aioprefetch.accessor.protocols import Layer, Service
 from aioprefetch.errors import InvalidArgument, InvalidPath, IsADirectory, IsSameFile, NotFound
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.local_files.files import names_of
@@ -17,17 +17,16 @@ from aioprefetch.plan.patterns import compile_glob, has_wildcard, literal_glob, 
 from aioprefetch.reader.policy import PolicyName
 from aioprefetch.reader.reader import RangeReader
 from aioprefetch.runtime.options import RuntimeOptions
-from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.runtime.threads import in_thread
 from aioprefetch.services.fs.options import FsOptions
 from aioprefetch.values import Capability, Entry, Identity, Metadata, ServiceInfo
-from aioprefetch.verbs.listing import Lister, OnPassedOver, list_literally
+from aioprefetch.verbs.listing import Listed, Lister, OnPassedOver, list_literally
 
 # The longest name of a file that file systems have.
 _NAME_BYTES_MAX = 255
 
 
-class Store(Protocol):
+class Store(Listed, Protocol):
     """An operator, as far as a copy needs it."""
 
     @property
@@ -49,12 +48,6 @@ class Store(Protocol):
     @property
     def options(self) -> RuntimeOptions:
         """The limits it runs under."""
-
-    def accessor(self) -> Accessor:
-        """The live stack on the running loop."""
-
-    def runtime(self) -> Runtime:
-        """The runtime of the running loop."""
 
     async def stat(self, path: str) -> Metadata:
         """Metadata of an object or a directory."""

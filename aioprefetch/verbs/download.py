@@ -100,7 +100,8 @@ async def receive(
     written = WriteRequest(path=request.path)
     file = await translated(written, threads.call(open_file), ResumableFile.discard)
     try:
-        reading = await _received(accessor, runtime, request, file, callbacks, is_reserved=is_reserved)
+        begin = bound(Download, accessor, runtime, request, file, callbacks, is_reserved=is_reserved)
+        reading = await _received(begin, accessor, request, file, threads)
         head = reading.head
         assert head is not None
         if keeps_time and head.last_modified is not None:
@@ -127,16 +128,10 @@ def metadata_of(path: str, head: ReadHead, size: int) -> Metadata:
 
 
 async def _received(
-    accessor: Accessor,
-    runtime: Runtime,
-    request: ReadRequest,
-    file: ResumableFile,
-    callbacks: Callbacks,
-    *,
-    is_reserved: bool,
+    begin: Callable[..., Download], accessor: Accessor, request: ReadRequest, file: ResumableFile, threads: FileThreads
 ) -> Download:
     """The read that has filled the file: of what is missing, or of everything."""
-    reading = Download(accessor, runtime, request, file, callbacks, is_reserved=is_reserved)
+    reading = begin()
     begun = file.begun
     if begun is None:
         await reading.run()
@@ -148,8 +143,8 @@ async def _received(
             return reading
         except ObjectChanged:
             reported = reading.reported
-    await settled(FileThreads.of(runtime).call(file.forget))
-    reading = Download(accessor, runtime, request, file, callbacks, repeated_bytes=reported, is_reserved=is_reserved)
+    await settled(threads.call(file.forget))
+    reading = begin(repeated_bytes=reported)
     await reading.run()
     return reading
 
@@ -158,18 +153,17 @@ async def _is_current(accessor: Accessor, request: ReadRequest, begun: ReceivedV
     """Whether what is in the file may be of the version that is wanted. The requests for the rest will tell."""
     if (begun.store, begun.path) != (_store_of(accessor), request.path):
         return False
-    if request.version not in (None, begun.version):
+    head = begun.head
+    if request.version not in (None, head.version):
         return False
-    if request.if_match is not None or (subtract((0, begun.size), done) and is_strong(begun.etag, request.version)):
-        return request.if_match in (None, begun.etag)
+    if request.if_match is not None or (subtract((0, head.size), done) and is_strong(head.etag, request.version)):
+        return request.if_match in (None, head.etag)
     metadata = await accessor.stat(StatRequest(path=request.path, version=request.version))  # No request would tell.
-    return (metadata.etag, metadata.version, metadata.size) == (begun.etag, begun.version, begun.size)
+    return (metadata.etag, metadata.version, metadata.size) == (head.etag, head.version, head.size)
 
 
 def _store_of(accessor: Accessor) -> tuple[str, ...]:
-    return accessor.info.namespace[
-        :-1
-    ]  # Without the principal: all callers that may read the object get the same bytes.
+    return accessor.info.namespace[:-1]  # Without the principal: all callers that may read it get the same bytes.
 
 
 def nanoseconds_of(time: datetime) -> int:
@@ -275,23 +269,15 @@ class Download(ParallelRead):
 
         ``ObjectChanged`` if the store has another version now.
         """
-        head = ReadHead(
-            start=0,
-            size=begun.size,
-            total=begun.size,
-            etag=begun.etag,
-            version=begun.version,
-            last_modified=begun.last_modified,
-            content_type=begun.content_type,
-        )
-        self.head, self._wanted = head, (0, begun.size)
+        head, size = begun.head, begun.head.size
+        self.head, self._wanted = head, (0, size)
         self._pin(head)
-        if is_strong(begun.etag, None):  # An older version may be there still, and the ETag tells whether it is wanted.
+        if is_strong(head.etag, None):  # An older version may be there still, and the ETag tells whether it is wanted.
             self._pinned = replace(self._pinned, version=self._request.version)
         if self._on_size is not None:
-            self._on_size(begun.size)
-        missing = subtract((0, begun.size), done)
-        self._report(begun.size - sum(end - start for start, end in missing))
+            self._on_size(size)
+        missing = subtract((0, size), done)
+        self._report(size - sum(end - start for start, end in missing))
         await ParallelParts(self._runtime, missing, self).run()
 
     def _begun(self, head: ReadHead) -> None:
@@ -322,17 +308,8 @@ class Download(ParallelRead):
     def _open(self, size: int) -> memoryview:
         head = self.head
         if head is not None and size >= RESUMABLE_BYTES_MIN and self._is_proven(head):
-            self._file.expect(
-                ReceivedVersion(
-                    store=_store_of(self._accessor),
-                    path=self._request.path,
-                    size=size,
-                    etag=head.etag,
-                    version=head.version,
-                    last_modified=head.last_modified,
-                    content_type=head.content_type,
-                )
-            )
+            whole = replace(head, start=0, size=size, total=size)
+            self._file.expect(ReceivedVersion(store=_store_of(self._accessor), path=self._request.path, head=whole))
         return memoryview(b"")  # Each part has memory of its own.
 
     def _open_part(self, start: int, end: int) -> memoryview:

@@ -248,8 +248,6 @@ class ParallelFill(ParallelRead):
 class _PartSink(BufferSink):
     """A part of the result: refused at its head unless it is of the version of the first part."""
 
-    __slots__ = ("first", "memory", "pin")
-
     def __init__(self, memory: memoryview, first: ReadHead, pin: VersionPin) -> None:
         BufferSink.__init__(self, memory)
         self.memory = memory

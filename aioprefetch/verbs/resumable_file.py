@@ -30,7 +30,7 @@ from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.local_files.files import ConfinedRoot, done_name, link_status, resumable_name
 from aioprefetch.local_files.writer import PartialFile, machine_token
 from aioprefetch.ranges import Range, joined
-from aioprefetch.values import WriteRequest
+from aioprefetch.values import ReadHead, WriteRequest
 
 # Bytes that may not be on the device yet.
 SYNC_BYTES = 256 << 20
@@ -42,41 +42,39 @@ _NOTE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedVersion:
-    """The version of an object whose bytes a file holds; ``store`` tells stores apart."""
+    """The version of an object whose bytes a file holds: the head of all of it. ``store`` tells stores apart."""
 
     store: tuple[str, ...]
     path: str
-    size: int
-    etag: str | None = None
-    version: str | None = None
-    last_modified: datetime | None = None
-    content_type: str | None = None
+    head: ReadHead
 
     def as_json(self) -> dict[str, object]:
         """The fields as JSON has them."""
+        head = self.head
         return {
             "store": list(self.store),
             "path": self.path,
-            "size": self.size,
-            "etag": self.etag,
-            "version": self.version,
-            "last_modified": None if self.last_modified is None else self.last_modified.isoformat(),
-            "content_type": self.content_type,
+            "size": head.size,
+            "etag": head.etag,
+            "version": head.version,
+            "last_modified": None if head.last_modified is None else head.last_modified.isoformat(),
+            "content_type": head.content_type,
         }
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> ReceivedVersion:
         """The version of ``as_json``. Raises ``ValueError``, ``KeyError`` or ``TypeError`` for other values."""
-        modified = _text(fields["last_modified"])
-        return cls(
-            store=tuple(map(str, fields["store"])),
-            path=str(fields["path"]),
-            size=int(fields["size"]),
+        modified, size = _text(fields["last_modified"]), int(fields["size"])
+        head = ReadHead(
+            start=0,
+            size=size,
+            total=size,
             etag=_text(fields["etag"]),
             version=_text(fields["version"]),
             last_modified=None if modified is None else datetime.fromisoformat(modified),
             content_type=_text(fields["content_type"]),
         )
+        return cls(store=tuple(map(str, fields["store"])), path=str(fields["path"]), head=head)
 
 
 class ResumableFile(PartialFile):
@@ -241,7 +239,7 @@ class ResumableFile(PartialFile):
             head = json.loads(lines[0])
             version = ReceivedVersion.from_json(head)
             done = _ranges(lines[1:], is_same_boot=head["machine"] == machine_token())
-            if not done or done[-1][1] > min(version.size, size):
+            if not done or done[-1][1] > min(version.head.size, size):
                 raise ValueError
             self._mode = int(head["mode"]) & 0o777
             self._noted = len(lines) - 1 - sum(line.startswith("synced") for line in lines)

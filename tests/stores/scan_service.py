@@ -63,7 +63,7 @@ async def scene(
         b.gate.open = is_open
         before = b.runtime.budget.used_bytes
         service = IoService(b.operator.accessor(), b.runtime, **options)
-        yield Scene(b, pinned, service, service.file(pinned, memory=memory))
+        yield Scene(b, pinned, service, ScanFile(service, pinned, memory=memory))
         service.close()
         await settle()
         assert service.memory.held_bytes == 0

@@ -302,7 +302,6 @@ class BlobPage:
         await self._planned.wait()
 
     def release(self) -> None:
-        """Release the reads of the page."""
         self._is_released = True
         self._descriptors.release()
         for page in self.pages or ():
@@ -359,7 +358,6 @@ class PrimitiveScheduler(RowProgress):
         self._row_of = row_of
 
     def schedule_next(self, io: PageIo) -> ValuePage | BlobPage:
-        """Submit the reads of the next page."""
         first = self.rows_scheduled
         index = self._pages.page_at(self._ranges.row_at(first))
         wanted = self._pages.wanted(index, self._ranges)

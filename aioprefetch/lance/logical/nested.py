@@ -142,7 +142,6 @@ class LoadingListPage:
         return fits
 
     def release(self) -> None:
-        """Release the reads of the page."""
         self._is_released = True
         self._ends.release()
         if self.items is not None:
@@ -198,7 +197,6 @@ class ListScheduler(RowProgress):
         self._row_of = row_of
 
     def schedule_next(self, io: PageIo) -> LoadingListPage:
-        """Submit the reads of the next page."""
         first, row_of, pages = self.rows_scheduled, self._row_of, self._field.pages
         index = pages.page_at(self._ranges.row_at(first))
         wanted = pages.wanted(index, self._ranges)

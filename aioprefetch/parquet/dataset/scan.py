@@ -29,7 +29,7 @@ from aioprefetch.errors import (
     NotFound,
     ObjectChanged,
 )
-from aioprefetch.filters import Dnf, Filters
+from aioprefetch.filters import Dnf
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet.byte_plan import Plan, PlanLimits
 from aioprefetch.parquet.columns import (
@@ -92,7 +92,7 @@ class Ahead(Generic[T]):
             self._launch()
         task, size = self._running.popleft()
         try:
-            return await task, _Once(self, size)
+            return await task, partial(self.leave, size)
         finally:
             del task  # The traceback of its error holds this frame.
 
@@ -134,19 +134,6 @@ async def in_order(starts: Iterable[Callable[[], Coroutine[Any, Any, T]]], width
         await ahead.aclose()
 
 
-class _Once:
-    """The end of a job: only the first call counts."""
-
-    def __init__(self, ahead: Ahead[Any], size_bytes: int) -> None:
-        self._ahead: Ahead[Any] | None = ahead
-        self._size_bytes = size_bytes
-
-    def __call__(self) -> None:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.leave(self._size_bytes)
-
-
 # --- the scan ---------------------------------------------------------------------------------------------------------
 
 # The share of a scan's budget for files that come whole with their footer, before the first batch.
@@ -168,9 +155,7 @@ class DatasetRequest:
     """The arguments of a scan of many files, checked as far as possible without them."""
 
     source: Source
-    columns: Sequence[str] | None
-    filters: Filters
-    rows: Sequence[Range] | None
+    arguments: ScanArguments
     limits: Mapping[str, int]
     batch_rows: int
     schema: pa.Schema | None
@@ -178,7 +163,6 @@ class DatasetRequest:
     page_checksums: bool = True
     page_bytes_max: int | None = None
     is_ordered: bool = True
-    filters_rows: bool = True
     int96_unit: str | None = None
 
     def page_options(self, memory_bytes: int) -> PageOptions:
@@ -271,6 +255,7 @@ class _DatasetScan:
     def __init__(self, operator: Operator, request: DatasetRequest, files: Sequence[DatasetFile]) -> None:
         self._operator = operator
         self._request = request
+        self._arguments = request.arguments
         self._files = files
         values = [path_values(file.path, file.base) if request.has_partitions else {} for file in files]
         self._partitions = Partitions(values, request.schema)
@@ -304,7 +289,7 @@ class _DatasetScan:
 
     async def _targeted(self) -> tuple[list[int], Target]:
         """The numbers of the files that have wanted rows, as far as their paths and footers tell, and the columns."""
-        wanted, unseen = WantedColumns(self._request.columns, self._partitions.schema), 0
+        wanted, unseen = WantedColumns(self._arguments.columns, self._partitions.schema), 0
         chosen = await self._chosen()
         if self._request.schema is None:
             read = chosen or [0]
@@ -314,14 +299,14 @@ class _DatasetScan:
         else:
             wanted.declare(self._request.schema, self._files[0].path)
         try:
-            target = wanted.target(self._request.filters)
+            target = wanted.target(self._arguments.filters)
         except InvalidArgument as error:
             if unseen:
                 error.add_context(hint=f"{unseen} files were not looked at: schema= names the columns that they have")
             raise
-        if self._request.rows is not None:
+        if self._arguments.rows is not None:
             chosen = await self._counted(chosen)
-            shares = rows_of_files(self._request.rows, [self._row_counts[number] for number in chosen])
+            shares = rows_of_files(self._arguments.rows, [self._row_counts[number] for number in chosen])
             self._rows = dict(zip(chosen, shares, strict=True))
             chosen = [number for number in chosen if self._rows[number]]
         return chosen, target
@@ -335,15 +320,15 @@ class _DatasetScan:
         others = sorted(set(range(len(self._files))).difference(read))
         last, few = others[-1:], spread(others[:-1], min(_OTHERS_MAX - 1, self._slots))
         for wave in (last, few):
-            if not wanted.lacks(self._request.filters):
+            if not wanted.lacks(self._arguments.filters):
                 break
             works = (partial(self._footer_of_other, number) for number in wave)
             async with aclosing(in_order(works, self._slots)) as footers:
                 async for footer in footers:
-                    if footer is not None and wanted.lacks(self._request.filters):
+                    if footer is not None and wanted.lacks(self._arguments.filters):
                         with suppress(Error):
                             wanted.add_other(footer)
-        return len(others) - len(last) - len(few) if wanted.lacks(self._request.filters) else 0
+        return len(others) - len(last) - len(few) if wanted.lacks(self._arguments.filters) else 0
 
     async def _footer_of_other(self, number: int) -> Footer | None:
         try:
@@ -354,7 +339,7 @@ class _DatasetScan:
 
     async def _counted(self, numbers: Sequence[int]) -> list[int]:
         """The first files, up to the one with the last wanted row: more and more footers at once, until it is known."""
-        wanted = joined(self._request.rows or [])
+        wanted = joined(self._arguments.rows or [])
         end = wanted[-1][1] if wanted else 0
         rows = known = 0
         while known < len(numbers) and rows < end:
@@ -368,7 +353,7 @@ class _DatasetScan:
 
     async def _chosen(self) -> list[int]:
         """The numbers of the files whose partitions may match the filters."""
-        filters, numbers = self._request.filters, range(len(self._files))
+        filters, numbers = self._arguments.filters, range(len(self._files))
         if filters is None:
             return list(numbers)
         if not isinstance(filters, pc.Expression):
@@ -448,27 +433,22 @@ class _DatasetScan:
 
     async def _planned(self, number: int, target: Target) -> _PlannedFile:
         footer = await self._footer(number, everything=True)
-        request = self._request
-        is_undecided = isinstance(request.filters, pc.Expression) or self._left[number] is not None
-        is_filtered = request.filters is not None and request.filters_rows and is_undecided
+        filters = self._arguments.filters
+        is_undecided = isinstance(filters, pc.Expression) or self._left[number] is not None
+        is_filtered = filters is not None and self._arguments.filters_rows and is_undecided
         batches = FileBatches(target, footer, self._partitions.scalars(number), is_filtered=is_filtered)
-        plan = await plan_scan(
-            footer,
-            self._arguments(number, footer, batches, target),
-            gap_bytes=request.limits.get("gap_bytes"),
-            request_bytes_max=request.limits.get("request_bytes_max"),
-            limits=PlanLimits.of(self._operator.runtime(), footer, request.limits.get("slots")),
-        )
+        limits = PlanLimits.of(self._operator.runtime(), footer, self._request.limits)
+        plan = await plan_scan(footer, self._file_arguments(number, footer, batches, target), limits)
         return _PlannedFile(footer, plan, batches)
 
-    def _arguments(self, number: int, footer: Footer, batches: FileBatches, target: Target) -> ScanArguments:
-        filters, rows = self._request.filters, self._rows.get(number)
+    def _file_arguments(self, number: int, footer: Footer, batches: FileBatches, target: Target) -> ScanArguments:
+        filters, rows, filters_rows = self._arguments.filters, self._rows.get(number), self._arguments.filters_rows
         alike = columns_alike(footer, target.filter_schema) - set(self._partitions.schema.names)
         if not isinstance(filters, pc.Expression):
             prunable = prunable_filters(self._left[number], alike)
-            return ScanArguments(batches.columns, rows=rows, filters=prunable, filters_rows=self._request.filters_rows)
+            return ScanArguments(batches.columns, rows=rows, filters=prunable, filters_rows=filters_rows)
         if alike.issuperset(target.filter_schema.names):
-            return ScanArguments(batches.columns, rows=rows, filters=filters, filters_rows=self._request.filters_rows)
+            return ScanArguments(batches.columns, rows=rows, filters=filters, filters_rows=filters_rows)
         groups = prune_by_expression(
             footer,
             filters,

@@ -265,7 +265,6 @@ class SkippingReceiver:
         return self._scratch[: self._skip_bytes] if self._skip_bytes else self._receiver.writable()
 
     def advance(self, count: int) -> None:
-        """Count the bytes that were received into ``writable``."""
         if self._skip_bytes:
             self._skip_bytes -= count
             self._counters["stream_read_total_bytes"] += count
@@ -314,12 +313,10 @@ class UnsizedReceiver:
         self._waiting: Work | None = None
 
     def writable(self) -> memoryview:
-        """Memory for the next bytes."""
         self._room = memoryview(bytearray(SKIP_BUFFER_BYTES))
         return self._room
 
     def advance(self, count: int) -> None:
-        """Keep the bytes that were received into ``writable``."""
         self.feed(self._room[:count])
 
     def feed(self, chunk: memoryview) -> int:

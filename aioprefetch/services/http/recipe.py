@@ -10,12 +10,8 @@ from aioprefetch.options import given
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.http.accessor import HttpAccessor
 from aioprefetch.services.http.options import HttpOptions
-<<<<<<< HEAD
-from aioprefetch.transport.pool import HttpClient
-=======
 from aioprefetch.services.proxies import check_installed
-from aioprefetch.transport import HttpClient
->>>>>>> options
+from aioprefetch.transport.pool import HttpClient
 
 if TYPE_CHECKING:
     from aioprefetch.services.uri_options import HttpUriOptions

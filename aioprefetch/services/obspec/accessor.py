@@ -391,8 +391,6 @@ class _Body:
     An exception that is kept holds the frames of the read, and so this object, but no stream.
     """
 
-    __slots__ = ("_stream",)
-
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 

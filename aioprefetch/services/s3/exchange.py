@@ -21,10 +21,16 @@ from aioprefetch.runtime.events import DURATIONS
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.response_bodies import ERROR_BODY_BYTES_MAX, BodyCollector, ErrorBody, receiver_of
 from aioprefetch.services.s3.errors import ErrorResponse, Explainer
-from aioprefetch.services.s3.key_source import KeySource
+from aioprefetch.services.s3.key_source import (
+    EXPRESS,
+    SESSION_SECONDS,
+    SESSION_TOKEN,
+    KeySource,
+    SessionKeys,
+    session_seconds,
+)
 from aioprefetch.services.s3.options import S3Options
 from aioprefetch.services.s3.responses import checked_head, no_success, parse_error, parse_result, time_of
-from aioprefetch.services.s3.session_keys import EXPRESS, SESSION_SECONDS, SESSION_TOKEN, SessionKeys, session_seconds
 from aioprefetch.services.s3.signed_targets import EXPIRES_SECONDS, Configuration, Signed, SignedTargets
 from aioprefetch.services.s3.sigv4 import UNSIGNED_PAYLOAD, AccessKeys, payload_hash
 from aioprefetch.transport.connection import Connection, Destination

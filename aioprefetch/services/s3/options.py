@@ -24,11 +24,7 @@ from aioprefetch.services.keys import KEY_BYTES_MAX, checked_key, checked_prefix
 from aioprefetch.services.proxies import ConnectionOptions, ambient_network, check_transport
 from aioprefetch.services.s3.endpoint import address_at_aws
 from aioprefetch.services.s3.environment import Ambient, ambient, file_states
-<<<<<<< HEAD
-from aioprefetch.transport.origin import is_link_local_or_metadata
-=======
-from aioprefetch.transport import is_link_local_or_metadata, origin_of
->>>>>>> options
+from aioprefetch.transport.origin import is_link_local_or_metadata, origin_of
 from aioprefetch.values import Capability, Checksum, ServiceInfo
 
 PART_BYTES_MIN = 5 << 20

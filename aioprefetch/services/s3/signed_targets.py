@@ -18,17 +18,17 @@ from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
 from functools import partial
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from aioprefetch.credentials import Secret
-from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidPath, Unsupported
+from aioprefetch.errors import ConfigInvalid, InvalidArgument, InvalidPath, MissingDependency, Unsupported
 from aioprefetch.lean_dataclass import dataclass
 from aioprefetch.runtime.runtime import Runtime
 from aioprefetch.services.proxies import Proxies
-from aioprefetch.services.s3.asked_endpoint import asked_endpoint
-from aioprefetch.services.s3.endpoint import Endpoint, endpoint_of, is_of_several_regions, why_asked
-from aioprefetch.services.s3.key_source import ANONYMOUS, KeySource
+from aioprefetch.services.s3.endpoint import DEFAULT_REGION, Endpoint, endpoint_of, is_of_several_regions, why_asked
+from aioprefetch.services.s3.key_source import ANONYMOUS, KeySource, SessionKeys
 from aioprefetch.services.s3.options import S3Options, checked_region, sse_key_bytes
-from aioprefetch.services.s3.session_keys import SessionKeys
 from aioprefetch.services.s3.sigv4 import (
     UNSIGNED_PAYLOAD,
     AccessKeys,
@@ -37,7 +37,7 @@ from aioprefetch.services.s3.sigv4 import (
     encoded_path,
     encoded_query,
 )
-from aioprefetch.transport.origin import CLIENT_FIELDS, Method, Proxy, Route, Target, encoded_fields
+from aioprefetch.transport.origin import CLIENT_FIELDS, Method, Proxy, Route, Target, encoded_fields, origin_of
 from aioprefetch.values import PresignRequest, ReadRequest, Request
 
 
@@ -100,6 +100,52 @@ def configuration_of(options: S3Options, *, of_account: bool = False) -> Configu
     )
 
 
+def asked_endpoint(options: S3Options, bucket: str, region: str, endpoint_url: str, style: str) -> Endpoint:
+    """The endpoint of a bucket, ``""`` for that of the account; ``""`` also for a region or URL that is not given.
+
+    The rules of AWS give it: botocore knows them, and is asked once for a recipe. It presigns a URL with keys that open
+    nothing. Host, path, region and service of that URL are the endpoint; it is never sent. Blocks: botocore reads its
+    data and the files of AWS for a few tenths of a second.
+
+    Raises ``ConfigInvalid`` where there is none, and the errors of botocore for files that it refuses.
+    """
+    try:
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+    except ImportError as error:
+        raise MissingDependency("this endpoint needs aiobotocore: pip install 'aioprefetch[s3]'") from error
+    if style not in ("path", "virtual"):
+        style = "auto" if endpoint_url else "virtual"  # At AWS "auto" presigns some regions for the hosts of others.
+    # Keys of our own need no profile; the profile in AWS_PROFILE may not even exist here.
+    is_named = bool(options.ambient(files=True).profile)
+    session: Any = Session(profile=options.profile, session_vars=None if is_named else {"profile": (None,) * 4})
+    session.set_config_variable("s3_disable_express_session_auth", True)  # It would send a request.
+    client = session.create_client(
+        "s3",
+        region_name=region or DEFAULT_REGION,
+        endpoint_url=endpoint_url or None,
+        aws_access_key_id="none",
+        aws_secret_access_key="none",
+        # Without a version some URLs are signed by the second one.
+        config=Config(signature_version="s3v4", s3={"addressing_style": style}),
+    )
+    try:
+        # Botocore may have found the endpoint in the environment or in a profile.
+        options.check_endpoint(client.meta.endpoint_url)
+        if bucket:
+            url = client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "key"})
+        else:
+            url = client.generate_presigned_url("list_buckets")
+    except BotoCoreError as error:
+        raise ConfigInvalid(f"AWS has no endpoint for bucket={options.bucket!r} with these settings: {error}") from None
+    finally:
+        client.close()
+    parts = urlsplit(url)
+    _, _, scope_region, service, _ = parse_qs(parts.query)["X-Amz-Credential"][0].split("/")
+    return Endpoint(origin_of(parts), parts.path.removesuffix("key"), scope_region, service)
+
+
 def customer_key(options: S3Options) -> bytes | None:
     """The key of SSE-C, ``None`` for none. Raises as ``Secret.known`` for one that is not known here."""
     secret = options.sse_customer_key
@@ -139,31 +185,21 @@ COPY_SOURCE = "x-amz-copy-source"
 _CLIENT_LINES = encoded_fields(CLIENT_FIELDS).decode()
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Signed:
     """A signed target, with which keys of which source and when it was signed, and until when it is used.
 
     ``clock_offset_seconds`` was added to the time of this machine.
     """
 
-    __slots__ = ("clock_offset_seconds", "generation", "keys", "made_at", "source", "target", "until_seconds")
-
-    def __init__(
-        self,
-        target: Target,
-        keys: AccessKeys,
-        made_at: float,
-        clock_offset_seconds: float,
-        until_seconds: float,
-        source: KeySource | SessionKeys,
-    ) -> None:
-        self.target = target
-        self.keys = keys
-        # Wall-clock time of this machine: unlike ``loop.time()`` it advances during suspend.
-        self.made_at = made_at
-        self.clock_offset_seconds = clock_offset_seconds
-        self.until_seconds = until_seconds
-        self.source = source
-        self.generation = source.generation
+    target: Target
+    keys: AccessKeys
+    # Wall-clock time of this machine: unlike ``loop.time()`` it advances during suspend.
+    made_at: float
+    clock_offset_seconds: float
+    until_seconds: float
+    source: KeySource | SessionKeys
+    generation: int
 
 
 class SignedTargets:
@@ -228,7 +264,7 @@ class SignedTargets:
             url = f"{path}?{query}" if query else path
             target = Target.on(self._route, url, "GET", _lines_of(headers, signature).encode())
         until_seconds = min(self._now() + RENEWED_AFTER_SECONDS, keys.until_seconds)
-        signed = Signed(target, keys, made_at, offset_seconds, until_seconds, self._keys)
+        signed = Signed(target, keys, made_at, offset_seconds, until_seconds, self._keys, self._keys.generation)
         self._ledger.current["transport_signatures"] += 1
         self._signed[request.path, version] = signed
         if len(self._signed) > self._objects_max:
@@ -269,7 +305,7 @@ class SignedTargets:
         else:
             fields = self._fields(request, keys, method, path, text, payload, {**extra, **headers}, seconds)
         target = Target.on(self._route, f"{path}?{text}" if text else path, method, fields.encode())
-        return Signed(target, keys, made_at, offset_seconds, 0.0, source)
+        return Signed(target, keys, made_at, offset_seconds, 0.0, source, source.generation)
 
     async def presigned_url(self, request: PresignRequest, key: str, query: Mapping[str, str]) -> str:
         """A URL that is signed for its bearer, by the clock of the store. Raises the errors of ``KeySource.get``."""

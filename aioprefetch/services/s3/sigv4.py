@@ -87,35 +87,26 @@ class SigningKey:
         return outer.hexdigest()
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class SignedHeaders:
     """The headers of a request that its signature covers, for one second.
 
     ``fields`` are the header lines as they are sent, ``Host`` and the date among them.
     """
 
-    __slots__ = ("authorization", "canonical", "fields", "key", "names", "to_sign")
-
-    def __init__(
-        self, fields: str, canonical: str, names: str, to_sign: str, authorization: str, key: SigningKey
-    ) -> None:
-        self.fields = fields
-        self.canonical = canonical
-        self.names = names
-        # What is signed up to the hash of the request, and the value of ``Authorization`` up to the signature.
-        self.to_sign = to_sign
-        self.authorization = authorization
-        self.key = key
+    fields: str
+    canonical: str
+    names: str
+    # What is signed up to the hash of the request, and the value of ``Authorization`` up to the signature.
+    to_sign: str
+    authorization: str
+    key: SigningKey
 
     def of_payload(self, payload: str) -> SignedHeaders:
         """These headers, made for ``UNSIGNED_PAYLOAD``, for a body with the hash ``payload``."""
-        return SignedHeaders(
-            fields=self.fields.replace(f"{_HASH}: {UNSIGNED_PAYLOAD}\r\n", f"{_HASH}: {payload}\r\n"),
-            canonical=self.canonical.replace(f"{_HASH}:{UNSIGNED_PAYLOAD}\n", f"{_HASH}:{payload}\n"),
-            names=self.names,
-            to_sign=self.to_sign,
-            authorization=self.authorization,
-            key=self.key,
-        )
+        fields = self.fields.replace(f"{_HASH}: {UNSIGNED_PAYLOAD}\r\n", f"{_HASH}: {payload}\r\n")
+        canonical = self.canonical.replace(f"{_HASH}:{UNSIGNED_PAYLOAD}\n", f"{_HASH}:{payload}\n")
+        return SignedHeaders(fields, canonical, self.names, self.to_sign, self.authorization, self.key)
 
 
 class Signer:

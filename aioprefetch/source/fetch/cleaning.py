@@ -150,7 +150,7 @@ class Cleaner:
         self._state = state
         self._operator = operator
         self._marker = MarkerFile(*marker)
-        self._dead = DeadLists(marker[0], marker[1].removesuffix(MARKER_NAME))
+        self._dead_files = partial(dead_files, marker[0], marker[1].removesuffix(MARKER_NAME))
         self._options = options
         self._progress: CleaningProgress | None = None
         self._attempts: Counter[SourceFile] = Counter()
@@ -183,7 +183,7 @@ class Cleaner:
             while progress.through < self._wanted:
                 wanted = self._wanted
                 # For all records at once: the batch that ends with ``wanted`` may have started many records earlier.
-                progress.dead |= await self._dead.files(progress.through, wanted)
+                progress.dead |= await self._dead_files(progress.through, wanted)
                 while progress.through < wanted:
                     await self._clean_records(progress, *await self._next_records(progress.through, wanted))
         except StateConflict as error:
@@ -360,28 +360,21 @@ class MarkerFile:
         await self._operator.write(self._path, json.dumps(fields).encode())
 
 
-class DeadLists:
-    """The lists of left out files, beside a state in ``directory``."""
+async def dead_files(operator: Operator, directory: str, after: int, through: int) -> set[Version]:
+    """The versions left out by the batches whose last record is above ``after`` and up to ``through``.
 
-    def __init__(self, operator: Operator, directory: str) -> None:
-        self._operator = operator
-        self._prefix = f"{directory}{DEAD}"
-
-    async def files(self, after: int, through: int) -> set[Version]:
-        """The versions left out by the batches whose last record is above ``after`` and up to ``through``.
-
-        ``UntrustedMetadata`` for a list that cannot be read.
-        """
-        versions: set[Version] = set()
-        # Lists are few: one for each task that left a file out.
-        start = f"{self._prefix}{after + 1:012}"
-        async with list_literally(self._operator, self._prefix, recursive=True, start_after=start) as entries:
-            paths = [entry.path async for entry in entries]
-        for path in paths:
-            name = _DEAD_NAME.fullmatch(path.removeprefix(self._prefix))
-            if name is not None and after < int(name[1]) <= through:
-                versions |= _versions(await self._operator.read(path), path)
-        return versions
+    Their lists are beside a state in ``directory``. ``UntrustedMetadata`` for one that cannot be read.
+    """
+    versions: set[Version] = set()
+    # Lists are few: one for each task that left a file out.
+    prefix = f"{directory}{DEAD}"
+    async with list_literally(operator, prefix, recursive=True, start_after=f"{prefix}{after + 1:012}") as entries:
+        paths = [entry.path async for entry in entries]
+    for path in paths:
+        name = _DEAD_NAME.fullmatch(path.removeprefix(prefix))
+        if name is not None and after < int(name[1]) <= through:
+            versions |= _versions(await operator.read(path), path)
+    return versions
 
 
 def _version(key: Any, etag: Any, version: Any) -> Version:

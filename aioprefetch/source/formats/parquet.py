@@ -23,9 +23,10 @@ from aioprefetch.errors import ConditionNotMatch, Unsupported, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
 from aioprefetch.parquet import Footer, scan
 from aioprefetch.parquet import footer as read_footer
-from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupRead
+from aioprefetch.parquet.chunk_columns import ChunkColumns, GroupRead, GroupRows
 from aioprefetch.parquet.chunks import SparseFile, WantedRows, column_chunks, resolve_columns
 from aioprefetch.parquet.footer import TAIL_BYTES_EVERYTHING
+from aioprefetch.parquet.page_metadata import PageOptions
 from aioprefetch.parquet.plan import ScanArguments, plan_scan
 from aioprefetch.parquet.pruning import prune_row_groups
 from aioprefetch.ranges import Range, joined
@@ -400,8 +401,8 @@ def small_batches(
     rows = 0
     for _, group in groupby(column_chunks(footer, groups, leaves), key=lambda chunk: chunk.row_group):
         chunks = list(group)
-        all_of_it = WantedRows.all(chunks[0].rows)
-        parts.append([GroupRead(chunks, memory, wanted=all_of_it, first=rows, is_resident=True, path=footer.path)])
+        all_of_it = GroupRows(WantedRows.all(chunks[0].rows), rows, memory, footer.path, PageOptions())
+        parts.append([GroupRead(chunks, all_of_it, is_resident=True)])
         rows += chunks[0].rows
     source = ChunkColumns(
         parts,

@@ -10,7 +10,8 @@ import pytest
 from aioprefetch.errors import Error, UntrustedMetadata
 from aioprefetch.parquet import thrift
 from aioprefetch.parquet.byte_plan import planned_chunk
-from aioprefetch.parquet.chunks import WantedRows, column_chunks
+from aioprefetch.parquet.chunk_columns import GroupRows
+from aioprefetch.parquet.chunks import SparseFile, WantedRows, column_chunks
 from aioprefetch.parquet.page_metadata import PAGE_BYTES_DEFAULT, LargePages, PageOptions, parse_offset_index
 from aioprefetch.parquet.paged_leaf import FooterParts, PagedLeaf, can_be_merged, decode_pages, merged
 from aioprefetch.ranges import Range
@@ -86,12 +87,9 @@ class Leaf:
         self.leaf = PagedLeaf(
             self.planned,
             FooterParts(footer),
-            wanted=self.wanted,
-            first=100,
+            GroupRows(self.wanted, 100, SparseFile(footer.size), "k", PageOptions()),
+            LargePages(PAGE_BYTES_DEFAULT, "k"),
             part_bytes=part_bytes,
-            path="k",
-            pages=PageOptions(),
-            large_pages=LargePages(PAGE_BYTES_DEFAULT, "k"),
         )
 
     def submitted(self) -> PagedLeaf:

@@ -10,7 +10,7 @@ import pytest
 
 from aioprefetch.errors import Unavailable, UntrustedMetadata
 from aioprefetch.operator.operator import Operator
-from aioprefetch.parquet.byte_plan import Plan
+from aioprefetch.parquet.byte_plan import Plan, PlanLimits
 from aioprefetch.parquet.columns import Projection
 from aioprefetch.parquet.file_part import WindowMaker, memory_limits
 from aioprefetch.parquet.page_metadata import PageOptions
@@ -90,7 +90,9 @@ async def scanned(
     **options: Any,
 ) -> Scanned:
     """A scan that is under way. Chunks are scheduled one by one unless ``small_group_bytes`` joins them."""
-    plan = await plan_scan(footer_at_hand(data), scan_arguments("", **options), request_bytes_max=segment_bytes)
+    plan = await plan_scan(
+        footer_at_hand(data), scan_arguments("", **options), PlanLimits(request_bytes_max=segment_bytes)
+    )
     service = IoService(operator.accessor(), operator.runtime(), request_bytes_max=segment_bytes)
     return Scanned(data, plan, service, batch_rows=batch_rows, small_group_bytes=small_group_bytes)
 

@@ -49,7 +49,7 @@ async def test_nothing_is_sent_before_the_next_turn_and_then_one_request() -> No
 
 async def test_one_slot_sends_in_the_order_of_rows() -> None:
     async with scene(is_open=True, slots=1, gap_bytes=0) as s:
-        ranks = [s.io, s.service.file(s.pinned, rank=1), s.service.file(s.pinned, rank=-1)]
+        ranks = [s.io, ScanFile(s.service, s.pinned, rank=1), ScanFile(s.service, s.pinned, rank=-1)]
         order = [(0, 500), (0, 100), (1, 0), (2, 900), (0, 100), (0, 0)]
         reads = [ranks[rank].submit([(10_000 * n, 10_000 * n + 10)], row) for n, (rank, row) in enumerate(order)]
         for read in reads:

@@ -1,14 +1,10 @@
 """What a scan may hold, and whose memory it is: its own budget, and its part in the one of the runtime."""
 
 import asyncio
-from typing import Any
 
-import pytest
-
-from aioprefetch.errors import ConfigInvalid, InvalidType
 from aioprefetch.scheduler.io_queue import REQUEST_BYTES_MAX, request_bytes_for
-from aioprefetch.scheduler.io_service import IoService
-from tests.stores.gated_reader import KIB, MIB, bench, settle
+from aioprefetch.scheduler.io_service import IoService, ScanFile
+from tests.stores.gated_reader import KIB, MIB, settle
 from tests.stores.scan_service import scene
 
 
@@ -85,22 +81,6 @@ def test_little_is_cut_into_many_requests_and_much_into_large_ones() -> None:
     assert [request_bytes_for(size) // MIB for size in wanted] == [2, 2, 2, 4, 8, 8]
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"budget_bytes": -1}, ConfigInvalid),
-        ({"slots": 0}, ConfigInvalid),
-        ({"gap_bytes": -1}, ConfigInvalid),
-        ({"request_bytes_max": 0}, ConfigInvalid),
-        ({"gap_bytes": 1.5}, InvalidType),
-    ],
-)
-async def test_options_that_cannot_be(options: dict[str, Any], error: type[Exception]) -> None:
-    async with bench(10) as b:
-        with pytest.raises(error, match=next(iter(options))):
-            IoService(b.operator.accessor(), b.runtime, **options)
-
-
 async def test_cached_blocks_make_room_for_a_scan() -> None:
     async with scene(4 * MIB, budget_bytes=MIB, is_open=True, runtime={"memory_bytes": 2 * MIB}) as s:
         async with s.bench.reader() as reader:
@@ -122,7 +102,7 @@ async def test_two_scans_share_the_memory_of_the_runtime() -> None:
     """One waits in line for what the other holds, and gets it when that is released."""
     async with scene(runtime={"memory_bytes": 100 * KIB}, budget_bytes=90 * KIB, gap_bytes=0) as s:
         other = IoService(s.bench.operator.accessor(), s.bench.runtime, budget_bytes=90 * KIB, gap_bytes=0)
-        io = other.file(s.pinned)
+        io = ScanFile(other, s.pinned)
         mine = [s.io.submit([(50_000 * n, 50_000 * n + 40 * KIB)], n) for n in range(3)]
         await settle()
         assert s.held == 80 * KIB

@@ -9,10 +9,10 @@ import pytest
 
 from aioprefetch.local_files.files import ConfinedRoot
 from aioprefetch.testing.conformance.suite import checks
-from aioprefetch.values import WriteRequest
+from aioprefetch.values import ReadHead, WriteRequest
 from aioprefetch.verbs.resumable_file import SYNC_BYTES, ReceivedVersion, ResumableFile, open_resumable
 
-VERSION = ReceivedVersion(store=("s",), path="k", size=4, etag="e")
+VERSION = ReceivedVersion(store=("s",), path="k", head=ReadHead(start=0, size=4, total=4, etag="e"))
 
 
 def begun(folder: Path, *, source_mode: int | None, fsync: bool = False) -> ResumableFile:

@@ -23,7 +23,7 @@ from aioprefetch.errors import (
     Unavailable,
     Unsupported,
 )
-from aioprefetch.services.s3.session_keys import session_seconds
+from aioprefetch.services.s3.key_source import session_seconds
 from aioprefetch.values import AbortUploadRequest, CopyPartRequest, PresignRequest, RenameRequest, WriteRequest
 from tests.stores.faulty_bucket import PAGE
 from tests.stores.key_server import PART, Asked, Bent, KeyServer, Said, error

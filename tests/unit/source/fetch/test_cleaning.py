@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from aioprefetch.source.fetch.cleaning import (
     MARKER_NAME,
     Cleaner,
     CleanOptions,
-    DeadLists,
+    dead_files,
     move_directories,
     version_of,
 )
@@ -382,6 +383,6 @@ async def test_cleaning_reads_the_list_that_a_task_writes() -> None:
         for label, item in (("000000000007-0", FetchItem(file)), ("000000000008-1", FetchItem(file, 1, 2))):
             line = quarantine_line("memory://x", item, "corrupt", NotFound("no"))
             await quarantine_to(operator, f"s/{DEAD}{label}.jsonl")((line, line))
-        lists = DeadLists(operator, "s/")
-        assert await lists.files(6, 7) == await lists.files(7, 8) == {version_of(file)}
-        assert await lists.files(-1, 6) == await lists.files(8, 100) == set()
+        lists = partial(dead_files, operator, "s/")
+        assert await lists(6, 7) == await lists(7, 8) == {version_of(file)}
+        assert await lists(-1, 6) == await lists(8, 100) == set()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import aioprefetch as ap
 from aioprefetch.errors import Error, InvalidArgument, Unsupported, UntrustedMetadata
-from aioprefetch.source.fetch.cleaning import CleaningProgress, DeadLists, MarkerFile
+from aioprefetch.source.fetch.cleaning import CleaningProgress, MarkerFile, dead_files
 from aioprefetch.source.state.journal import LoggedRecord, decode, encode
 from aioprefetch.source.state.snapshot import RunInfo, Snapshot
 from aioprefetch.source.state.store import SourceIdentity, StateMeta
@@ -214,7 +214,7 @@ async def test_a_list_of_files_left_out_that_was_edited_is_refused(line: str) ->
     async with ap.Operator.from_uri("memory://edited-lists") as operator:
         await operator.write("state/dead/000000000001-0.jsonl", line.encode())
         with pytest.raises(UntrustedMetadata, match="cannot be read"):
-            await DeadLists(operator, "state/").files(0, 1)
+            await dead_files(operator, "state/", 0, 1)
 
 
 def test_a_seal_keeps_its_body() -> None:
