@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from aioprefetch.display import counted
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
@@ -123,10 +123,9 @@ class Trace:
 
     def html(self, *, title: str = "") -> str:
         """The page as text: one file that needs no network."""
-        now = dt.datetime.now(dt.UTC)
         with self._lock:  # Events that come meanwhile wait in the queue.
             self._recording.settle()
-            return page(self._recording, title=printable(redact(title)), written_at=now)
+            return text_of(self._recording, "", title=title)
 
     def chrome_json(self) -> str:
         """The trace as text, in the JSON object format of Chrome's trace events."""
@@ -136,18 +135,28 @@ class Trace:
 
     def write_html(self, path: str | os.PathLike[str], *, title: str = "") -> None:
         """Write the page into a local file, which it replaces when the page is whole. ``OSError`` as of ``open``."""
-        _write(path, self.html(title=title))
+        write_whole(path, self.html(title=title))
 
     def write_chrome_json(self, path: str | os.PathLike[str]) -> None:
         """Write the trace for chrome://tracing or https://ui.perfetto.dev into a local file, as ``write_html`` does."""
-        _write(path, self.chrome_json())
+        write_whole(path, self.chrome_json())
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the page, or where the name ends in ``.json`` the trace for Chrome."""
-        if os.fspath(path).endswith(".json"):
-            self.write_chrome_json(path)
-        else:
-            self.write_html(path)
+        with self._lock:
+            self._recording.settle()
+            text = text_of(self._recording, path)
+        write_whole(path, text)
+
+    def take_out(self) -> dict[str, Any] | None:
+        """``Recording.take_out``, while others may read."""
+        with self._lock:
+            return self._recording.take_out()
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a request had not ended when the recording was looked at last."""
+        return self._recording.is_in_flight
 
     def _take(self, event: Event) -> None:
         events = self._pending.events
@@ -165,7 +174,14 @@ class Trace:
                 self._lock.release()
 
 
-def _write(path: str | os.PathLike[str], text: str) -> None:
+def text_of(recording: Recording, path: str | os.PathLike[str], *, title: str = "") -> str:
+    """The page of a recording, or where the name ends in ``.json`` the trace for Chrome."""
+    if os.fspath(path).endswith(".json"):
+        return chrome_json(recording)
+    return page(recording, title=printable(redact(title)), written_at=dt.datetime.now(dt.UTC))
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> None:
     """Write a file under another name beside it, then replace it: a disk that is full costs no earlier trace."""
     target = os.path.realpath(path)
     if os.path.exists(target) and not os.path.isfile(target):  # A pipe or a terminal is not replaced.

@@ -96,7 +96,7 @@ PURE = (
     *("cache/entry", "cache/index", "cache/object_entry", "cache/write_behind"),
     *("reader/policy", "reader/window", "reader/growth", "scheduler/io_queue"),
     *("source/values", "source/stored_json", "source/fetch/partitioning", "source/fetch/planner"),
-    *(f"trace/{name}" for name in ("byte_set", "recording", "timeline", "advice", "page")),
+    *(f"trace/{name}" for name in ("byte_set", "traced", "recording", "timeline", "advice", "object_map", "page")),
     "testing/faults",
 )
 IMPURE = {"asyncio", "anyio", "aiofiles"}

@@ -10,7 +10,8 @@ import pytest
 
 from aioprefetch.accessor.request_events import ReportedRequest
 from aioprefetch.runtime.events import EventBus
-from aioprefetch.trace.page import COLUMNS, PIECES_MAX, ROWS_MAX, WAITS_MAX, page
+from aioprefetch.trace.object_map import COLUMNS, PIECES_MAX
+from aioprefetch.trace.page import ROWS_MAX, WAITS_MAX, page
 from aioprefetch.trace.recording import Recording
 from aioprefetch.values import ReadRequest
 from tests.unit.trace.recordings import KiB, MiB, Script, busy_recording, runtime_of
