@@ -67,6 +67,16 @@ def memory_in_use(requests: Iterable[TracedRequest], budget_ends: Mapping[int, f
     return steps
 
 
+def gaps(intervals: Iterable[Interval], until: float) -> list[Interval]:
+    """The parts of ``[0, until)`` at which no interval is open."""
+    found, reached = [], 0.0
+    for begun, ended in sorted(intervals):
+        if begun > reached:
+            found.append((reached, begun))
+        reached = max(reached, ended)
+    return [*found, (reached, until)] if reached < until else found
+
+
 def highest_in_bins(steps: Sequence[tuple[float, int]], duration: float, bins: int) -> list[int]:
     """The highest number in each of ``bins`` equal parts of ``[0, duration)``."""
     highest = [0] * bins

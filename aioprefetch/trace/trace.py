@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from aioprefetch.display import counted
+from aioprefetch.display.bars import PlannedFile, trace_html
 from aioprefetch.errors import InvalidArgument, InvalidType, printable, redact
 from aioprefetch.runtime.events import FOLLOWED_MAX, Event, EventBus, follow_all, subscribe_to_all
 from aioprefetch.runtime.forks import free_in_child
 from aioprefetch.trace.advice import Advice, advise
 from aioprefetch.trace.page import page
 from aioprefetch.trace.recording import NAMES, Recording
-from aioprefetch.trace.timeline import chrome_json
+from aioprefetch.trace.timeline import chrome_json, interval_of
 
 if TYPE_CHECKING:
     from aioprefetch.operator.operator import Operator
@@ -28,6 +29,8 @@ logger = logging.getLogger("aioprefetch")
 
 # How many requests and reads are looked at while a read waits for it: a few milliseconds.
 LOOKED_AT_MAX = 2_000
+# Objects in a notebook; those with the most bytes.
+_SHOWN_OBJECTS_MAX = 4
 
 
 def record(operator: Operator | BlockingOperator | None = None) -> Trace:
@@ -90,8 +93,21 @@ class Trace:
     def __repr__(self) -> str:
         with self._lock:
             self._recording.settle()
-            requests = counted(self._recording.counts["request.started"], "request")
-            return f"<Trace of {requests}, {counted(self._recording.fetched_bytes, 'byte')}>"
+            return f"<{_title(self._recording)}>"
+
+    def _repr_html_(self) -> str:
+        recording = self.recording
+        with self._lock:
+            ends = {name: item.end for name, item in recording.objects.items()}
+            requests = recording.requests
+            objects = sorted(recording.objects.values(), key=lambda item: -item.received_bytes)[:_SHOWN_OBJECTS_MAX]
+            return trace_html(
+                _title(recording),
+                [(PlannedFile(one.path, ends.get(one.path, 0), ()), *one.received) for one in requests],
+                [interval_of(one, recording.ended_at_seconds) for one in requests],
+                [(item.path, item.end, (item.fetched & item.used).ranges, item.wasted.ranges) for item in objects],
+                [str(advice) for advice in advise(recording)],
+            )
 
     def stop(self) -> None:
         """End the recording, as the end of the ``with`` block does. Requests in flight are followed to their end.
@@ -172,6 +188,11 @@ class Trace:
                 logger.exception("requests or events could not be recorded")
             finally:
                 self._lock.release()
+
+
+def _title(recording: Recording) -> str:
+    requests = counted(recording.counts["request.started"], "request")
+    return f"Trace of {requests}, {counted(recording.fetched_bytes, 'byte')}"
 
 
 def text_of(recording: Recording, path: str | os.PathLike[str], *, title: str = "") -> str:

@@ -49,7 +49,7 @@ LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}
 
 # Who may import whom inside a function, although the import is not of an optional package.
 LAZY = {
-    *((room, "display") for room in ("runtime", "reader", "verbs", "operator", "parquet", "lance")),  # if shown
+    *((room, "display") for room in ("runtime", "reader", "verbs", "operator", "scan", "parquet", "lance")),  # if shown
     ("services", "services"),
     *(("operator", room) for room in ("operator", "plan", "verbs", "transfer")),  # verbs that few programs use
     *((room, "options") for room in ("verbs", "operator")),  # words of other libraries, in errors
