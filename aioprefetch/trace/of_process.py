@@ -43,15 +43,14 @@ class ProcessTrace:
         is_root = os.environ.get(SPOOL_VARIABLE) != spool_of(self._path)
         if is_root and _is_child_of_multiprocessing():  # Its parent has not imported this, and does not wait for it.
             self._path = numbered(self._path)
-        folder = spool_of(self._path)
         self._lock = free_in_child(threading.Lock())
         self._has_ended = False
         self._waking: list[Callable[[], None]] = []
         self._finalizer: Finalize | None = None
         self._leave_writing_through: Callable[[], None] | None = None
-        self._spool = Spool(folder, is_root=is_root)
-        self._spool.append(_label(), None)
-        os.environ[VARIABLE], os.environ[SPOOL_VARIABLE] = self._path, folder
+        self._spool = Spool(spool_of(self._path), is_root=is_root)
+        self._append(None, is_end=False)
+        os.environ[VARIABLE], os.environ[SPOOL_VARIABLE] = self._path, self._spool.folder
         self._trace = record().__enter__()
         self._wait_for_a_read()
         atexit.register(self._at_exit)

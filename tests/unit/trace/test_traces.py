@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -408,11 +409,12 @@ def test_children_of_multiprocessing_are_recorded(method: str, first: str, tmp_p
     assert len(list(tmp_path.glob("read*"))) == (1 if first else 2)
 
 
-def run_job(folder: Path, name: str) -> None:
+def run_job(folder: Path, name: str, timeout_seconds: float = 60.0) -> None:
     """Run the job of a folder with the variable set; it must end well and say nothing."""
     (folder / "k").write_bytes(content(1000))
     environment = {**os.environ, "AIOPREFETCH_TRACE": name, "PYTHONPATH": str(ROOT)}
-    done = completed([sys.executable, "-W", "ignore", "job.py", str(folder / "k")], cwd=folder, env=environment)
+    command = [sys.executable, "-W", "ignore", "job.py", str(folder / "k")]
+    done = completed(command, cwd=folder, env=environment, timeout_seconds=timeout_seconds)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -435,10 +437,35 @@ def test_the_reads_of_a_pool_are_on_one_page(method: str, tmp_path: Path) -> Non
     """It kills its workers at its end. None of them has a handler of signals, and none loses a read."""
     pools = chosen(quick=[2], full=[50])[0]
     (tmp_path / "job.py").write_text(POOL.format(method=method, pools=pools), "utf-8")
-    run_job(tmp_path, "read.json")
+    run_job(tmp_path, "read.json", timeout_seconds=600.0)
     found = requests_by_process(tmp_path / "read.json")
     assert sum(map(len, found.values())) == 40 * pools
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.py", "k", "read.json"]
+
+
+LATE = """
+import os, subprocess, sys, aioprefetch as ap
+read = "import sys, aioprefetch as ap; ap.sync.open('file://' + sys.argv[1]).read()"
+waits = "import sys; sys.stdin.read(); " + read
+subprocess.Popen([sys.executable, "-c", waits, sys.argv[1]], stdin=int(os.environ["HOLD"]), pass_fds=[2])
+"""
+
+
+def test_a_program_that_is_started_and_imports_the_library_later_has_a_page(tmp_path: Path) -> None:
+    """Its parent has ended, and the page is written."""
+    held, release = os.pipe()
+    done, pipe = os.pipe()
+    environment = {**os.environ, "AIOPREFETCH_TRACE": "read.json", "PYTHONPATH": str(ROOT), "HOLD": str(held)}
+    (tmp_path / "k").write_bytes(content(1000))
+    program = [sys.executable, "-c", LATE, str(tmp_path / "k")]
+    subprocess.run(program, cwd=tmp_path, env=environment, pass_fds=[held], stderr=pipe, check=True)
+    os.close(held)
+    os.close(pipe)
+    assert not (tmp_path / "read.json.spool").exists()
+    os.close(release)
+    with os.fdopen(done) as said:
+        assert said.read() == ""  # To the end of both.
+    assert sorted(len(requests_by_process(path)) for path in tmp_path.glob("read*.json")) == [0, 1]
 
 
 def test_a_trace_that_cannot_be_written_fails_no_program(tmp_path: Path) -> None:
